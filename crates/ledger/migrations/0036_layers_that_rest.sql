@@ -1,14 +1,15 @@
 -- The layer of a pause may rest in memory once its files are sealed, for a resume that comes soon. `sealed_at` says that a file
 -- has them, on the disk; `plain_ended_at` that the layer is not held for this snapshot any more, and `plain_end` why: the kernel
--- has said that its file system ended, the next life of its sandbox has it, or the process that held it has ended.
+-- has said that its file system ended, the next life of its sandbox has it, or the process that held it has ended. Of those that
+-- were gone before there was this column it is not recorded.
 ALTER TABLE app.snapshots
   ADD COLUMN plain_ended_at timestamptz,
-  ADD COLUMN plain_end text CHECK (plain_end IN ('ended', 'next-life', 'process-ended')),
+  ADD COLUMN plain_end text CHECK (plain_end IN ('ended', 'next-life', 'process-ended', 'not-recorded')),
   ADD CHECK ((plain_ended_at IS NULL) = (plain_end IS NULL)),
   ADD CHECK (plain_end IS NULL OR plain IS NOT NULL AND (plain_end = 'next-life' OR sealed_at IS NOT NULL OR erased_at IS NOT NULL));
 ALTER TABLE app.snapshots DISABLE TRIGGER snapshots_guard;
 -- Until now the first was written after the second.
-UPDATE app.snapshots SET plain_ended_at = COALESCE(sealed_at, gone_at), plain_end = 'ended'
+UPDATE app.snapshots SET plain_ended_at = COALESCE(sealed_at, gone_at), plain_end = CASE WHEN sealed_at IS NULL THEN 'not-recorded' ELSE 'ended' END
  WHERE plain IS NOT NULL AND COALESCE(sealed_at, gone_at) IS NOT NULL;
 ALTER TABLE app.snapshots ENABLE TRIGGER snapshots_guard;
 CREATE INDEX snapshots_resting ON app.snapshots (place) WHERE plain IS NOT NULL AND plain_ended_at IS NULL;

@@ -226,24 +226,24 @@ impl SnapshotRows<'_> {
         Ok(true)
     }
 
-    /// Records that kept files are in a sealed file, and nowhere else unless their layer rests. `false`: they were before, or
+    /// Records that kept files are in a sealed file, and why nowhere else; `None`: their layer stays. `false`: they were before, or
     /// are erased.
     pub async fn sealed(
         self,
         snapshot: &SnapshotId,
         (bytes, sha256): (u64, &Digest),
-        rests: bool,
+        end: Option<PlainEnd>,
     ) -> Result<bool> {
         let query =
             "UPDATE app.snapshots SET sealed_at = clock_timestamp(), bytes = $2, sha256 = $3,
-                                      plain_ended_at = CASE WHEN $4 THEN NULL ELSE clock_timestamp() END,
-                                      plain_end = CASE WHEN $4 THEN NULL ELSE 'ended' END
+                                      plain_ended_at = COALESCE(plain_ended_at, CASE WHEN $4::text IS NOT NULL THEN clock_timestamp() END),
+                                      plain_end = COALESCE(plain_end, $4)
                       WHERE id = $1 AND sealed_at IS NULL AND erased_at IS NULL";
         let sealed = sqlx::query(query)
             .bind(snapshot.as_str())
             .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
             .bind(sha256.as_str())
-            .bind(rests)
+            .bind(end.map(PlainEnd::as_str))
             .execute(self.pool())
             .await?;
         Ok(sealed.rows_affected() == 1)

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +32,10 @@ use super::spare::SpareSealer;
 use crate::Flows;
 use crate::patience::patiently;
 
-/// After a sealer that failed, and between two looks for whoever keeps a layer.
+/// After a sealer that failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks for whoever keeps a layer: each is a walk over all processes.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// The layers that this process holds.
 #[derive(Debug, Default)]
@@ -231,10 +234,8 @@ struct Tending {
     sealed: Option<(u64, Digest)>,
     /// `None`: it is not on record as sealed.
     rest: Option<LayerRest>,
-    /// Whether it is to end as soon as nobody keeps it.
-    gives_up: bool,
-    /// Whether somebody keeps it then, which was said.
-    is_kept: bool,
+    /// Whether a life had it that did not begin: it may be other than what is sealed.
+    was_lent: bool,
     /// Whoever waits for the seal.
     tells: watch::Sender<bool>,
     /// Who waits for its end, while it is lent.
@@ -269,8 +270,7 @@ impl Flows {
             is_lent: false,
             sealed: None,
             rest: None,
-            gives_up: false,
-            is_kept: false,
+            was_lent: false,
             tells,
             ending: Vec::new(),
         };
@@ -288,40 +288,31 @@ impl Tending {
     async fn run(mut self) {
         loop {
             if !self.is_lent
-                && !self.gives_up
                 && let Some((bytes, sha256)) = self.sealed.take()
             {
-                if !self.settle(bytes, &sha256).await {
-                    return self.close();
+                match self.settle(bytes, &sha256).await {
+                    Settled::Ended => return self.close(),
+                    Settled::GivesUp => return self.give_up().await,
+                    Settled::Rests if self.lending.is_some() => self.lend().await,
+                    Settled::Rests => {}
                 }
-                if self.lending.is_some() && self.rest.is_some() {
-                    self.lend().await;
-                }
-            }
-            if self.gives_up && !self.is_lent && self.has_ended().await {
-                return self.close();
             }
             let next = {
-                let Self { asks, line, sealed, rest, is_lent, gives_up, .. } = &mut self;
+                let Self { asks, line, sealed, rest, is_lent, .. } = &mut self;
                 let hears = line.is_some() || sealed.is_none() && rest.is_none();
-                let rests = !*is_lent && !*gives_up;
                 tokio::select! {
                     biased;
                     ask = asks.recv() => ask.map(LayerNews::Ask),
-                    said = heard(line), if hears && !*gives_up => Some(LayerNews::Said(said)),
-                    () = rested(rest), if rest.is_some() && rests => Some(LayerNews::Over),
-                    () = clock::sleep(PAUSE), if *gives_up && !*is_lent => Some(LayerNews::Over),
+                    said = heard(line), if hears => Some(LayerNews::Said(said)),
+                    () = rested(rest), if rest.is_some() && !*is_lent => Some(LayerNews::Rested),
                 }
             };
             match next {
-                Some(LayerNews::Over) => self.gives_up = true,
+                Some(LayerNews::Rested) => return self.give_up().await,
                 Some(LayerNews::Ask(Ask::Begun)) => return self.begun().await,
                 Some(LayerNews::Ask(Ask::End(reply))) if !self.is_lent => {
-                    if let Some(line) = self.line.take() {
-                        line.end().await;
-                    }
                     self.ending.push(reply);
-                    self.gives_up = true;
+                    return self.give_up().await;
                 }
                 Some(LayerNews::Ask(ask)) => self.asked(ask).await,
                 Some(LayerNews::Said(said)) => self.told(said).await,
@@ -335,7 +326,8 @@ impl Tending {
             Ask::Lend(reply) if self.is_lent || self.lending.is_some() => {
                 let _ = reply.send(Lending::Busy);
             }
-            Ask::Lend(reply) if self.gives_up => drop(reply),
+            // The file is to be used.
+            Ask::Lend(reply) if !self.layer.has_ids() => drop(reply),
             Ask::Lend(reply) => {
                 self.lending = Some(reply);
                 let may_have_it = match &mut self.line {
@@ -391,7 +383,7 @@ impl Tending {
             return;
         };
         fail_point("layer.held");
-        self.is_lent = true;
+        (self.is_lent, self.was_lent) = (true, true);
         // Its next life is admitted as every sandbox is.
         self.memory.give_up();
         if let Some(rest) = &mut self.rest {
@@ -436,21 +428,55 @@ impl Tending {
         self.over(&Ok(()));
     }
 
-    /// Whether it has ended, which is then on record. Who waits for that is told, also that it is kept.
-    async fn has_ended(&mut self) -> bool {
-        let ended = self.ended().await;
-        if let Err(why) = &ended {
-            if !std::mem::replace(&mut self.is_kept, true) {
+    /// It ends as soon as nobody keeps it, which is then on record. Whoever asks for anything meanwhile is answered at once.
+    async fn give_up(mut self) {
+        // Who waits for it uses the file.
+        self.lending = None;
+        if let Some(line) = self.line.take() {
+            line.end().await;
+        }
+        let mut kept = None;
+        loop {
+            let mut looks = pin!(self.look());
+            let ended = loop {
+                tokio::select! {
+                    biased;
+                    ended = &mut looks => break ended,
+                    ask = self.asks.recv() => self.answer(ask, kept.as_ref()),
+                }
+            };
+            let Err(why) = ended else { break };
+            for reply in self.ending.drain(..) {
+                let _ = reply.send(Err(why.clone()));
+            }
+            if kept.is_none() {
                 tracing::error!(snapshot = %self.kept.id, why, "the layer of a paused sandbox is still in use");
             }
-            for reply in self.ending.drain(..) {
-                let _ = reply.send(ended.clone());
+            kept = Some(why);
+            let mut rests = pin!(clock::sleep(AGAIN));
+            loop {
+                tokio::select! {
+                    biased;
+                    ask = self.asks.recv() => self.answer(ask, kept.as_ref()),
+                    () = &mut rests => break,
+                }
             }
-            return false;
         }
         self.record_end(PlainEnd::Ended).await;
         self.memory.give_up();
-        true
+        self.close();
+    }
+
+    /// Of one that is to end, and is kept by somebody.
+    fn answer(&mut self, ask: Option<Ask>, kept: Option<&String>) {
+        match (ask, kept) {
+            (Some(Ask::End(reply)), Some(why)) => {
+                let _ = reply.send(Err(why.clone()));
+            }
+            (Some(Ask::End(reply)), None) => self.ending.push(reply),
+            // Who asked for it uses the file.
+            _ => {}
+        }
     }
 
     async fn record_end(&self, why: PlainEnd) {
@@ -461,11 +487,14 @@ impl Tending {
         }
     }
 
-    async fn ended(&mut self) -> Result<(), String> {
+    /// Looks whether it has ended, once no descriptor of it is left here.
+    fn look(&mut self) -> impl Future<Output = Result<(), String>> + use<> {
         self.given = None;
         let layer = Arc::clone(&self.layer);
-        let ended = blocking(move || Ok(layer.end())).await;
-        ended.unwrap_or_else(|error| Err(error.to_string()))
+        async move {
+            let ended = blocking(move || Ok(layer.end())).await;
+            ended.unwrap_or_else(|error| Err(error.to_string()))
+        }
     }
 
     /// Tells whoever waits for its end, once nothing of it is held.
@@ -490,9 +519,8 @@ impl Tending {
         }
     }
 
-    /// The file is whole: it gets its name, the layer rests or ends, and both are on record. `false`: it has ended, and that is
-    /// on record.
-    async fn settle(&mut self, bytes: u64, sha256: &Digest) -> bool {
+    /// The file is whole: it gets its name, the layer rests or ends, and both are on record.
+    async fn settle(&mut self, bytes: u64, sha256: &Digest) -> Settled {
         let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
         fail_point("layer.written");
         let named = blocking(move || shelf.rename(&id)).await;
@@ -506,33 +534,33 @@ impl Tending {
         self.given = None;
         // Its sandbox had more; what is not wiped yet keeps that.
         self.memory.give_up();
-        if let Ok(size) = self.layer.size() {
+        if let (false, Ok(size)) = (self.was_lent, self.layer.size()) {
             self.rest = self.flows.rest(&self.tenant, size).await;
         }
-        let mut stays = self.rest.is_some();
-        if !stays {
-            let ended = self.ended().await;
-            fail_point("layer.ended");
-            if ended.is_err() {
-                (stays, self.gives_up) = (true, true);
+        let settled = match self.rest.is_some() {
+            true => Settled::Rests,
+            false => {
+                let ended = self.look().await;
+                fail_point("layer.ended");
+                if ended.is_ok() { Settled::Ended } else { Settled::GivesUp }
             }
-        }
+        };
         let (ledger, of) = (&self.flows.ledger, (bytes, sha256));
-        match patiently(|| ledger.snapshots().sealed(&self.kept.id, of, stays)).await {
+        let end = (settled == Settled::Ended).then_some(PlainEnd::Ended);
+        match patiently(|| ledger.snapshots().sealed(&self.kept.id, of, end)).await {
             Ok(true) => {
-                if stays {
+                if end.is_none() {
                     fail_point("layer.rests");
                     self.tells.send_replace(true);
                 }
-                return stays;
+                return settled;
             }
             Ok(false) => self.unrecorded().await,
             Err(error) => {
                 tracing::error!(snapshot = %self.kept.id, %error, "a sealed snapshot is on record as unsealed until the next start");
             }
         }
-        self.gives_up = true;
-        true
+        Settled::GivesUp
     }
 
     /// It has ended, and so has whatever was asked of it.
@@ -551,7 +579,16 @@ impl Tending {
 enum LayerNews {
     Ask(Ask),
     Said(Option<Said>),
-    Over,
+    Rested,
+}
+
+/// What becomes of a layer that is sealed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    Rests,
+    Ended,
+    /// It is to end, and has not.
+    GivesUp,
 }
 
 async fn rested(rest: &mut Option<LayerRest>) {

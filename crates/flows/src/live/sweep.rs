@@ -104,19 +104,17 @@ impl Flows {
     async fn tidied(&self) -> Result<()> {
         let Some(shelf) = &self.kept else { return Ok(()) };
         self.ledger.snapshots().erase_unneeded().await?;
+        // Before any of them is gone: their user ids are known by them.
+        if let Some(maker) = self.live.maker() {
+            self.rests_settled(&maker.host).await?;
+        }
         self.erased_removed(shelf, KeptTable::Snapshots).await
     }
 
     /// Removes files whose keys are destroyed.
     pub(super) async fn erased_removed(&self, shelf: &Arc<Shelf>, table: KeptTable) -> Result<()> {
         let rows = self.ledger.kept_files(table);
-        let erased = rows.erased(&shelf.place()).await?;
-        if let (KeptTable::Snapshots, false, Some(maker)) =
-            (table, erased.is_empty(), self.live.maker())
-        {
-            self.rests_settled(&maker.host).await?;
-        }
-        for id in erased {
+        for id in rows.erased(&shelf.place()).await? {
             if let Err(why) = self.plain.end(&id).await {
                 tracing::warn!(snapshot = %id, why, "the layer of an erased snapshot has not ended");
                 continue;
@@ -163,7 +161,9 @@ impl Flows {
                 if let Err(error) = flows.settled(&shelf, one).await {
                     tracing::error!(snapshot = %one.id, %error, "the files of a paused sandbox are unsealed on record");
                 }
-                if let Some(session) = &one.session {
+                // Another process may have it still, or at rest.
+                let is_nobodys = !shelf.is_written(&one.id) && !flows.plain.has(&one.id);
+                if let (true, Some(session)) = (is_nobodys, &one.session) {
                     host.forget_ids(session);
                 }
             }
@@ -207,7 +207,8 @@ impl Flows {
             match found {
                 Found::Written => {}
                 Found::Whole(bytes, sha256) => {
-                    patiently(|| self.ledger.snapshots().sealed(&one.id, (bytes, &sha256), false))
+                    let end = Some(PlainEnd::ProcessEnded);
+                    patiently(|| self.ledger.snapshots().sealed(&one.id, (bytes, &sha256), end))
                         .await?;
                     return Ok(());
                 }

@@ -9,7 +9,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::host::ended::FileSystem;
-use crate::host::mounts::MountText;
 use crate::host::{mounts, process};
 
 /// Processes that are looked at: as many as a host numbers by default.
@@ -108,18 +107,12 @@ impl Tables {
         Self { all, unread }
     }
 
-    /// Of this thread, as it was read just now, and of the host's first process alone: what a wipe can afford where nothing is
-    /// amiss, since all tables of a host with 180 processes take it a millisecond.
-    pub(crate) fn nearest(own: Option<MountText>) -> Self {
-        let (pid, root) = (std::process::id(), Path::new(SELF).join("root"));
-        let own = match own {
-            Some(text) => Some(Table { pid, root, text: text.into_bytes() }),
-            None => Table::read(Path::new(SELF), pid),
-        };
-        Self {
-            all: own.into_iter().chain(Table::read(Path::new("/proc/1"), 1)).collect(),
-            unread: 0,
-        }
+    /// Of this thread and of the host's first process alone: what a wipe can afford where nothing is amiss, since
+    /// all tables of a host with 180 processes take it a millisecond.
+    pub(crate) fn nearest() -> Self {
+        let two = [(SELF, std::process::id()), ("/proc/1", 1)];
+        let all = two.into_iter().filter_map(|(proc, pid)| Table::read(Path::new(proc), pid));
+        Self { all: all.collect(), unread: 0 }
     }
 
     /// Who has a mount of a file system with this number.

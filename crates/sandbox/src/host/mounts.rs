@@ -101,11 +101,6 @@ impl MountText {
             |field: &&[u8]| field.contains(&b'\\') || field.starts_with(dir.as_os_str().as_bytes());
         points.filter(may_be).map(point).filter(|point| point.starts_with(dir)).collect()
     }
-
-    /// All of it.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
 }
 
 /// Whether something is mounted at a path itself; `None`: the kernel does not say.

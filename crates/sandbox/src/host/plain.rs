@@ -66,6 +66,12 @@ impl PlainLayer {
         self.ids.as_ref().map_or(0, |ids| ids.first)
     }
 
+    /// Whether nobody else was given the ids that its files have.
+    #[must_use]
+    pub fn has_ids(&self) -> bool {
+        self.ids.as_ref().is_none_or(|ids| idrange::is_of(ids.first, &self.lock().dir))
+    }
+
     /// Which file system it is, as evidence names it.
     #[must_use]
     pub fn file_system(&self) -> String {

@@ -192,7 +192,7 @@ pub(crate) fn destroy_ended(
     let method = if stays { WipeMethod::LayerKept } else { method };
     let method = elsewhere.as_ref().map_or(method, |gone| gone.method);
     let groups = facts.cgroups.dirs(traces);
-    look_for_processes(observed.as_ref(), &groups, mounted, &mut checks);
+    look_for_processes(observed.as_ref(), &groups, &mut checks);
     checks.extend(layer.map(if stays { Layer::stays } else { Layer::check }));
     checks.extend(subject.through.strip());
     checks.push(absent(Looked::Sentinel, &traces.sentinel()));
@@ -416,22 +416,27 @@ fn unmount_all(
             Ok(false) => BUSY.to_owned(),
             Err(error) => error.to_string(),
         };
-        faults.push((point, fault));
+        faults.push((point.clone(), fault));
     }
     let mut left = MountText::read();
     let more = left.as_ref().map(|text| text.below(&traces.dir)).unwrap_or_default();
-    let has_fault = |point: &PathBuf| faults.iter().any(|(at, _)| *at == point);
+    let has_fault = |point: &PathBuf| faults.iter().any(|(at, _)| at == point);
     // Mounted meanwhile, or where nobody knew of.
     let more: Vec<PathBuf> = more.into_iter().filter(|point| !has_fault(point)).collect();
     if !more.is_empty() {
-        more.iter().for_each(|point| {
-            // What stays is seen.
-            let _ = mounts::unmount(point);
-        });
+        for point in more {
+            // Nobody has seen whether these have ended: they are looked at again.
+            let fault = match mounts::unmount(&point) {
+                Ok(true) => "it was mounted besides".to_owned(),
+                Ok(false) => BUSY.to_owned(),
+                Err(error) => error.to_string(),
+            };
+            faults.push((point, fault));
+        }
         left = MountText::read();
     }
     for at in [&traces.root, &traces.layer, &traces.disk] {
-        let fault = faults.iter().find(|(point, _)| *point == at).map(|(_, fault)| fault.clone());
+        let fault = faults.iter().find(|(point, _)| point == at).map(|(_, fault)| fault.clone());
         let seen = match left.as_ref().map(|text| text.below(at)) {
             Ok(points) if points.contains(at) => Some("still mounted".to_owned()),
             Ok(_) => fault,
@@ -445,7 +450,6 @@ fn unmount_all(
 fn look_for_processes(
     observed: Option<&Observed>,
     groups: &[PathBuf],
-    mounted: Option<MountText>,
     checks: &mut Vec<WipeCheck>,
 ) {
     let Some(observed) = observed else { return };
@@ -469,7 +473,7 @@ fn look_for_processes(
         let left = groups.iter().any(|dir| dir.exists());
         let ended = observed.first && gone && is_own && !left;
         let inside = if ended { Vec::new() } else { netns.members() };
-        let mounted = || Tables::nearest(mounted).of_netns(&netns.name);
+        let mounted = || Tables::nearest().of_netns(&netns.name);
         let seen = match inside.is_empty() {
             true => Some(mounted()).filter(|all| !all.is_empty()).map(|all| all.join(", ")),
             false => Some(format!("pids {inside:?} are in it")),
