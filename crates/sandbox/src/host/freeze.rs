@@ -13,6 +13,9 @@ use crate::host::traces::Traces;
 /// A group freezes within milliseconds; a process in the middle of a long call of the kernel takes longer. Two seconds, a
 /// millisecond apart.
 const TRIES: usize = 2_000;
+/// Version 1 may stay between the two states where a process was being made: after so many tries the group goes on for a moment,
+/// and is stopped anew, as runc does (opencontainers/runc, pull requests 2774 and 2791).
+const ANEW: usize = 100;
 
 /// Version 1: what is written and what is read back.
 const STATE: &str = "freezer.state";
@@ -75,7 +78,12 @@ impl Cgroups {
             true => write(&frozen.0.join(STATE), "FROZEN")?,
             false => write(&frozen.0.join(FREEZE), "1")?,
         }
-        for _ in 0..TRIES {
+        for tried in 1..=TRIES {
+            if is_first && tried.is_multiple_of(ANEW) {
+                thaw(&frozen.0);
+                clock::sleep_blocking(Duration::from_millis(1));
+                write(&frozen.0.join(STATE), "FROZEN")?;
+            }
             let done = match is_first {
                 true => fs::read_to_string(frozen.0.join(STATE))?.trim() == "FROZEN",
                 false => fs::read_to_string(frozen.0.join(EVENTS))?.contains("frozen 1"),
