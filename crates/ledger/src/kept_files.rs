@@ -28,14 +28,14 @@ impl KeptTable {
 #[derive(Debug, Clone, Copy)]
 pub struct KeptFileRows<'a> {
     ledger: &'a Ledger,
-    table: &'static str,
+    table: KeptTable,
 }
 
 impl Ledger {
     /// Rows of which each has one sealed file.
     #[must_use]
     pub fn kept_files(&self, table: KeptTable) -> KeptFileRows<'_> {
-        KeptFileRows { ledger: self, table: table.name() }
+        KeptFileRows { ledger: self, table }
     }
 }
 
@@ -44,7 +44,7 @@ impl KeptFileRows<'_> {
     pub async fn erased(self, place: &str) -> Result<Vec<SnapshotId>> {
         let query = format!(
             "SELECT id FROM {} WHERE place = $1 AND erased_at IS NOT NULL AND gone_at IS NULL",
-            self.table
+            self.table.name()
         );
         let all: Vec<String> = sqlx::query_scalar(AssertSqlSafe(query))
             .bind(place)
@@ -55,16 +55,16 @@ impl KeptFileRows<'_> {
 
     /// Records that the file of an erased row was looked for, and is gone. A layer that nobody said the end of went with its process.
     pub async fn gone(self, file: &SnapshotId) -> Result<()> {
-        let plain = match self.table == KeptTable::Snapshots.name() {
-            true => {
+        let plain = match self.table {
+            KeptTable::Snapshots => {
                 ", plain_ended_at = CASE WHEN plain IS NOT NULL THEN COALESCE(plain_ended_at, clock_timestamp()) END,
                    plain_end = CASE WHEN plain IS NOT NULL THEN COALESCE(plain_end, 'process-ended') END"
             }
-            false => "",
+            KeptTable::Uploads => "",
         };
         let query = format!(
             "UPDATE {} SET gone_at = clock_timestamp(){plain} WHERE id = $1 AND erased_at IS NOT NULL AND gone_at IS NULL",
-            self.table
+            self.table.name()
         );
         sqlx::query(AssertSqlSafe(query)).bind(file.as_str()).execute(self.ledger.pool()).await?;
         Ok(())
@@ -72,7 +72,7 @@ impl KeptFileRows<'_> {
 
     /// Whether a file of this id is recorded, erased or not.
     pub async fn is_recorded(self, file: &SnapshotId) -> Result<bool> {
-        let query = format!("SELECT EXISTS (SELECT 1 FROM {} WHERE id = $1)", self.table);
+        let query = format!("SELECT EXISTS (SELECT 1 FROM {} WHERE id = $1)", self.table.name());
         let found = sqlx::query_scalar(AssertSqlSafe(query)).bind(file.as_str());
         Ok(found.fetch_one(self.ledger.pool()).await?)
     }

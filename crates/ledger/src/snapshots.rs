@@ -259,15 +259,17 @@ impl SnapshotRows<'_> {
         Ok(())
     }
 
-    /// Layers of a place that are held by the record, though their files are sealed or erased.
-    pub async fn resting(self, place: &str) -> Result<Vec<Resting>> {
+    /// Layers of a place that are held by the record, though their files are sealed or erased; of erased ones alone, where that
+    /// is asked for.
+    pub async fn resting(self, place: &str, erased_alone: bool) -> Result<Vec<Resting>> {
         let rows: Vec<(String, bool, Option<String>)> = sqlx::query_as(
             "SELECT s.id, s.erased_at IS NOT NULL, (SELECT max(x.sandbox_id) FROM app.remote_execution_sessions x WHERE x.run_id = s.run_id)
                FROM app.snapshots s
               WHERE s.place = $1 AND s.plain IS NOT NULL AND s.plain_ended_at IS NULL AND s.gone_at IS NULL
-                AND (s.sealed_at IS NOT NULL OR s.erased_at IS NOT NULL)",
+                AND (s.erased_at IS NOT NULL OR s.sealed_at IS NOT NULL AND NOT $2)",
         )
         .bind(place)
+        .bind(erased_alone)
         .fetch_all(self.pool())
         .await?;
         let read = |(snapshot, is_erased, session): (String, bool, Option<String>)| {

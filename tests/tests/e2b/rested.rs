@@ -84,7 +84,7 @@ async fn a_sealed_layer_that_rests_is_its_next_lifes_as_it_is() {
     let forks = ann.api("POST", &format!("/sandboxes/{id}/fork"), Some(json!({"count": 2}))).await;
     assert_eq!(forks.0, 201, "{}", forks.1);
     assert_eq!(count(&sql, RESTING).await, 1);
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    ann.kill(&id).await;
     let ended = "SELECT count(*) FROM app.snapshots WHERE plain_end = 'ended' AND sealed_at < plain_ended_at AND plain_ended_at < gone_at";
     assert_eq!(count(&sql, ended).await, 1, "what rested ended before its file was gone");
     sql.close().await;
@@ -117,7 +117,7 @@ async fn a_rest_ends_with_its_time_and_leaves_the_sealed_file() {
     damage(&home);
     let (status, answer) = resumed(&ann, &id).await;
     assert_eq!(status, 409, "only the damaged file is left: {answer}");
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    ann.kill(&id).await;
     let bad = home.run(&["config", "set", "pause.rest_s", "3601", "--global"]);
     assert!(!bad.status.success() && said(&bad).contains("3600"), "{}", said(&bad));
     sql.close().await;
@@ -145,9 +145,9 @@ async fn a_layer_that_somebody_keeps_delays_nobody_and_is_on_record_until_it_end
     let (other, _) = bob.create(json!({"templateID": "base", "timeout": 600})).await;
     bob.pause(&other).await;
     let since = Instant::now();
-    assert_eq!(bob.api("DELETE", &format!("/sandboxes/{other}"), None).await.0, 204);
+    bob.kill(&other).await;
     assert_eq!(resumed(&ann, &id).await.0, 201, "from the file");
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    ann.kill(&id).await;
     assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
     // Twice as often as what is erased is looked for.
     tokio::time::sleep(Duration::from_secs(11)).await;
@@ -170,7 +170,7 @@ async fn a_host_with_few_ranges_of_ids_has_none_for_what_rests() {
     let (ann, id) = paused(&server, &sql).await;
     assert_eq!(count(&sql, RESTING).await, 0);
     assert_eq!(resumed(&ann, &id).await.0, 201);
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    ann.kill(&id).await;
     sql.close().await;
     gone(home, server).await;
 }
@@ -185,9 +185,9 @@ async fn whoever_waits_for_memory_ends_what_rests() {
     assert_eq!(count(&sql, RESTING).await, 1);
     let (next, _) = ann.create(json!({"templateID": "base", "timeout": 600})).await;
     rests(&sql, 0).await;
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{next}"), None).await.0, 204);
+    ann.kill(&next).await;
     assert_eq!(resumed(&ann, &id).await.0, 201);
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    ann.kill(&id).await;
     sql.close().await;
     gone(home, server).await;
 }
@@ -205,7 +205,7 @@ async fn a_life_that_does_not_begin_gives_up_what_rested_and_loses_nothing() {
         assert_eq!(status, answer, "{said}");
         rests(&sql, 0).await;
     }
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    ann.kill(&id).await;
     sql.close().await;
     gone(home, server).await;
 }
@@ -224,7 +224,7 @@ async fn what_rests_ends_soon_after_another_server_of_the_installation_killed_or
         if !kills {
             assert_eq!(resumed(&there, &id).await.0, 201);
         }
-        assert_eq!(there.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+        there.kill(&id).await;
         until("what rested has ended, and is gone", SOON, async || count(&sql, left).await == 0)
             .await;
         assert_eq!(files(&home).len(), 0);
@@ -263,7 +263,7 @@ async fn a_server_that_dies_while_a_layer_rests_or_is_lent_leaves_its_sealed_fil
         assert_eq!(count(sql, RESTING).await, 0, "{place}: on record as ended");
         if wanted == "paused" {
             assert_eq!(resumed(&next.ann, &id).await.0, 201, "{place}");
-            assert_eq!(next.ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+            next.ann.kill(&id).await;
         }
         erased(&home).await;
         let left = "SELECT count(*) FROM app.snapshots WHERE gone_at IS NULL";

@@ -34,6 +34,11 @@ const REFUSED_FOR: Duration = Duration::from_secs(10);
 const WIPED_WITHIN: Duration = Duration::from_secs(15);
 const WIPE_LOOK: Duration = Duration::from_millis(5);
 
+/// Layers that rest at once: each keeps user ids of its host and descriptors of its worker.
+const MOST_RESTS: usize = 256;
+/// And not more than this part of the host's ranges of ids.
+const RANGES: u32 = 16;
+
 /// A sandbox that is made, and is not on record.
 pub(crate) type MadeAhead = Ahead<Beside>;
 
@@ -62,11 +67,6 @@ impl Files {
         Self { filling, lent, ahead: None }
     }
 }
-
-/// Layers that rest at once: each keeps user ids of its host and descriptors of its worker.
-const MOST_RESTS: usize = 256;
-/// And not more than this part of the host's ranges of ids.
-const RANGES: u32 = 16;
 
 /// What makes the sandboxes of this process.
 #[derive(Debug)]

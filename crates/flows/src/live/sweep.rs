@@ -53,6 +53,9 @@ impl Flows {
         loop {
             clock::sleep(ELSEWHERE).await;
             self.rests_bounded(&host).await;
+            if let Err(error) = self.rests_settled(&host, false).await {
+                tracing::warn!(%error, "layers of processes that have ended are held by the record");
+            }
             self.snapshots_tidy().await;
             if aged.elapsed() < AGED {
                 continue;
@@ -62,19 +65,22 @@ impl Flows {
         }
     }
 
-    /// Records of layers that are held by the record that they are not, where the process that had them has ended.
-    async fn rests_settled(&self, host: &Host) -> Result<()> {
+    /// Records of layers that are held by the record that they are not, where the process that had them has ended; of erased
+    /// ones alone, where an answer waits.
+    async fn rests_settled(&self, host: &Host, erased_alone: bool) -> Result<()> {
         let Some(shelf) = &self.kept else { return Ok(()) };
-        for Resting { id, is_erased, session } in
-            self.ledger.snapshots().resting(&shelf.place()).await?
-        {
+        let resting = self.ledger.snapshots().resting(&shelf.place(), erased_alone).await?;
+        for Resting { id, is_erased, session } in resting {
+            // Its task here says what becomes of it.
+            if self.plain.has(&id) {
+                continue;
+            }
             let is_over = match shelf.user(&id) {
                 FileUser::Somebody => false,
                 FileUser::Nobody => true,
                 FileUser::NoFile => is_erased,
             };
-            // Whoever takes its last reference leaves it to its task here.
-            if !is_over || self.plain.has(&id) {
+            if !is_over {
                 continue;
             }
             if let Some(session) = &session {
@@ -87,14 +93,12 @@ impl Flows {
 
     /// Ends rests that are longer than their tenants' are now.
     async fn rests_bounded(&self, host: &Host) {
-        let mut lengths = BTreeMap::new();
+        let (mut lengths, has_swap) = (BTreeMap::new(), host.has_swap());
         for tenant in self.plain.tenants() {
-            let length = match host.has_swap() {
-                true => Ok(Duration::ZERO),
-                false => self.rest_length(&tenant).await,
-            };
             // Where it cannot be read, it is as it was.
-            if let Ok(length) = length {
+            if has_swap {
+                lengths.insert(tenant, Duration::ZERO);
+            } else if let Ok(length) = self.rest_length(&tenant).await {
                 lengths.insert(tenant, length);
             }
         }
@@ -106,7 +110,7 @@ impl Flows {
         self.ledger.snapshots().erase_unneeded().await?;
         // Before any of them is gone: their user ids are known by them.
         if let Some(maker) = self.live.maker() {
-            self.rests_settled(&maker.host).await?;
+            self.rests_settled(&maker.host, true).await?;
         }
         self.erased_removed(shelf, KeptTable::Snapshots).await
     }
@@ -152,7 +156,7 @@ impl Flows {
                 false => shelf.remove(&id).map_err(fault)?,
             }
         }
-        self.rests_settled(host).await?;
+        self.rests_settled(host, false).await?;
         let unsealed = self.ledger.snapshots().unsealed(&shelf.place(), None).await?;
         self.templates_tidy().await;
         let (flows, shelf, host) = (self.clone(), Arc::clone(shelf), host.clone());

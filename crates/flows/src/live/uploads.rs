@@ -122,6 +122,8 @@ impl Flows {
             return Err(Refusal::not_found("template").into());
         }
         shelf.give_name(&mut kept);
+        // Its lock: one that another upload erased meanwhile is removed by whoever is last.
+        drop(kept);
         self.uploads_tidy().await;
         Ok(())
     }

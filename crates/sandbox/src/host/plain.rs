@@ -69,7 +69,11 @@ impl PlainLayer {
     /// Whether nobody else was given the ids that its files have.
     #[must_use]
     pub fn has_ids(&self) -> bool {
-        self.ids.as_ref().is_none_or(|ids| idrange::is_of(ids.first, &self.lock().dir))
+        self.has_ids_of(&self.lock().dir)
+    }
+
+    fn has_ids_of(&self, dir: &Path) -> bool {
+        self.ids.as_ref().is_none_or(|ids| idrange::is_of(ids.first, dir))
     }
 
     /// Which file system it is, as evidence names it.
@@ -113,7 +117,7 @@ impl PlainLayer {
         }
         let mut held = self.lock();
         let tree = held.tree.as_ref().ok_or_else(over)?;
-        if self.ids.as_ref().is_some_and(|ids| !idrange::is_of(ids.first, &held.dir)) {
+        if !self.has_ids_of(&held.dir) {
             return Err(io::Error::other("the ids of its files are another sandbox's"));
         }
         idrange::attach(tree, layer)?;
