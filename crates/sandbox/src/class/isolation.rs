@@ -65,6 +65,8 @@ pub(crate) struct Footing {
     pub has_users: bool,
     /// Directories of the host that are shown in its root.
     pub apart: Vec<PathBuf>,
+    /// Whether its runtime binds the root's `/tmp` from beside the root.
+    pub binds_tmp: bool,
     /// What a machine is made of; it mounts its root itself.
     pub parts: Option<Parts>,
     /// The cgroups to make, where the runtime makes none.

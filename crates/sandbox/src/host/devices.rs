@@ -35,9 +35,24 @@ const LINKS: [(&str, &str); 5] = [
 const DIRS: [(&str, u32); 2] = [("pts", 0o755), ("shm", 0o1777)];
 const ANYBODYS: u32 = 0o666;
 
+/// Directory of the layer, and of no tenant, in which lies what a runtime binds.
+pub(crate) fn beside(layer: &Path) -> PathBuf {
+    layer.join("beside")
+}
+
+/// An empty directory in it.
+pub(crate) fn nothing(beside: &Path) -> PathBuf {
+    beside.join("none")
+}
+
+/// A `/dev` in it.
+pub(crate) fn dev(beside: &Path) -> PathBuf {
+    beside.join("dev")
+}
+
 /// Where the `/dev` of a sandbox lies in its layer, if that holds one.
 pub(crate) fn of(layer: &Path) -> PathBuf {
-    layer.join("dev")
+    dev(&beside(layer))
 }
 
 /// Makes a directory a `/dev` of this owner.

@@ -39,6 +39,7 @@ pub(crate) mod setid;
 pub(crate) mod sockets;
 pub(crate) mod starter;
 pub(crate) mod task;
+pub(crate) mod tenant_root;
 pub(crate) mod traces;
 pub(crate) mod unread;
 pub(crate) mod upper;

@@ -80,6 +80,11 @@ impl Traces {
         self.shares().join(format!("seen-{index}"))
     }
 
+    /// Where what a runtime binds is mounted, beside the root: a path below that is a tenant's to lead anywhere.
+    pub(crate) fn beside(&self) -> PathBuf {
+        self.dir.join("beside")
+    }
+
     /// A file in the writable layer that the sandbox cannot see: where it is, the layer is.
     pub(crate) fn sentinel(&self) -> PathBuf {
         self.layer.join("sentinel")

@@ -63,6 +63,11 @@ pub(crate) enum BootError {
     Share { said: HostPath, source: io::Error },
     #[error("the files of its snapshot cannot be used")]
     Fill { source: io::Error },
+    #[error(
+        "/{0} is not a directory in the files that the sandbox is to begin with, of its image, template or snapshot: \
+         no sandbox begins with such files; begin with others, in which it is a directory"
+    )]
+    Displaced(&'static str),
     #[error("the class {0} cannot take the files of a snapshot")]
     Unfillable(&'static str),
     #[error("its agent went on and does not say which commands run")]
@@ -104,7 +109,7 @@ impl BootError {
             Self::Input(error) => error.is_permanent(),
             // A root that is kept from this run is not given a moment later.
             Self::Base(error) => error.is_permanent(),
-            Self::Fill { .. } | Self::Unfillable(_) => true,
+            Self::Fill { .. } | Self::Unfillable(_) | Self::Displaced(_) => true,
             // The agent cannot write there: no file can have the path, or the fresh layer is too small for it.
             Self::Upload { source: AgentError::Refused { .. }, .. } => true,
             _ => false,

@@ -169,6 +169,7 @@ impl Bundle {
             base: base.clone(),
             shares: resolved.shares.clone(),
             apart: footing.apart,
+            binds_tmp: footing.binds_tmp,
             dirs: resolved.dirs.clone(),
             overlays: resolved.overlays.clone(),
             mounts: resolved.mounts.clone(),

@@ -20,9 +20,10 @@ use crate::class::shown::{Overlay, Share};
 use crate::host::hostpath::{Place, mount_at};
 use crate::host::idrange::{self, IdRanges, Taken};
 use crate::host::runtime::Runtime;
+use crate::host::tenant_root::{self, TenantRoot};
 use crate::host::traces::Traces;
 use crate::host::unread::Unread;
-use crate::host::{live, mounts, upper as stream};
+use crate::host::{devices, live, mounts, upper as stream};
 use crate::life::error::{BootError, fault, make_dir};
 use crate::life::inside;
 use crate::life::keep::Filling;
@@ -39,6 +40,8 @@ pub(crate) struct Root {
     pub shares: Vec<Share>,
     /// Directories of the host that are shown read-only in it.
     pub apart: Vec<PathBuf>,
+    /// Whether its `/tmp` is bound by its runtime, from beside the root.
+    pub binds_tmp: bool,
     pub dirs: Vec<PathBuf>,
     pub overlays: Vec<Overlay>,
     /// Mounts of inputs, as an OCI configuration has them.
@@ -84,7 +87,12 @@ impl Root {
         let lowers = [below.layer(&self.guest)?, below.layer(&base)?];
         mounts::mount_overlay(root, &lowers, &upper, &work)
             .map_err(fault("mounting an overlay at", root))?;
-        self.show_host(&mut below)?;
+        let first = ids.map_or(0, |(_, taken)| taken.first);
+        let tree = TenantRoot::open(root, first).map_err(fault("opening", root))?;
+        if let Some(name) = tree.displaced().map_err(fault("looking into", root))? {
+            return Err(BootError::Displaced(name));
+        }
+        self.show_host(&tree, &mut below)?;
         for overlay in &self.overlays {
             let lower = below.layer(&overlay.lower)?;
             self.mount_over(overlay, &lower).map_err(|source| {
@@ -93,22 +101,22 @@ impl Root {
             })?;
         }
         drop(below);
-        self.configure(ids, unread)
+        self.configure(&tree, ids, unread)
     }
 
     /// Directories of the host, as overlays of their own.
-    fn show_host(&self, below: &mut LowerLayers<'_>) -> Result<(), BootError> {
-        let Traces { layer, root, .. } = &self.traces;
+    fn show_host(&self, tree: &TenantRoot, below: &mut LowerLayers<'_>) -> Result<(), BootError> {
+        let Traces { layer, .. } = &self.traces;
         if self.apart.is_empty() {
             return Ok(());
         }
         let empty = layer.join("none");
         make_dir(&empty, 0o755)?;
         for path in &self.apart {
-            let at = root.join(path.strip_prefix("/").unwrap_or(path));
             let from = below.layer(path)?;
-            mounts::mount_apart(&from, &at, &empty)
-                .map_err(fault("mounting an overlay at", &at))?;
+            let at = tree.dir(path, 0o755);
+            at.and_then(|at| mounts::mount_apart(&from, &tenant_root::held(&at), &empty))
+                .map_err(fault("mounting an overlay in the sandbox at", path))?;
         }
         Ok(())
     }
@@ -129,25 +137,32 @@ impl Root {
     /// Inputs are the runtime's to mount, but where they are shifted.
     fn configure(
         &self,
+        tree: &TenantRoot,
         ids: Option<(&IdRanges, &Taken)>,
         unread: Option<Unread>,
     ) -> Result<(), BootError> {
-        let Traces { dir, layer, root, .. } = &self.traces;
+        let Traces { dir, layer, .. } = &self.traces;
+        let beside = self.traces.beside();
         let mut config = self.config.clone();
         match ids {
             Some((ranges, taken)) => {
                 for mount in &self.mounts {
-                    inside::show((root, layer, &self.overlays), mount, ranges, taken)?;
+                    inside::show((tree, layer, &self.overlays), mount, ranges, taken)?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
-                oci::own_masks(&mut config, root);
-                if ranges.foreign_nodes().is_none() {
-                    inside::show_devices(root, layer, taken)?;
+                let has_devices = ranges.foreign_nodes().is_none();
+                inside::make_beside(layer, &beside, taken, has_devices)?;
+                oci::own_masks(&mut config, &devices::nothing(&beside));
+                if has_devices {
                     // Shared memory on a disk is none.
-                    oci::own_devices(&mut config, root, live::is_memory(layer));
+                    let dev = devices::dev(&beside);
+                    oci::own_devices(&mut config, &dev, live::is_memory(layer));
                 }
             }
             None => {
+                if self.binds_tmp {
+                    inside::bind_tmp(tree, &beside)?;
+                }
                 if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
                     mounts.extend(self.mounts.iter().cloned());
                 }

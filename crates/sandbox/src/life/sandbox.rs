@@ -528,10 +528,13 @@ impl Sandbox {
         if !self.subject.class.is_some_and(|class| class::of(class).has_own_mounts()) {
             return;
         }
-        let root = self.subject.traces.root.clone();
+        let (root, beside) = (self.subject.traces.root.clone(), self.subject.traces.beside());
         let taken_off = blocking(move || {
             let over = mounts::mounted_below(&root).unwrap_or_default();
             let over = over.iter().filter_map(|point| FileSystem::of(point).ok()).collect();
+            if mounts::is_mount_point(&beside) != Some(false) {
+                mounts::detach(&beside)?;
+            }
             // What stays is unmounted with the sandbox.
             mounts::detach(&root).map(|()| over)
         });

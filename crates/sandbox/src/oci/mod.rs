@@ -11,7 +11,7 @@ use cofferdam_contracts::sandbox::Limits;
 use serde_json::{Value, json};
 
 use crate::host::ceiling::Ceilings;
-use crate::host::guest::{AGENT_PATH, AGENT_PIDS, NOTHING};
+use crate::host::guest::{AGENT_PATH, AGENT_PIDS};
 use crate::host::idrange::{self, Taken};
 use crate::host::limit::{CPU_PERIOD_US, quota_us};
 use crate::host::mounts::overlay_lowers;
@@ -73,6 +73,8 @@ const READ_ONLY: [&str; 5] =
 /// What the configuration depends on.
 pub(crate) struct OciInput<'a> {
     pub root: &'a Path,
+    /// What lies beside it for the runtime to bind.
+    pub beside: &'a Path,
     pub cgroup: &'a Path,
     pub shown: ShownDirs<'a>,
     pub limits: Limits,
@@ -288,17 +290,17 @@ pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
     }
 }
 
-/// Masks directories of sysfs with one of the root that is empty. A runtime's own mask of a directory is a file system, and for each
+/// Masks directories of sysfs with an empty one of ours, which never lies in the root: what is there is a tenant's. A runtime's own mask of a directory is a file system, and for each
 /// of these the kernel keeps room in every memory cgroup of the host.
-pub(crate) fn own_masks(config: &mut Value, root: &Path) {
-    let (source, mut binds) = (root.join(NOTHING), Vec::new());
+pub(crate) fn own_masks(config: &mut Value, nothing: &Path) {
+    let mut binds = Vec::new();
     let options = json!(["bind", "ro", "nosuid", "nodev", "noexec"]);
     if let Some(Value::Array(masked)) = config.pointer_mut("/linux/maskedPaths") {
         masked.retain(|path| {
             let is_dir = |path: &&str| path.starts_with("/sys/") && Path::new(path).is_dir();
             let Some(path) = path.as_str().filter(is_dir) else { return true };
             binds.push(
-                json!({"destination": path, "type": "bind", "source": source, "options": options}),
+                json!({"destination": path, "type": "bind", "source": nothing, "options": options}),
             );
             false
         });
@@ -308,10 +310,9 @@ pub(crate) fn own_masks(config: &mut Value, root: &Path) {
     }
 }
 
-/// Has the runtime take the `/dev` that is in the root already. A runtime that mounts one itself binds the host's nodes
+/// Has the runtime take a `/dev` of ours, which lies beside the root. A runtime that mounts one itself binds the host's nodes
 /// where the sandbox's root may make none; told to bind a `/dev`, crun and runc put nothing in there.
-pub(crate) fn own_devices(config: &mut Value, root: &Path, has_memory: bool) {
-    let source = root.join("dev");
+pub(crate) fn own_devices(config: &mut Value, source: &Path, has_memory: bool) {
     let options = json!(["bind", "rw", "nosuid", "noexec"]);
     let bind = json!({"destination": "/dev", "type": "bind", "source": source, "options": options});
     let Some(Value::Array(mounts)) = config.get_mut("mounts") else { return };

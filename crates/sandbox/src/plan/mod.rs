@@ -107,6 +107,7 @@ pub(crate) fn plan_on(
     let nofile = asked.nofile.map_or_else(roomy, Nofile::exact);
     let config = isolation.config(&OciInput {
         root: &traces.root,
+        beside: &traces.beside(),
         cgroup: &traces.cgroup,
         shown: match isolation.shows_host() {
             ShowsHost::Binds if host_usr => ShownDirs::Binds(&facts.binds),

@@ -3,6 +3,7 @@
 use std::io::Cursor;
 use std::sync::Arc;
 
+use cofferdam_contracts::sandbox::WipeStatus;
 use cofferdam_sandbox::{Class, Filling, Offer, enter_private_mounts, provision_filled};
 use serde_json::json;
 
@@ -173,6 +174,125 @@ fn a_link_in_the_place_of_the_inits_own_directory_leads_nowhere() {
         let sandbox = provision_filled(&ground.bench.host, &plan, &[], filling).await.unwrap();
         assert_eq!(sh(&sandbox, &plan, "cat /kept").await.stdout, "kept\n");
         wiped(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// What a task can put in the place of a directory that this host or a runtime uses: how, as `rm -rf NAME` and a link. Where a
+/// mount keeps the directory in its first life the name is written in the stream, which may come from anywhere.
+const PLACES: [(&str, &str); 6] = [
+    (".cofferdam", ".cofferdax"),
+    ("dev", "dex"),
+    ("proc", "prox"),
+    ("sys", "syx"),
+    ("tmp", "tmx"),
+    ("usr", "usx"),
+];
+const MARK: &str = "a-file-of-the-host";
+/// Looks for the file of the host where anything is mounted and at the root, and writes there.
+const LOOK: &str = "export LC_ALL=C; for at in /* /.cofferdam /.cofferdam/none $(cut -d' ' -f5 /proc/self/mountinfo); do \
+    [ -e $at/a-file-of-the-host ] && echo the host at $at; \
+    case $at in /proc*|/sys*) ;; *) echo written > $at/written ;; esac; done 2> /dev/null; \
+    for at in /sys/firmware /sys/kernel/slab /sys/fs/ext4; do [ -d $at ] && ls -A $at; done; echo looked";
+
+/// A stream of a sandbox of this class that ran a script.
+async fn kept_after(ground: &Ground, script: &str) -> Vec<u8> {
+    let (sandbox, plan) = ground.start(json!({})).await;
+    let done = sh(&sandbox, &plan, script).await;
+    assert_eq!(done.outcome.exit, 0, "{script}: {}", done.stderr);
+    let (keeper, mut stream) = (sandbox.keeper().unwrap(), Vec::new());
+    let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true));
+    tokio::task::block_in_place(|| still.unwrap().end());
+    wiped(&sandbox.wipe("paused").await);
+    stream
+}
+
+#[test]
+fn a3f1_a_link_in_the_place_of_a_directory_of_the_root_begins_no_sandbox_of_any_class() {
+    let host = tempfile::tempdir().unwrap();
+    std::fs::write(host.path().join(MARK), "the host's").unwrap();
+    let streams = std::sync::Mutex::new(Vec::new());
+    in_classes(&[Class::Container], async |ground| {
+        for (name, written) in PLACES {
+            let link = format!("ln -s {} /{written}", host.path().display());
+            let mut stream = kept_after(ground, &link).await;
+            let at = stream.windows(written.len()).position(|part| part == written.as_bytes());
+            let at = at.unwrap();
+            // The name of the link, as long as the other.
+            let (head, last) = written.split_at(written.len() - 1);
+            assert!(name.starts_with(head) && last == "x");
+            stream[at..at + name.len()].copy_from_slice(name.as_bytes());
+            streams.lock().unwrap().push((name, stream));
+        }
+    });
+    let streams = streams.into_inner().unwrap();
+    in_classes(&[Class::Container, Class::Gvisor, Class::Docker], async |ground| {
+        for (name, stream) in streams.clone() {
+            let plan = ground.bench.plan(ground.fields(json!({})));
+            let filling = Filling::new(Cursor::new(stream));
+            let begun = provision_filled(&ground.bench.host, &plan, &[], filling).await;
+            let refused = begun.map(|_| name).unwrap_err();
+            assert!(
+                refused.permanent
+                    && refused.message.contains(&format!("/{name} is not a directory")),
+                "{}: {refused}",
+                ground.class.as_str()
+            );
+            assert_eq!(refused.evidence.status, WipeStatus::Verified);
+        }
+    });
+    let left: Vec<_> =
+        std::fs::read_dir(host.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
+    assert_eq!(left, [MARK]);
+}
+
+#[test]
+fn a3f2_no_second_life_shows_the_host_whatever_its_first_put_in_the_root() {
+    let host = tempfile::tempdir().unwrap();
+    let mark = host.path().join(MARK);
+    std::fs::write(&mark, "the host's").unwrap();
+    let to = host.path().display();
+    let mut scripts = vec![
+        format!("rm -rf /.cofferdam/none; ln -s {to} /.cofferdam/none"),
+        "rm -rf /.cofferdam/none; mkdir /.cofferdam/none; echo mine > /.cofferdam/none/mine"
+            .to_owned(),
+        // What is absent is made again.
+        "rm -rf /tmp".to_owned(),
+    ];
+    for name in ["etc", "home", "mnt", "opt", "root", "run", "srv", "var"] {
+        scripts.push(format!(
+            "mv /{name} /.was-{name} 2> /dev/null; rm -rf /{name}; ln -s {to} /{name}"
+        ));
+    }
+    let streams = std::sync::Mutex::new(Vec::new());
+    in_classes(&[Class::Container], async |ground| {
+        for script in &scripts {
+            streams.lock().unwrap().push((script.clone(), kept_after(ground, script).await));
+        }
+    });
+    let streams = streams.into_inner().unwrap();
+    in_classes(&[Class::Container, Class::Gvisor, Class::Docker], async |ground| {
+        for (script, stream) in streams.clone() {
+            let plan = ground.bench.plan(ground.fields(json!({})));
+            let filling = Filling::new(Cursor::new(stream));
+            match provision_filled(&ground.bench.host, &plan, &[], filling).await {
+                Ok(sandbox) => {
+                    let seen = sh(&sandbox, &plan, LOOK).await.stdout;
+                    assert_eq!(seen, "looked\n", "{} after {script}", ground.class.as_str());
+                    wiped(&sandbox.wipe("task-end").await);
+                }
+                // The host's own /etc/alternatives are shown in no other directory.
+                Err(refused) => {
+                    assert!(script.contains("/etc"), "{script}: {refused}");
+                    assert_eq!(refused.evidence.status, WipeStatus::Verified);
+                }
+            }
+            let left = std::fs::read_dir(host.path()).unwrap().count();
+            assert_eq!(
+                (left, std::fs::read_to_string(&mark).unwrap().as_str()),
+                (1, "the host's"),
+                "{script}"
+            );
+        }
     });
 }
 

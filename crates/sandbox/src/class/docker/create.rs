@@ -142,6 +142,7 @@ mod tests {
         let nofile = Nofile::exact(512);
         let config = oci::config(&OciInput {
             root,
+            beside: root,
             cgroup,
             shown,
             limits,

@@ -58,8 +58,9 @@ const ENTER: &str = "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shi
 /// Makes the configuration one of runsc.
 pub(crate) fn config(mut config: Value, wanted: &OciInput<'_>) -> Value {
     // Where nothing is mounted there, runsc mounts a tmpfs of its own, which the size of the
-    // writable layer would not bound.
-    let tmp = json!({"destination": "/tmp", "type": "bind", "source": wanted.root.join("tmp"),
+    // writable layer would not bound. What is bound is mounted beside the root (`Footing::binds_tmp`): a path
+    // below that would be a tenant's to lead anywhere on the host.
+    let tmp = json!({"destination": "/tmp", "type": "bind", "source": wanted.beside,
                      "options": ["bind", "rw", "nosuid", "nodev"]});
     if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
         mounts.push(tmp);

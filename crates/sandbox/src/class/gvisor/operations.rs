@@ -14,11 +14,12 @@ use super::{
     restore, unsteady, weak,
 };
 use crate::class::detect::{HostRuntimes, absent};
-use crate::class::isolation::{Heard, Isolation};
+use crate::class::isolation::{Footing, Heard, Isolation};
 use crate::class::kept_memory::KeptMemory;
-use crate::class::microvm::Lent;
-use crate::host::runtime;
+use crate::class::microvm::{Given, Lent};
+use crate::host::hostpath::Place;
 use crate::host::traces::Traces;
+use crate::host::{limit, runtime};
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -67,6 +68,13 @@ impl Isolation for GvisorClass {
 
     fn config(&self, input: &OciInput<'_>) -> Value {
         config(oci::config(input), input)
+    }
+
+    fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
+        let limits = self.host_limits(plan.effective.limits);
+        let groups = limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus);
+        let layer_mb = Some(plan.disk_mb);
+        Footing { layer_mb, groups: Some(groups), binds_tmp: true, ..Footing::default() }
     }
 
     fn hear(&self, traces: &Traces) -> io::Result<Option<Heard>> {
