@@ -6,6 +6,7 @@ mod floors;
 mod messages;
 mod nouns;
 mod sandbox_floors;
+mod tenant_paths;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

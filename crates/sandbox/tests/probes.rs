@@ -81,6 +81,20 @@ fn every_probe_finds_a_sandbox_of_crun_to_hold() {
 }
 
 #[test]
+fn a3f2_every_probe_finds_a_second_life_after_hostile_changes_of_its_root_to_hold() {
+    with_runtime(Some("crun"), |bench| async move {
+        let test = self_test_in(&bench.host, Class::Container).await.unwrap();
+        holds(&test);
+        let again = test.probes.iter().filter(|probe| probe.id.starts_with("again."));
+        assert_eq!(
+            again.count() * 2,
+            test.probes.len() + 1,
+            "all of them, and one that is refused"
+        );
+    });
+}
+
+#[test]
 fn every_probe_finds_a_sandbox_of_runc_to_hold() {
     with_runtime(Some("runc"), |bench| async move {
         holds(&self_test(&bench.host).await.unwrap());

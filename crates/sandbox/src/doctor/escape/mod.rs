@@ -6,8 +6,10 @@
 //! probed sandbox:    the agent's binary as `probe SETTING`  -> one line of JSON a probe
 //! both are wiped, and their evidence is part of the answer
 //! ```
+//! In a class whose files this host keeps, all of it once more in a second life (`again`).
 //! What is tried and what may be answered is the fixed list in `crates/guest/src/probe`.
 
+mod again;
 mod gvisor;
 mod microvm;
 
@@ -30,7 +32,9 @@ pub use cofferdam_guest::escape::Probed;
 
 use crate::agent::Stream;
 use crate::host::guest::AGENT_PATH;
-use crate::life::{Host, ProvisionError, Sandbox, SandboxError, provision};
+use crate::life::{
+    Filling, Host, ProvisionError, Sandbox, SandboxError, provision, provision_filled,
+};
 use crate::plan::plan;
 use crate::spec::class::Class;
 use crate::spec::command::Command;
@@ -87,7 +91,7 @@ pub struct SelfTest {
     pub probes: Vec<Probed>,
     /// What the probed sandbox enforced.
     pub effective: EffectivePolicy,
-    /// The probed sandbox's wipe, then the neighbour's.
+    /// Of each sandbox that was made: the probed one's wipe, then its neighbour's.
     pub wipes: Vec<WipeEvidence>,
 }
 
@@ -97,7 +101,7 @@ impl SelfTest {
         self.probes.iter().filter(|probe| !probe.ok)
     }
 
-    /// Whether both sandboxes are gone without a trace.
+    /// Whether all sandboxes are gone without a trace.
     #[must_use]
     pub fn is_wiped(&self) -> bool {
         self.wipes.iter().all(|wipe| wipe.status == WipeStatus::Verified)
@@ -124,7 +128,36 @@ pub async fn self_test(host: &Host) -> Result<SelfTest, SelfTestError> {
 /// though it holds is listed by probe, and is expected of no other class.
 pub async fn self_test_in(host: &Host, class: Class) -> Result<SelfTest, SelfTestError> {
     let plan = self_test_plan_in(host, class)?;
-    let mut test = beside(host, &plan, &self_test_plan_in(host, class)?).await?;
+    let mut test = beside(host, (&plan, None), &self_test_plan_in(host, class)?).await?;
+    judge(&mut test.probes, class);
+    if let Some(first) = again::first_of(host, class) {
+        second_life(host, (first, class), &mut test).await?;
+    }
+    Ok(test)
+}
+
+/// The same in a sandbox that begins with what another left, added to what the first life showed.
+async fn second_life(
+    host: &Host,
+    (first, class): (Class, Class),
+    test: &mut SelfTest,
+) -> Result<(), SelfTestError> {
+    let filling = again::links(host, first, &mut test.wipes).await?;
+    let plans = [self_test_plan_in(host, class)?, self_test_plan_in(host, class)?];
+    let [plan, neighbour] = &plans;
+    let mut more = beside(host, (plan, Some(filling)), neighbour).await?;
+    judge(&mut more.probes, class);
+    for probe in &mut more.probes {
+        probe.id.insert_str(0, "again.");
+    }
+    test.probes.append(&mut more.probes);
+    test.wipes.append(&mut more.wipes);
+    test.probes.push(again::displaced(host, (first, class), &mut test.wipes).await?);
+    Ok(())
+}
+
+/// Holds answers against what a class may answer.
+fn judge(probes: &mut [Probed], class: Class) {
     let otherwise: &[Otherwise] = match class {
         Class::Gvisor => &gvisor::OTHERWISE,
         Class::Microvm => &microvm::OTHERWISE,
@@ -134,14 +167,13 @@ pub async fn self_test_in(host: &Host, class: Class) -> Result<SelfTest, SelfTes
         Class::Gvisor => &gvisor::OF_AREAS,
         _ => &[],
     };
-    for probe in &mut test.probes {
+    for probe in probes {
         add(probe, of_areas);
         expect(probe, otherwise);
         if class == Class::Microvm {
             of_its_own(probe);
         }
     }
-    Ok(test)
 }
 
 /// A probe, and every answer to it that holds in a class.
@@ -181,16 +213,20 @@ fn of_its_own(probe: &mut Probed) {
 
 /// The same in a sandbox of this plan, which a test has weakened.
 pub async fn self_test_of(host: &Host, plan: &Plan) -> Result<SelfTest, SelfTestError> {
-    beside(host, plan, &self_test_plan(host)?).await
+    beside(host, (plan, None), &self_test_plan(host)?).await
 }
 
 async fn beside(
     host: &Host,
-    plan: &Plan,
+    (plan, filling): (&Plan, Option<Filling>),
     neighbour_plan: &Plan,
 ) -> Result<SelfTest, SelfTestError> {
     let neighbour = provision(host, neighbour_plan, &[]).await?;
-    let probed = match provision(host, plan, &[]).await {
+    let probed = match filling {
+        Some(filling) => provision_filled(host, plan, &[], filling).await,
+        None => provision(host, plan, &[]).await,
+    };
+    let probed = match probed {
         Ok(probed) => probed,
         Err(error) => {
             neighbour.wipe("self-test").await;
