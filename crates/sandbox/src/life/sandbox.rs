@@ -522,7 +522,7 @@ impl Sandbox {
         }
     }
 
-    /// Takes its root, with all that is mounted in it, out of its worker's mounts, where it has mounts of its own: each start copies
+    /// Takes its root, with all that is mounted in it or beside it, out of its worker's mounts, where it has mounts of its own: each start copies
     /// and reads those of all others. Its layer stays at its place: whoever wipes it after this worker takes it along with that.
     pub async fn let_root_go(&mut self) {
         if !self.subject.class.is_some_and(|class| class::of(class).has_own_mounts()) {
@@ -532,10 +532,8 @@ impl Sandbox {
         let taken_off = blocking(move || {
             let over = mounts::mounted_below(&root).unwrap_or_default();
             let over = over.iter().filter_map(|point| FileSystem::of(point).ok()).collect();
-            if mounts::is_mount_point(&beside) != Some(false) {
-                mounts::detach(&beside)?;
-            }
             // What stays is unmounted with the sandbox.
+            let _ = mounts::detach(&beside);
             mounts::detach(&root).map(|()| over)
         });
         self.subject.over = taken_off.await.unwrap_or_default();
