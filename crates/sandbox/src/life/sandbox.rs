@@ -522,8 +522,7 @@ impl Sandbox {
         }
     }
 
-    /// Takes its root, with all that is mounted in it or beside it, out of its worker's mounts, where it has mounts of its own:
-    /// each start copies and reads those of all others. Its layer stays: whoever wipes it takes it along.
+    /// Takes its root, and what is mounted in or beside it, out of its worker's mounts, which each start copies and reads.
     pub async fn let_root_go(&mut self) {
         if !self.subject.class.is_some_and(|class| class::of(class).has_own_mounts()) {
             return;
