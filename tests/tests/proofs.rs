@@ -10,7 +10,7 @@ use std::fs::File;
 use std::process::Output;
 use std::time::Duration;
 
-use cases::{BUILT, CACHED, SETTLE, TAMPERINGS, TEMPLATE};
+use cases::{APPLIED, BUILT, CACHED, SETTLE, TAMPERINGS, TEMPLATE};
 use cofferdam_tests::{Home, Server, postgres, superuser_url, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -150,6 +150,7 @@ async fn apply(conn: &mut PgConnection, sql: &str) {
         _ if sql == "$SETTLE" => SETTLE.map(str::to_owned).to_vec(),
         _ if sql == "$BUILT" => BUILT.map(str::to_owned).to_vec(),
         _ if sql == "$TEMPLATE" => TEMPLATE.map(|text| text.replace("$H", OTHER_HASH)).to_vec(),
+        _ if sql == "$APPLIED" => APPLIED.map(|text| text.replace("$H", OTHER_HASH)).to_vec(),
         Some(("unbind", table)) => vec![UNBIND.replace("$1", table)],
         Some(("double", what)) => {
             let table = what.split(' ').next().unwrap();
@@ -205,6 +206,11 @@ async fn every_proof_fails_after_a_row_is_tampered_with() {
     apply(&mut conn, "$TEMPLATE").await;
     let (output, report) = kept.prove(&url, &[]);
     assert_eq!(output.status.code(), Some(0), "a template in good order: {report}");
+    conn.close().await.unwrap();
+    let (url, mut conn) = kept.copy("applied").await;
+    apply(&mut conn, "$APPLIED").await;
+    let (output, report) = kept.prove(&url, &[]);
+    assert_eq!(output.status.code(), Some(0), "a patch that was written in good order: {report}");
     conn.close().await.unwrap();
     let mut missed = Vec::new();
     for (n, case) in TAMPERINGS.iter().enumerate() {
@@ -302,6 +308,8 @@ async fn a_proof_of_one_run_says_nothing_about_another() {
             .iter()
             .filter(|p| !p["rows"].as_array().unwrap().is_empty())
             .map(|p| p["name"].as_str().unwrap())
+            // Whether a row was sealed before its end depends on when the leader looked.
+            .filter(|name| *name != "the_chain_holds")
             .collect();
         assert_eq!(found, broken.into_iter().collect::<Vec<_>>(), "{run}");
     }

@@ -10,6 +10,9 @@
 //!       longest ago
 //!       of this tenant, the task that came first; while it does not fit, nobody is served
 //! ```
+//! A long-lived sandbox ends when somebody wants it to, so waiting for it may take for ever. A tenant's long-lived sandboxes hold
+//! [`LIVES`] of what those of the others leave, at most; its first one may be larger. What is above that waits for the tenant's own,
+//! and nobody waits behind it but later ones of that tenant.
 //! **One tenant's tasks delay its own: another one waits for what runs, and not for what queues. A large
 //! task is not overtaken for ever by small ones.**
 
@@ -24,6 +27,8 @@ use tokio::sync::{oneshot, watch};
 const SHARE: (u64, u64) = (9, 10);
 /// The part of a budget that what nobody needs takes at most: the rest stays the host's own for its files.
 const RESTS: u32 = 4;
+/// The part of what other tenants' long-lived sandboxes leave that those of one tenant hold at most: there is room for another.
+const LIVES: (u64, u64) = (3, 4);
 /// Tenants whose last turn is known: more than a worker serves within a minute.
 const MAX_TURNS: usize = 1_024;
 
@@ -34,14 +39,53 @@ pub(crate) struct MemoryBudget {
     /// Of that, what nobody needs may take at most.
     rests_mb: u32,
     desk: Arc<Mutex<Desk>>,
-    /// Told whenever somebody has to wait.
-    short: watch::Sender<()>,
+}
+
+/// What memory is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    /// A task, which ends by itself.
+    Task,
+    /// A long-lived sandbox.
+    Life,
+    /// What nobody needs.
+    Rest,
+}
+
+/// What a tenant's long-lived sandbox waits for, in MiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitsFor {
+    /// Its own tenant's long-lived sandboxes hold their share.
+    Own { needed: u64, held: u64, share: u64 },
+    /// The memory is taken.
+    Room { needed: u64, free: u64, own: u64, tasks: u64, others: u64 },
+}
+
+impl std::fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Own { needed, held, share } => write!(
+                f,
+                "the sandbox needs {needed} MiB of the host's memory; your long-lived sandboxes hold {held} MiB of the \
+                 {share} MiB that one tenant's may take together: kill or pause some"
+            ),
+            Self::Room { needed, free, own, tasks, others } => write!(
+                f,
+                "the sandbox needs {needed} MiB of the host's memory and {free} MiB are free; your long-lived sandboxes \
+                 hold {own} MiB, tasks {tasks} MiB, long-lived sandboxes of other tenants {others} MiB: try again, or kill \
+                 some of your own"
+            ),
+        }
+    }
 }
 
 /// Who holds what, and who waits for what.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Desk {
+    total_mb: u32,
     free_mb: u32,
+    /// Told whenever somebody has to wait for room.
+    short: watch::Sender<()>,
     /// By the order in which they came. As many as a worker has places.
     all: BTreeMap<u64, Ticket>,
     next: u64,
@@ -54,8 +98,7 @@ struct Desk {
 struct Ticket {
     tenant: TenantId,
     needed_mb: u32,
-    /// Whether it is for what nobody needs.
-    rests: bool,
+    what: For,
     /// Whom to tell; `None`: it has its part.
     waits: Option<oneshot::Sender<()>>,
 }
@@ -91,9 +134,16 @@ impl MemoryBudget {
         let total_mb = mib(named_mb.unwrap_or(of_host).max(1));
         // An operator may name more than there is, since few sandboxes take what they may.
         let rests_mb = total_mb.min(mib(of_host)) / RESTS;
-        let desk = Desk { free_mb: total_mb, ..Desk::default() };
-        let short = watch::Sender::new(());
-        Self { total_mb, rests_mb, desk: Arc::new(Mutex::new(desk)), short }
+        let desk = Desk {
+            total_mb,
+            free_mb: total_mb,
+            short: watch::Sender::new(()),
+            all: BTreeMap::new(),
+            next: 0,
+            turns: BTreeMap::new(),
+            turn: 0,
+        };
+        Self { total_mb, rests_mb, desk: Arc::new(Mutex::new(desk)) }
     }
 
     /// How much a sandbox of `needed_mb` takes.
@@ -107,9 +157,14 @@ impl MemoryBudget {
             .ok_or(TooLarge { needed_mb, total_mb: self.total_mb })
     }
 
-    /// So much at once, where it is free and nobody waits for any.
+    /// So much at once for a long-lived sandbox, where it is free, within its tenant's share and nobody waits for any.
     pub(crate) fn take_now(&self, tenant: &TenantId, needed_mb: u32) -> Option<MemoryShare> {
-        self.take_free((tenant, needed_mb), None)
+        self.take_free((tenant, needed_mb), For::Life, None)
+    }
+
+    /// What the first of a tenant's long-lived sandboxes that wait here waits for.
+    pub(crate) fn waits_for(&self, tenant: &TenantId) -> Option<WaitsFor> {
+        lock(&self.desk).waits_for(tenant)
     }
 
     /// So much for what nobody needs, where it is free and fewer than `most` have some, with what tells when somebody waits for it.
@@ -119,51 +174,50 @@ impl MemoryBudget {
         most: usize,
     ) -> Option<(MemoryShare, watch::Receiver<()>)> {
         // Before it is taken, so that whoever waits from then on is heard.
-        let short = self.short.subscribe();
-        Some((self.take_free(of, Some(most))?, short))
+        let short = lock(&self.desk).short.subscribe();
+        Some((self.take_free(of, For::Rest, Some(most))?, short))
     }
 
     fn take_free(
         &self,
         (tenant, needed_mb): (&TenantId, u32),
+        what: For,
         most: Option<usize>,
     ) -> Option<MemoryShare> {
         let mut desk = lock(&self.desk);
-        let does_nobody_wait = desk.all.values().all(|ticket| ticket.waits.is_none());
-        if !does_nobody_wait || desk.free_mb < needed_mb {
+        if desk.next_turn().is_some() || desk.free_mb < needed_mb {
+            return None;
+        }
+        if what == For::Life && !desk.may_hold(tenant, needed_mb) {
             return None;
         }
         if let Some(most) = most {
-            let resting = desk.all.values().filter(|ticket| ticket.rests);
+            let resting = desk.all.values().filter(|ticket| ticket.what == For::Rest);
             let (count, mb) = resting
                 .fold((0, 0_u32), |(count, mb), one| (count + 1, mb.saturating_add(one.needed_mb)));
             if count >= most || mb.saturating_add(needed_mb) > self.rests_mb {
                 return None;
             }
         }
-        let rests = most.is_some();
         let number = desk.next;
         desk.next += 1;
         // Nobody listens: it is served before this returns.
         let waits = Some(oneshot::channel().0);
-        desk.all.insert(number, Ticket { tenant: tenant.clone(), needed_mb, rests, waits });
+        desk.all.insert(number, Ticket { tenant: tenant.clone(), needed_mb, what, waits });
         desk.serve();
         Some(MemoryShare { number, desk: Arc::clone(&self.desk) })
     }
 
     /// Waits for the tenant's turn and until so much is free. Dropping the future gives the place up.
-    pub(crate) async fn take(&self, tenant: &TenantId, needed_mb: u32) -> MemoryShare {
+    pub(crate) async fn take(&self, tenant: &TenantId, needed_mb: u32, what: For) -> MemoryShare {
         let (tell, told) = oneshot::channel();
         let share = {
             let mut desk = lock(&self.desk);
             let number = desk.next;
             desk.next += 1;
             let (tenant, waits) = (tenant.clone(), Some(tell));
-            desk.all.insert(number, Ticket { tenant, needed_mb, rests: false, waits });
+            desk.all.insert(number, Ticket { tenant, needed_mb, what, waits });
             desk.serve();
-            if desk.all.get(&number).is_some_and(|ticket| ticket.waits.is_some()) {
-                self.short.send_replace(());
-            }
             MemoryShare { number, desk: Arc::clone(&self.desk) }
         };
         // The sender is kept until it has told.
@@ -177,13 +231,16 @@ impl Desk {
     fn serve(&mut self) {
         while let Some(number) = self.next_turn() {
             let Some(ticket) = self.all.get_mut(&number) else { return };
-            let Some(left) = self.free_mb.checked_sub(ticket.needed_mb) else { return };
+            let Some(left) = self.free_mb.checked_sub(ticket.needed_mb) else {
+                self.short.send_replace(());
+                return;
+            };
             self.free_mb = left;
             if let Some(waits) = ticket.waits.take() {
                 // Who went away meanwhile gives it back.
                 let _ = waits.send(());
             }
-            if ticket.rests {
+            if ticket.what == For::Rest {
                 continue;
             }
             self.turn += 1;
@@ -201,16 +258,77 @@ impl Desk {
     /// Whose turn it is.
     fn next_turn(&self) -> Option<u64> {
         let mut held: BTreeMap<&TenantId, u64> = BTreeMap::new();
-        for ticket in self.all.values().filter(|one| one.waits.is_none() && !one.rests) {
+        for ticket in self.all.values().filter(|one| one.waits.is_none() && one.what != For::Rest) {
             let sum = held.entry(&ticket.tenant).or_default();
             *sum = sum.saturating_add(u64::from(ticket.needed_mb));
         }
-        let waiting = self.all.iter().filter(|(_, ticket)| ticket.waits.is_some());
+        let over = self.over_share();
+        let waits = |number: &u64, one: &Ticket| {
+            let is_behind =
+                one.what == For::Life && over.get(&one.tenant).is_some_and(|first| first <= number);
+            one.waits.is_some() && !is_behind
+        };
+        let waiting = self.all.iter().filter(|(number, ticket)| waits(number, ticket));
         let turn = waiting.min_by_key(|(number, ticket)| {
             let last = self.turns.get(&ticket.tenant).copied().unwrap_or(0);
             (held.get(&ticket.tenant).copied().unwrap_or(0), last, **number)
         });
         turn.map(|(number, _)| *number)
+    }
+
+    /// Of each tenant that waits for its own long-lived sandboxes, the first that does.
+    fn over_share(&self) -> BTreeMap<TenantId, u64> {
+        let mut first: BTreeMap<TenantId, Option<u64>> = BTreeMap::new();
+        for (number, ticket) in &self.all {
+            if ticket.waits.is_some()
+                && ticket.what == For::Life
+                && !first.contains_key(&ticket.tenant)
+            {
+                // While that one may be served, those behind it are looked at in their turn.
+                let may = self.may_hold(&ticket.tenant, ticket.needed_mb);
+                first.insert(ticket.tenant.clone(), (!may).then_some(*number));
+            }
+        }
+        first.into_iter().filter_map(|(tenant, number)| Some((tenant, number?))).collect()
+    }
+
+    /// What this takes of the memory now.
+    fn held(&self, is_counted: impl Fn(&Ticket) -> bool) -> u64 {
+        let held = self.all.values().filter(|one| one.waits.is_none() && is_counted(one));
+        held.map(|one| u64::from(one.needed_mb)).sum()
+    }
+
+    /// What the long-lived sandboxes of this tenant hold, and may hold at most.
+    fn lives(&self, tenant: &TenantId) -> (u64, u64) {
+        let own = self.held(|one| one.what == For::Life && one.tenant == *tenant);
+        let others = self.held(|one| one.what == For::Life && one.tenant != *tenant);
+        let (part, whole) = LIVES;
+        (own, u64::from(self.total_mb).saturating_sub(others) * part / whole)
+    }
+
+    /// Whether the tenant may hold so much more for a long-lived sandbox.
+    fn may_hold(&self, tenant: &TenantId, needed_mb: u32) -> bool {
+        let (held, share) = self.lives(tenant);
+        held == 0 || held.saturating_add(u64::from(needed_mb)) <= share
+    }
+
+    fn waits_for(&self, tenant: &TenantId) -> Option<WaitsFor> {
+        let ticket = self
+            .all
+            .values()
+            .find(|one| one.waits.is_some() && one.what == For::Life && one.tenant == *tenant)?;
+        let needed = u64::from(ticket.needed_mb);
+        let (own, share) = self.lives(tenant);
+        if !self.may_hold(tenant, ticket.needed_mb) {
+            return Some(WaitsFor::Own { needed, held: own, share });
+        }
+        Some(WaitsFor::Room {
+            needed,
+            free: u64::from(self.free_mb),
+            own,
+            tasks: self.held(|one| one.what == For::Task),
+            others: self.held(|one| one.what == For::Life && one.tenant != *tenant),
+        })
     }
 }
 
@@ -251,7 +369,7 @@ mod tests {
             let (budget, said, tenant) = (Arc::clone(budget), said.clone(), of(tenant));
             let (name, mb) = (*name, *mb);
             waiting.push(tokio::spawn(async move {
-                let share = budget.take(&tenant, mb).await;
+                let share = budget.take(&tenant, mb, For::Task).await;
                 said.send(name).unwrap();
                 share
             }));
@@ -286,7 +404,7 @@ mod tests {
         drop(budget.take_now(&of("a"), 300).unwrap());
         assert!(!short.has_changed().unwrap(), "nobody waited");
         let (name, mut cx) = (of("c"), Context::from_waker(Waker::noop()));
-        let mut waiting = pin!(budget.take(&name, 340));
+        let mut waiting = pin!(budget.take(&name, 340, For::Task));
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         assert!(short.has_changed().unwrap());
         assert!(budget.rest((&of("b"), 0), 3).is_none(), "one waits");
@@ -299,7 +417,7 @@ mod tests {
     #[tokio::test]
     async fn a_small_one_that_came_later_does_not_overtake_a_large_one() {
         let budget = Arc::new(MemoryBudget::new(0, Some(100)));
-        let first = budget.take(&of("a"), 60).await;
+        let first = budget.take(&of("a"), 60, For::Task).await;
         for tenants in [["a", "a"], ["b", "b"], ["b", "c"]] {
             let all = [("large", tenants[0], 80), ("small", tenants[1], 10)];
             let (mut heard, waiting) = ask(&budget, &all).await;
@@ -340,7 +458,7 @@ mod tests {
     #[tokio::test]
     async fn s23_a_tenant_waits_for_what_another_runs_and_not_for_what_it_queues() {
         let budget = Arc::new(MemoryBudget::new(0, Some(100)));
-        let first = budget.take(&of("flood"), 100).await;
+        let first = budget.take(&of("flood"), 100, For::Task).await;
         let all = [
             ("f1", "flood", 100),
             ("f2", "flood", 100),
@@ -359,5 +477,42 @@ mod tests {
         }
         assert_eq!(order, ["b1", "c1", "f1", "b2", "f2", "f3"]);
         assert_eq!(lock(&budget.desk).free_mb, 100, "all is given back");
+    }
+
+    #[test]
+    fn a3f11_one_tenants_long_lived_sandboxes_leave_room_for_anothers() {
+        let budget = MemoryBudget::new(0, Some(100));
+        let mut cx = Context::from_waker(Waker::noop());
+        let (flood, bravo, charlie) = (of("flood"), of("bravo"), of("charlie"));
+        let delta = of("delta");
+        let held: Vec<_> = (0..7).map(|_| budget.take_now(&flood, 10).unwrap()).collect();
+        assert!(budget.take_now(&flood, 10).is_none(), "three quarters of what nobody else holds");
+        let mut eighth = pin!(budget.take(&flood, 10, For::Life));
+        let mut ninth = pin!(budget.take(&flood, 1, For::Life));
+        assert!(eighth.as_mut().poll(&mut cx).is_pending());
+        assert!(
+            ninth.as_mut().poll(&mut cx).is_pending(),
+            "a small one does not overtake a large one"
+        );
+        let why = budget.waits_for(&flood).unwrap();
+        assert_eq!(why, WaitsFor::Own { needed: 10, held: 70, share: 75 });
+        assert!(why.to_string().contains("70 MiB of the 75 MiB"), "{why}");
+        assert_eq!(budget.waits_for(&bravo), None);
+        // They wait for their own, and nobody waits behind them: another's life, and the tenant's own task.
+        let second = budget.take_now(&bravo, 10).unwrap();
+        let mut task = pin!(budget.take(&flood, 5, For::Task));
+        assert!(task.as_mut().poll(&mut cx).is_ready());
+        // The first one of a tenant may be larger than its share.
+        let third = budget.take_now(&charlie, 15).unwrap();
+        let mut fourth = pin!(budget.take(&delta, 10, For::Life));
+        assert!(fourth.as_mut().poll(&mut cx).is_pending());
+        let why = budget.waits_for(&delta).unwrap();
+        assert_eq!(why, WaitsFor::Room { needed: 10, free: 5, own: 0, tasks: 0, others: 95 });
+        assert!(!why.to_string().contains("flood"), "{why}");
+        drop((second, third));
+        assert!(fourth.as_mut().poll(&mut cx).is_ready());
+        drop(held);
+        assert!(eighth.as_mut().poll(&mut cx).is_ready());
+        assert!(ninth.as_mut().poll(&mut cx).is_ready());
     }
 }

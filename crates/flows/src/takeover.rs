@@ -241,6 +241,7 @@ impl Takeover {
         if thorough {
             self.close_unclosed(&lead).await?;
             ledger.gates().late_wake(&lead).await?;
+            ledger.seal().await?;
             for lost in ledger.sessions().unreachable(&lead, UNREACHABLE_MS).await? {
                 let evidence = unreached(&lost);
                 alert(&evidence);

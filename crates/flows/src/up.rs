@@ -3,6 +3,7 @@
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{AccessMode, ErrCode, SandboxRequest};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
@@ -16,7 +17,7 @@ use crate::attempt::{End, blank};
 use crate::deps::{self, Deps, Unprepared};
 use crate::executor::{Executor, may_cancel};
 use crate::keeper::Keeper;
-use crate::memory::MemoryShare;
+use crate::memory::{For, MemoryShare};
 use crate::planned::{planned, refused, refused_everywhere, unmade, unwanted};
 
 /// A sandbox that is up.
@@ -131,7 +132,8 @@ async fn room(
         .memory
         .admit(plan.host_mem_mb())
         .map_err(|e| NoRoom::TooLarge(format!("this host cannot enforce {e}")))?;
-    let taken = executor.memory.take(&task.tenant, permits);
+    let what = if matches!(task.work, Work::Live(_)) { For::Life } else { For::Task };
+    let taken = executor.memory.take(&task.tenant, permits, what);
     tokio::pin!(taken);
     loop {
         tokio::select! {

@@ -3,7 +3,8 @@
 //!
 //! Some claims group by a unique key, so that no row could ever show while the key stands; each of
 //! those has a companion that compares the ledger with something else: an effect, the engine's own
-//! rows, the bytes behind a hash.
+//! rows, the bytes behind a hash. Where nothing else says it again, a chain of hashes does: the leader seals the rows that
+//! matter a moment after they were written, and `the_chain_holds` compares (decision 0128).
 //!
 //! Every query yields a column `run_id`. A query whose rows may have no run yields `tenant_id` too.
 
@@ -43,6 +44,9 @@ proofs! {
     "dispatches_match_runs", "model_calls_once", "model_calls_within_budgets",
     "model_grants_were_decided", "live_sandboxes_made_once", "plain_layers_are_sealed", "patches_are_on_record",
     "builds_are_their_sandboxes", "layers_stay_with_their_tenant", "live_networks_follow_each_other",
+    "plans_are_their_digests", "recipes_are_their_hashes", "artifacts_are_in_their_index", "task_keys_hold",
+    "results_are_their_raw", "approvals_are_their_replies", "wipe_evidence_is_of_its_time", "dispatches_say_what_ran",
+    "applies_say_what_was_approved", "the_chain_holds",
 }
 
 /// One claim, as its file says it.
@@ -86,7 +90,16 @@ impl Proof {
     }
 }
 
+/// Rows that one look of the leader seals: a database that is migrated has more, and gets them sealed bit by bit.
+const SEALED_AT_ONCE: i64 = 2_000;
+
 impl Ledger {
+    /// Seals what was written since the last time, so that a proof sees when it is gone or changed.
+    pub async fn seal(&self) -> Result<i64> {
+        let sealed = sqlx::query_scalar("SELECT app.chain_seal($1)").bind(SEALED_AT_ONCE);
+        Ok(sealed.fetch_one(self.patient()).await?)
+    }
+
     /// Runs every proof, for one run or all, for one tenant or all, on one snapshot of the database.
     pub async fn prove(&self, run: Option<&str>, tenant: Option<&str>) -> Result<ProofReport> {
         let mut tx = self.patient().begin().await?;

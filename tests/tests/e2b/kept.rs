@@ -247,6 +247,28 @@ pub(super) async fn damaged(class: &'static str) {
     gone(home, server).await;
 }
 
+/// A life costs the database rows that stay, whatever becomes of its sandbox.
+#[tokio::test]
+async fn a3l_lives_rows_count() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let sql = server.sql().await;
+    let used =
+        "SELECT coalesce(sum(bytes), 0)::bigint FROM app.blob_usage_parts WHERE tenant_id = 'ann'";
+    let before = count(&sql, used).await;
+    let (id, _) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    ann.pause(&id).await;
+    assert_eq!(ann.resume(&id, json!({"timeout": 60})).await.0, 201);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    let erased = "SELECT count(*) FROM app.snapshots WHERE erased_at IS NULL";
+    until("nothing of it is kept", SOON, async || count(&sql, erased).await == 0).await;
+    let counted = count(&sql, used).await - before;
+    assert!((2 * 16_384..2 * 20_000).contains(&counted), "two lives: {counted}");
+    sql.close().await;
+    gone(home, server).await;
+}
+
 #[tokio::test]
 async fn what_is_kept_counts_for_the_quota_until_it_is_erased() {
     let home = Home::new();

@@ -35,10 +35,17 @@ pub const SETTLE: [&str; 3] = [
 
 /// A patch of one new file and one directory that is gone, in the place of an output: its proof holds, until it is tampered
 /// with.
-pub const BUILT: [&str; 3] = [
+pub const BUILT: [&str; 4] = [
     r#"UPDATE app.artifacts a SET kind = 'patch', name = 'patch.json', inline = p.text, sha256 = encode(sha256(convert_to(p.text, 'UTF8')), 'hex'), size = octet_length(p.text)
          FROM (SELECT '{"entries":[{"path":"a \"b\"","post":{"content":"eA==","mode":420,"sha256":"' || encode(sha256('x'), 'hex') || '"}},{"path":"d","pre":{"mode":493}}],"version":1}' AS text) p
         WHERE a.uri = (SELECT min(o.uri) FROM app.artifacts o JOIN app.sbx_runs s USING (task_key) WHERE o.kind = 'stdout' AND s.err_code = 'NONE')"#,
+    r#"UPDATE app.artifacts i SET inline = n.text, sha256 = encode(sha256(convert_to(n.text, 'UTF8')), 'hex'), size = octet_length(n.text)
+         FROM app.artifacts p, LATERAL (
+              SELECT jsonb_set(x.inline::jsonb, '{items}', jsonb_agg(CASE WHEN e ->> 'uri' = p.uri
+                       THEN e || jsonb_build_object('sha256', p.sha256, 'kind', 'patch') ELSE e END))::text AS text
+                FROM app.artifacts x, jsonb_array_elements(x.inline::jsonb -> 'items') e
+               WHERE x.task_key = p.task_key AND x.idx = 0 GROUP BY x.inline) n
+        WHERE p.kind = 'patch' AND i.task_key = p.task_key AND i.idx = 0"#,
     r#"INSERT INTO app.patch_history (run_id, task_key, patch_sha256, n, path, pre_mode, post_mode, post_sha256, diff_sha256, origin)
        SELECT a.run_id, a.task_key, a.sha256, v.n, v.path, v.pre, v.post, v.sha, encode(sha256(convert_to(v.diff, 'UTF8')), 'hex'), 'manual'
          FROM app.artifacts a, (SELECT encode(sha256('x'), 'hex') AS x) h,
@@ -68,7 +75,17 @@ pub const TEMPLATE: [&str; 7] = [
     "UPDATE app.template_builds SET layer_id = repeat('u', 20), cached = 1",
 ];
 
-/// `$SETTLE` is [`SETTLE`], `$BUILT` [`BUILT`], `$TEMPLATE` [`TEMPLATE`]; `double TABLE [WHERE ..]` is `UNBIND` and one row inserted again; `unbind TABLE` alone exists too.
+/// A patch that was written to a branch, with the receipt that its gate showed: its proof holds, until it is tampered with.
+pub const APPLIED: [&str; 2] = [
+    "UPDATE app.intents i SET inputs = jsonb_build_object('receipt', 'apply patch sha256:$H' || E'\\nof run ' || o.id || E' (succeeded), task t\\nto repository /r\\nbranch b\\nbase commit ' || repeat('a', 40) || E'\\n')
+       FROM app.plan_approvals p, (SELECT min(id) AS id FROM app.runs WHERE id NOT IN (SELECT run_id FROM app.plan_approvals)) o
+      WHERE i.id = p.intent_id",
+    "INSERT INTO app.patch_applies (approved_in, run_id, step_id, patch_sha256, repo, branch, base, commit_id, key_id)
+     SELECT p.run_id, o.id, 's', '$H', '/r', 'b', repeat('a', 40), repeat('b', 40), p.key_id
+       FROM app.plan_approvals p, (SELECT min(id) AS id FROM app.runs WHERE id NOT IN (SELECT run_id FROM app.plan_approvals)) o LIMIT 1",
+];
+
+/// `$SETTLE` is [`SETTLE`], `$BUILT` [`BUILT`], `$TEMPLATE` [`TEMPLATE`], `$APPLIED` [`APPLIED`]; `double TABLE [WHERE ..]` is `UNBIND` and one row inserted again; `unbind TABLE` alone exists too.
 pub const TAMPERINGS: &[Tampering] = &[
     tamper!("run_steps_unique": "double app.run_steps"),
     tamper!("artifacts_unique": "double app.artifacts"),
@@ -339,4 +356,61 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("patches_are_on_record":
         "$BUILT",
         "UPDATE app.sbx_runs SET request = jsonb_build_object('patched', jsonb_build_object('patch', 'artifact://another')) WHERE task_key = (SELECT min(task_key) FROM app.patch_history)"),
+    tamper!("plans_are_their_digests":
+        "UPDATE app.artifacts SET inline = replace(inline, 'echo', 'true') WHERE kind = 'plan_card' AND inline LIKE '%echo%'",
+        "UPDATE app.artifacts SET sha256 = encode(sha256(convert_to(inline, 'UTF8')), 'hex'), size = octet_length(inline) WHERE kind = 'plan_card'"),
+    tamper!("plans_are_their_digests": "UPDATE app.plan_approvals SET plan_digest = '$H'"),
+    tamper!("plans_are_their_digests":
+        "UPDATE app.plan_approvals SET plan_digest = '$H'",
+        "UPDATE app.human_gates SET plan_digest = '$H', bindings = jsonb_set(bindings, '{plan}', '\"$H\"') WHERE bindings IS NOT NULL",
+        "UPDATE app.runs SET plan_digest = '$H'"),
+    tamper!("recipes_are_their_hashes": "UPDATE app.recipe_versions SET json = replace(json::text, 'echo', 'true')::jsonb"),
+    tamper!("recipes_are_their_hashes": "UPDATE app.recipe_versions SET hash = '$H' WHERE hash = (SELECT min(hash) FROM app.recipe_versions)"),
+    tamper!("artifacts_are_in_their_index":
+        "UPDATE app.artifacts SET inline = 'forged', sha256 = encode(sha256('forged'), 'hex'), size = 6 WHERE kind = 'stdout'"),
+    tamper!("artifacts_are_in_their_index":
+        "UPDATE app.artifacts SET inline = 'forged', sha256 = encode(sha256('forged'), 'hex'), size = 6 WHERE kind = 'file'"),
+    tamper!("artifacts_are_in_their_index":
+        "UPDATE app.artifacts SET kind = 'stderr' WHERE kind = 'stdout'"),
+    tamper!("task_keys_hold": "UPDATE app.sbx_runs SET request = replace(request::text, 'echo', 'true')::jsonb WHERE request::text LIKE '%echo%'"),
+    tamper!("task_keys_hold": "UPDATE app.sbx_runs SET step_id = 'ExecuteST:another' WHERE task_key = (SELECT min(task_key) FROM app.sbx_runs)"),
+    tamper!("results_are_their_raw":
+        "UPDATE app.sbx_runs SET response = jsonb_set(response, '{exit}', '3') WHERE err_code = 'NONE' AND provider <> 'engine'"),
+    tamper!("results_are_their_raw": "UPDATE app.sbx_runs SET response = jsonb_set(response, '{violations}', '[]') WHERE response -> 'violations' <> '[]'"),
+    tamper!("results_are_their_raw": "UPDATE app.sbx_runs SET response = response - 'violations' WHERE response -> 'violations' <> '[]'"),
+    tamper!("approvals_are_their_replies": "UPDATE app.plan_approvals SET key_id = 'k_0000000000000000'"),
+    tamper!("approvals_are_their_replies": "UPDATE app.plan_approvals SET approved_at = approved_at - interval '1 hour'"),
+    tamper!("approvals_are_their_replies":
+        "UPDATE app.plan_approvals SET key_id = 'k_0000000000000000'",
+        "UPDATE app.human_interactions SET key_id = 'k_0000000000000000'"),
+    tamper!("approvals_are_their_replies":
+        "UPDATE app.plan_approvals SET key_id = 'link:Another'",
+        "UPDATE app.gate_votes SET voter = 'link:Another'",
+        "UPDATE app.human_interactions SET key_id = 'link:Another'"),
+    tamper!("wipe_evidence_is_of_its_time":
+        "UPDATE app.secure_wipe_evidence SET wipe_timestamp = wipe_timestamp - interval '1 day', created_at = created_at - interval '1 day', evidence = jsonb_set(evidence, '{wipedAtMs}', to_jsonb((evidence ->> 'wipedAtMs')::bigint - 86400000))"),
+    tamper!("wipe_evidence_is_of_its_time":
+        "UPDATE app.secure_wipe_evidence SET wipe_timestamp = wipe_timestamp - interval '1 day', evidence = jsonb_set(evidence, '{wipedAtMs}', to_jsonb((evidence ->> 'wipedAtMs')::bigint - 86400000))"),
+    tamper!("wipe_evidence_is_of_its_time": "UPDATE app.secure_wipe_evidence SET wipe_timestamp = wipe_timestamp - interval '1 minute'"),
+    tamper!("wipe_evidence_is_of_its_time":
+        "UPDATE app.secure_wipe_evidence SET evidence = jsonb_set(evidence, '{checks}', jsonb_build_array(evidence -> 'checks' -> 0))"),
+    tamper!("dispatches_say_what_ran": "UPDATE app.dispatches SET exit_code = 9"),
+    tamper!("dispatches_say_what_ran": "UPDATE app.dispatches SET prompt_hash = repeat('a', 16)"),
+    tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET branch = 'main'"),
+    tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET base = repeat('c', 40)"),
+    tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET patch_sha256 = repeat('c', 64)"),
+    tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.audit WHERE id = (SELECT min(id) FROM app.audit)"),
+    tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "UPDATE app.audit SET actor = 'another' WHERE id = (SELECT max(id) FROM app.audit)"),
+    tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "UPDATE app.api_keys SET roles = ARRAY['admin']"),
+    tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.runs WHERE id = (SELECT min(id) FROM app.runs)"),
+    tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.live_sandboxes"),
+    tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.snapshots"),
+    tamper!("the_chain_holds":
+        "SELECT app.chain_seal(100000)",
+        "DELETE FROM app.audit WHERE id = (SELECT min(id) FROM app.audit)",
+        "DELETE FROM app.ledger_chain WHERE kind = 'audit' AND seq = 1"),
+    tamper!("the_chain_holds":
+        "SELECT app.chain_seal(100000)",
+        "UPDATE app.plan_approvals SET approved_by = 'another'",
+        "UPDATE app.ledger_chain c SET row_digest = app.row_digest(d.content) FROM app.chained d WHERE d.kind = c.kind AND d.row_key = c.row_key"),
 ];

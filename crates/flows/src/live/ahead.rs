@@ -96,6 +96,11 @@ impl Maker {
         self.memory.rest((tenant, needed_mb), most)
     }
 
+    /// What a tenant's sandbox waits for here.
+    pub(super) fn waits_for(&self, tenant: &TenantId) -> Option<String> {
+        self.memory.waits_for(tenant).map(|why| why.to_string())
+    }
+
     pub(crate) fn new(host: &Host, memory: &MemoryBudget) -> Self {
         let places = std::thread::available_parallelism().map_or(1, NonZero::get);
         let turns = Arc::new(Semaphore::new(places));

@@ -86,6 +86,9 @@ use crate::{Flows, config, egress};
 
 /// How long a creation may wait for room and for its start; below the patience of clients, which is 60 s.
 pub const CREATE_PATIENCE: Duration = Duration::from_secs(30);
+/// What is said of a creation that no worker of this process has taken, or that waits for no memory.
+const UNPLACED: &str =
+    "tasks and creations hold all places, or its start takes long; kill some, or try again";
 /// How long a kill may take: the bound of a wipe, and of its commit.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
 /// A waiting caller looks at the row this often, should a notification be lost.
@@ -332,10 +335,11 @@ impl Flows {
         match waited.await {
             Ok(done) => done,
             Err(_) => {
+                let waits_for = self.live.maker().and_then(|maker| maker.waits_for(&who.tenant));
                 let why = format!(
-                    "no room for the sandbox within {} s: other sandboxes hold this host's memory, or tasks and \
-                     creations all places; kill some, or try again",
-                    CREATE_PATIENCE.as_secs()
+                    "no room for the sandbox within {} s: {}",
+                    CREATE_PATIENCE.as_secs(),
+                    waits_for.as_deref().unwrap_or(UNPLACED)
                 );
                 // Before its end, which would say less.
                 self.ledger.builds().failed_unmade(id, &why).await?;

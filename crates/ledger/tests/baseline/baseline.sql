@@ -2664,13 +2664,16 @@ INSERT INTO app.api_keys VALUES ('k_cleo', '333333333333333333333333333333333333
 -- Data for Name: artifacts; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000001', 'ExecuteST:000', '1111111111111111111111111111111111111111111111111111111111111111', 1, 0, 'artifact_index', 'index.json', 'cofferdam:1111111111111111111111111111111111111111111111111111111111111111/0', '{"items": [{}]}', '51e1d0cd1de88515d7dacfa45d7ef253839de4dbefcbb22a1ea3f4fec9d35988', 15, 'engine-dbos', '2026-11-23 20:41:06.514735+00');
-INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000002', 'ExecuteST:000', '2222222222222222222222222222222222222222222222222222222222222222', 1, 0, 'artifact_index', 'index.json', 'cofferdam:2222222222222222222222222222222222222222222222222222222222222222/0', '{"items": [{}]}', '51e1d0cd1de88515d7dacfa45d7ef253839de4dbefcbb22a1ea3f4fec9d35988', 15, 'engine-dbos', '2026-11-23 20:41:06.514939+00');
-INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000004', 'ExecuteST:000', '4444444444444444444444444444444444444444444444444444444444444444', 1, 0, 'artifact_index', 'index.json', 'cofferdam:4444444444444444444444444444444444444444444444444444444444444444/0', '{"items": [{}]}', '51e1d0cd1de88515d7dacfa45d7ef253839de4dbefcbb22a1ea3f4fec9d35988', 15, 'engine-dbos', '2026-11-23 20:41:06.514954+00');
-INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000001', 'ExecuteST:000', '1111111111111111111111111111111111111111111111111111111111111111', 1, 1, 'stdout', 'stdout', 'cofferdam:1111111111111111111111111111111111111111111111111111111111111111/1', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515144+00');
-INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000002', 'ExecuteST:000', '2222222222222222222222222222222222222222222222222222222222222222', 1, 1, 'stdout', 'stdout', 'cofferdam:2222222222222222222222222222222222222222222222222222222222222222/1', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515185+00');
-INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000004', 'ExecuteST:000', '4444444444444444444444444444444444444444444444444444444444444444', 1, 1, 'stdout', 'stdout', 'cofferdam:4444444444444444444444444444444444444444444444444444444444444444/1', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515196+00');
-INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000001', 'CompileST', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', 2, 0, 'plan_card', 'plan.json', 'cofferdam:plan', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515328+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000001', 'ExecuteST:000', 'dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 1, 0, 'artifact_index', 'index.json', 'cofferdam:dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89/0', '{"items": [{"uri": "cofferdam:dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89/1", "kind": "stdout", "sha256": "0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed"}]}', '03511d5d48b3d260cca2af98aa8bc565a6e755ea0d674e556e629d12e30e2331', 196, 'engine-dbos', '2026-11-23 20:41:06.514735+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000002', 'ExecuteST:000', '0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83', 1, 0, 'artifact_index', 'index.json', 'cofferdam:0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83/0', '{"items": [{"uri": "cofferdam:0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83/1", "kind": "stdout", "sha256": "0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed"}]}', 'f925b98ac97e220fb65cdb22f820a8e443b728cd18ee88ae47f779836d35c302', 196, 'engine-dbos', '2026-11-23 20:41:06.514939+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000004', 'ExecuteST:000', '3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a', 1, 0, 'artifact_index', 'index.json', 'cofferdam:3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a/0', '{"items": [{"uri": "cofferdam:3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a/1", "kind": "stdout", "sha256": "0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed"}]}', 'ff83fa406fda6daed3dbe90949f8f01d34fd41c14e5b9372e031fa28e56adb1b', 196, 'engine-dbos', '2026-11-23 20:41:06.514954+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000001', 'ExecuteST:000', 'dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 1, 1, 'stdout', 'stdout', 'cofferdam:dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89/1', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515144+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000002', 'ExecuteST:000', '0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83', 1, 1, 'stdout', 'stdout', 'cofferdam:0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83/1', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515185+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000004', 'ExecuteST:000', '3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a', 1, 1, 'stdout', 'stdout', 'cofferdam:3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a/1', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515196+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000001', 'CompileST', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', 2, 0, 'plan_card', 'plan.json', 'cofferdam:plan/rn_00000000000000000000000000000001', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515328+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000002', 'CompileST', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', 2, 0, 'plan_card', 'plan.json', 'cofferdam:plan/rn_00000000000000000000000000000002', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515328+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000003', 'CompileST', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', 2, 0, 'plan_card', 'plan.json', 'cofferdam:plan/rn_00000000000000000000000000000003', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515328+00');
+INSERT INTO app.artifacts VALUES ('rn_00000000000000000000000000000004', 'CompileST', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', 2, 0, 'plan_card', 'plan.json', 'cofferdam:plan/rn_00000000000000000000000000000004', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 10000, 'engine-dbos', '2026-11-23 20:41:06.515328+00');
 
 
 --
@@ -2705,14 +2708,14 @@ INSERT INTO app.database_place VALUES (true, '7711469745243261590/13573', '2026-
 -- Data for Name: dependency_cache_index; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.dependency_cache_index OVERRIDING SYSTEM VALUE VALUES (1, 'acme', 'r', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'd024d771b8c6ec8acc7accba26a8420eb37e3e7eaf2af147ed44d3866400679b', 'h', '/state', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', 1, 1, 'ready', '1111111111111111111111111111111111111111111111111111111111111111', 'engine-dbos', '2026-11-23 20:41:06.515524+00', '2026-11-23 20:41:06.515524+00', NULL, NULL);
+INSERT INTO app.dependency_cache_index OVERRIDING SYSTEM VALUE VALUES (1, 'acme', 'r', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'd024d771b8c6ec8acc7accba26a8420eb37e3e7eaf2af147ed44d3866400679b', 'h', '/state', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', 1, 1, 'ready', 'dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 'engine-dbos', '2026-11-23 20:41:06.515524+00', '2026-11-23 20:41:06.515524+00', NULL, NULL);
 
 
 --
 -- Data for Name: dependency_cache_uses; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.dependency_cache_uses VALUES ('1111111111111111111111111111111111111111111111111111111111111111', 1, 1, 'engine-dbos', '2026-11-23 20:41:06.52058+00');
+INSERT INTO app.dependency_cache_uses VALUES ('dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 1, 1, 'engine-dbos', '2026-11-23 20:41:06.52058+00');
 
 
 --
@@ -2743,14 +2746,14 @@ INSERT INTO app.dynamic_config VALUES ('acme', 'quota.blobs_mb', 1, '100', 'k_ad
 -- Data for Name: egress_asks; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.egress_asks VALUES ('rn_00000000000000000000000000000001', '1111111111111111111111111111111111111111111111111111111111111111', 'exec', 'example.org', 'egress-1', '2026-11-23 20:41:06.50372+00');
+INSERT INTO app.egress_asks VALUES ('rn_00000000000000000000000000000001', 'dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 'exec', 'example.org', 'egress-1', '2026-11-23 20:41:06.50372+00');
 
 
 --
 -- Data for Name: egress_grants; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.egress_grants VALUES ('rn_00000000000000000000000000000001', '1111111111111111111111111111111111111111111111111111111111111111', 'exec', 'example.org', 'egress-1', 2, 'k_ben', '2100-01-01 00:00:00+00', '2026-11-23 20:41:06.504331+00');
+INSERT INTO app.egress_grants VALUES ('rn_00000000000000000000000000000001', 'dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 'exec', 'example.org', 'egress-1', 2, 'k_ben', '2100-01-01 00:00:00+00', '2026-11-23 20:41:06.504331+00');
 
 
 --
@@ -2813,7 +2816,7 @@ INSERT INTO app.gate_votes VALUES (2, 'rn_00000000000000000000000000000001', 'eg
 -- Data for Name: human_gates; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.human_gates VALUES ('rn_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'approve-plan', 'human:approve-plan', 'acme', 'resolved', 1, '{}', '{"quorum": 1}', 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', '{"plan": "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "image": "eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", "budget": "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff", "egress": "dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd", "sandbox": "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"}', NULL, NULL, '{reviewers}', 0, 3600, 'engine-dbos', '2026-11-23 20:41:06.482316+00', '2026-11-23 21:41:06.482314+00', '2026-11-23 20:41:06.482315+00', NULL, NULL);
+INSERT INTO app.human_gates VALUES ('rn_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'approve-plan', 'human:approve-plan', 'acme', 'resolved', 1, '{}', '{"quorum": 1}', '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', '{"plan": "0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed", "image": "eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", "budget": "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff", "egress": "dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd", "sandbox": "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"}', NULL, NULL, '{reviewers}', 0, 3600, 'engine-dbos', '2026-11-23 20:41:06.482316+00', '2026-11-23 21:41:06.482314+00', '2026-11-23 20:41:06.482315+00', NULL, NULL);
 INSERT INTO app.human_gates VALUES ('rn_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'egress-1', 'human:egress-1', 'acme', 'received', 1, '{}', NULL, NULL, NULL, NULL, NULL, '{}', 0, 3600, 'engine-dbos', '2026-11-23 20:41:06.488623+00', '2026-11-23 21:41:06.488622+00', '2026-11-23 20:41:06.488623+00', NULL, NULL);
 
 
@@ -2854,7 +2857,7 @@ INSERT INTO app.opencode_calls VALUES ('1111111111111111111111111111111111111111
 --
 
 INSERT INTO app.plan_approvals VALUES ('rn_00000000000000000000000000000001', 1, 'it_00000000000000000000000000000001', 'approve-plan', '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 'cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc', 'dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd', 'eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', NULL, 'Ben', 'k_ben', NULL, 'api-shim', '2026-11-23 20:41:06.498645+00');
-INSERT INTO app.plan_approvals VALUES ('rn_00000000000000000000000000000001', 2, 'it_00000000000000000000000000000001', NULL, 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', 'cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc', 'dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd', 'eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', NULL, 'Ben', 'k_ben', NULL, 'api-shim', '2026-11-23 20:41:06.498828+00');
+INSERT INTO app.plan_approvals VALUES ('rn_00000000000000000000000000000001', 2, 'it_00000000000000000000000000000001', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', 'cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc', 'dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd', 'eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', NULL, 'Ben', 'k_ben', NULL, 'api-shim', '2026-11-23 20:41:06.498828+00');
 
 
 --
@@ -2868,7 +2871,7 @@ INSERT INTO app.plan_consents_void VALUES ('rn_00000000000000000000000000000001'
 -- Data for Name: recipe_versions; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.recipe_versions VALUES ('acme', 'hello', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'stable', '{"v": "1", "id": "hello"}', true, '2026-11-23 20:41:06.465228+00');
+INSERT INTO app.recipe_versions VALUES ('acme', 'hello', '1', 'c09a6d221bfa0ce95fcced46362d85e84ec833faa196707db4432d6c27b7c5b7', 'stable', '{"v": "1", "id": "hello"}', true, '2026-11-23 20:41:06.465228+00');
 
 
 --
@@ -2882,9 +2885,9 @@ INSERT INTO app.recipes VALUES ('acme', 'hello', 'Hello', '2026-11-23 20:41:06.4
 -- Data for Name: remote_execution_sessions; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.remote_execution_sessions VALUES ('sb00000000000000000001', '1111111111111111111111111111111111111111111111111111111111111111', 1, 'rn_00000000000000000000000000000001', 'acme', 'container', NULL, NULL, NULL, 'h', '/state', 'ex-0000000000000001', 'COMPLETED', 1, NULL, NULL, '2026-11-23 20:41:06.511725+00', '2026-11-23 20:41:06.524208+00', '2026-11-23 20:41:06.524036+00', NULL);
-INSERT INTO app.remote_execution_sessions VALUES ('sb00000000000000000002', '2222222222222222222222222222222222222222222222222222222222222222', 1, 'rn_00000000000000000000000000000002', 'acme', 'container', NULL, NULL, NULL, 'h', '/state', 'ex-0000000000000001', 'COMPLETED', 1, NULL, NULL, '2026-11-23 20:41:06.512212+00', '2026-11-23 20:41:06.524263+00', '2026-11-23 20:41:06.524259+00', NULL);
-INSERT INTO app.remote_execution_sessions VALUES ('sb00000000000000000004', '4444444444444444444444444444444444444444444444444444444444444444', 1, 'rn_00000000000000000000000000000004', 'acme', 'container', NULL, NULL, NULL, 'h', '/state', 'ex-0000000000000001', 'FAILED', 1, NULL, NULL, '2026-11-23 20:41:06.512227+00', '2026-11-23 20:41:06.524275+00', '2026-11-23 20:41:06.524273+00', NULL);
+INSERT INTO app.remote_execution_sessions VALUES ('sb00000000000000000001', 'dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 1, 'rn_00000000000000000000000000000001', 'acme', 'container', NULL, NULL, NULL, 'h', '/state', 'ex-0000000000000001', 'COMPLETED', 1, NULL, NULL, '2026-11-23 20:41:06.511725+00', '2026-11-23 20:41:06.524208+00', '2026-11-23 20:41:06.524036+00', NULL);
+INSERT INTO app.remote_execution_sessions VALUES ('sb00000000000000000002', '0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83', 1, 'rn_00000000000000000000000000000002', 'acme', 'container', NULL, NULL, NULL, 'h', '/state', 'ex-0000000000000001', 'COMPLETED', 1, NULL, NULL, '2026-11-23 20:41:06.512212+00', '2026-11-23 20:41:06.524263+00', '2026-11-23 20:41:06.524259+00', NULL);
+INSERT INTO app.remote_execution_sessions VALUES ('sb00000000000000000004', '3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a', 1, 'rn_00000000000000000000000000000004', 'acme', 'container', NULL, NULL, NULL, 'h', '/state', 'ex-0000000000000001', 'FAILED', 1, NULL, NULL, '2026-11-23 20:41:06.512227+00', '2026-11-23 20:41:06.524275+00', '2026-11-23 20:41:06.524273+00', NULL);
 
 
 --
@@ -2921,7 +2924,7 @@ INSERT INTO app.run_streams VALUES ('rn_00000000000000000000000000000001', 'stat
 INSERT INTO app.run_streams VALUES ('rn_00000000000000000000000000000002', 'status', 0, 'queued', NULL, '2026-11-23 20:41:06.473456+00');
 INSERT INTO app.run_streams VALUES ('rn_00000000000000000000000000000003', 'status', 0, 'queued', NULL, '2026-11-23 20:41:06.473536+00');
 INSERT INTO app.run_streams VALUES ('rn_00000000000000000000000000000004', 'status', 0, 'queued', NULL, '2026-11-23 20:41:06.473592+00');
-INSERT INTO app.run_streams VALUES ('1111111111111111111111111111111111111111111111111111111111111111', 'stdout', 0, 'hello', NULL, '2026-11-23 20:41:06.521236+00');
+INSERT INTO app.run_streams VALUES ('dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 'stdout', 0, 'hello', NULL, '2026-11-23 20:41:06.521236+00');
 INSERT INTO app.run_streams VALUES ('rn_00000000000000000000000000000001', 'status', 1, 'succeeded', NULL, '2026-11-23 20:41:06.525388+00');
 INSERT INTO app.run_streams VALUES ('rn_00000000000000000000000000000002', 'status', 1, 'succeeded', NULL, '2026-11-23 20:41:06.526657+00');
 INSERT INTO app.run_streams VALUES ('rn_00000000000000000000000000000004', 'status', 1, 'succeeded', NULL, '2026-11-23 20:41:06.5272+00');
@@ -2931,28 +2934,28 @@ INSERT INTO app.run_streams VALUES ('rn_00000000000000000000000000000004', 'stat
 -- Data for Name: runs; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.runs VALUES ('rn_00000000000000000000000000000003', 'it_00000000000000000000000000000003', 'it_00000000000000000000000000000003', 'acme', 'queued', 'NONE', 'LOCAL_NATIVE', NULL, 'hello', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', NULL, 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', NULL, NULL, NULL, 'acme', 50, NULL, NULL, 0, NULL, NULL, 'v', 'k_ann', 'manual', '2026-11-23 20:41:06.472662+00', '2026-11-23 20:41:06.472662+00', NULL);
-INSERT INTO app.runs VALUES ('rn_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'acme', 'succeeded', 'NONE', 'LOCAL_NATIVE', NULL, 'hello', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', NULL, 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', NULL, NULL, NULL, 'acme', 50, 'ExecuteST', NULL, 0, NULL, NULL, 'v', 'k_ann', 'manual', '2026-11-23 20:41:06.472194+00', '2026-11-23 20:41:06.524942+00', '2026-11-23 20:41:06.524745+00');
-INSERT INTO app.runs VALUES ('rn_00000000000000000000000000000002', 'it_00000000000000000000000000000002', 'it_00000000000000000000000000000002', 'acme', 'succeeded', 'NONE', 'LOCAL_NATIVE', NULL, 'dispatch', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', NULL, 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', NULL, NULL, NULL, 'acme', 50, 'ExecuteST', NULL, 0, NULL, NULL, 'v', 'k_ann', 'manual', '2026-11-23 20:41:06.472639+00', '2026-11-23 20:41:06.525084+00', '2026-11-23 20:41:06.525078+00');
-INSERT INTO app.runs VALUES ('rn_00000000000000000000000000000004', 'it_00000000000000000000000000000004', 'it_00000000000000000000000000000004', 'acme', 'succeeded', 'NONE', 'LOCAL_NATIVE', NULL, 'hello', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', NULL, 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb', NULL, NULL, NULL, 'acme', 50, 'ExecuteST', NULL, 0, NULL, NULL, 'v', 'k_ann', 'manual', '2026-11-23 20:41:06.472681+00', '2026-11-23 20:41:06.525141+00', '2026-11-23 20:41:06.525138+00');
+INSERT INTO app.runs VALUES ('rn_00000000000000000000000000000003', 'it_00000000000000000000000000000003', 'it_00000000000000000000000000000003', 'acme', 'queued', 'NONE', 'LOCAL_NATIVE', NULL, 'hello', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', NULL, NULL, NULL, 'acme', 50, NULL, NULL, 0, NULL, NULL, 'v', 'k_ann', 'manual', '2026-11-23 20:41:06.472662+00', '2026-11-23 20:41:06.472662+00', NULL);
+INSERT INTO app.runs VALUES ('rn_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'it_00000000000000000000000000000001', 'acme', 'succeeded', 'NONE', 'LOCAL_NATIVE', NULL, 'hello', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', NULL, NULL, NULL, 'acme', 50, 'ExecuteST', NULL, 0, NULL, NULL, 'v', 'k_ann', 'manual', '2026-11-23 20:41:06.472194+00', '2026-11-23 20:41:06.524942+00', '2026-11-23 20:41:06.524745+00');
+INSERT INTO app.runs VALUES ('rn_00000000000000000000000000000002', 'it_00000000000000000000000000000002', 'it_00000000000000000000000000000002', 'acme', 'succeeded', 'NONE', 'LOCAL_NATIVE', NULL, 'dispatch', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', NULL, NULL, NULL, 'acme', 50, 'ExecuteST', NULL, 0, NULL, NULL, 'v', 'k_ann', 'manual', '2026-11-23 20:41:06.472639+00', '2026-11-23 20:41:06.525084+00', '2026-11-23 20:41:06.525078+00');
+INSERT INTO app.runs VALUES ('rn_00000000000000000000000000000004', 'it_00000000000000000000000000000004', 'it_00000000000000000000000000000004', 'acme', 'succeeded', 'NONE', 'LOCAL_NATIVE', NULL, 'hello', '1', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', NULL, '0e28c82d49d8ea4bb9d82a23fc90ff9b246eeb7a51d375b8b477af9d5f772bed', NULL, NULL, NULL, 'acme', 50, 'ExecuteST', NULL, 0, NULL, NULL, 'v', 'k_ann', 'manual', '2026-11-23 20:41:06.472681+00', '2026-11-23 20:41:06.525141+00', '2026-11-23 20:41:06.525138+00');
 
 
 --
 -- Data for Name: sbx_executions; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.sbx_executions VALUES ('1111111111111111111111111111111111111111111111111111111111111111', 1, 'ex-0000000000000001', 'sb00000000000000000001', '2026-11-23 20:41:06.507211+00');
-INSERT INTO app.sbx_executions VALUES ('2222222222222222222222222222222222222222222222222222222222222222', 1, 'ex-0000000000000001', 'sb00000000000000000002', '2026-11-23 20:41:06.507296+00');
-INSERT INTO app.sbx_executions VALUES ('4444444444444444444444444444444444444444444444444444444444444444', 1, 'ex-0000000000000001', 'sb00000000000000000004', '2026-11-23 20:41:06.507299+00');
+INSERT INTO app.sbx_executions VALUES ('dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 1, 'ex-0000000000000001', 'sb00000000000000000001', '2026-11-23 20:41:06.507211+00');
+INSERT INTO app.sbx_executions VALUES ('0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83', 1, 'ex-0000000000000001', 'sb00000000000000000002', '2026-11-23 20:41:06.507296+00');
+INSERT INTO app.sbx_executions VALUES ('3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a', 1, 'ex-0000000000000001', 'sb00000000000000000004', '2026-11-23 20:41:06.507299+00');
 
 
 --
 -- Data for Name: sbx_runs; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.sbx_runs VALUES ('rn_00000000000000000000000000000001', 'ExecuteST:000', '1111111111111111111111111111111111111111111111111111111111111111', 1, 'hello', 'container', '{"sandbox": {"cmd": ["true"], "net": "none", "envRef": "host"}}', '{"exit": 0, "stdout": "hello", "errCode": "NONE", "taskKey": "1111111111111111111111111111111111111111111111111111111111111111", "sandboxRef": "sb00000000000000000001"}', 'NONE', NULL, '{"net": "none", "buildNet": "none"}', false, 'engine-dbos', '2026-11-23 20:41:06.47995+00', '2026-11-23 20:41:06.521389+00');
-INSERT INTO app.sbx_runs VALUES ('rn_00000000000000000000000000000002', 'ExecuteST:000', '2222222222222222222222222222222222222222222222222222222222222222', 1, 'hello', 'container', '{"sandbox": {"cmd": ["true"], "net": "none", "envRef": "host"}}', '{"exit": 0, "stdout": "hello", "errCode": "NONE", "taskKey": "2222222222222222222222222222222222222222222222222222222222222222", "sandboxRef": "sb00000000000000000002"}', 'NONE', NULL, '{"net": "none", "buildNet": "none"}', false, 'engine-dbos', '2026-11-23 20:41:06.480184+00', '2026-11-23 20:41:06.523636+00');
-INSERT INTO app.sbx_runs VALUES ('rn_00000000000000000000000000000004', 'ExecuteST:000', '4444444444444444444444444444444444444444444444444444444444444444', 1, 'hello', 'container', '{"sandbox": {"cmd": ["true"], "net": "none", "envRef": "host"}}', '{"exit": 0, "stdout": "hello", "errCode": "NONE", "taskKey": "4444444444444444444444444444444444444444444444444444444444444444", "sandboxRef": "sb00000000000000000004"}', 'NONE', NULL, '{"net": "none", "buildNet": "none"}', false, 'engine-dbos', '2026-11-23 20:41:06.480197+00', '2026-11-23 20:41:06.523709+00');
+INSERT INTO app.sbx_runs VALUES ('rn_00000000000000000000000000000001', 'ExecuteST:000', 'dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 1, 'hello', 'container', '{"sandbox": {"cmd": ["true"], "net": "none", "envRef": "host"}}', '{"exit": 0, "stdout": "hello", "errCode": "NONE", "taskKey": "dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89", "sandboxRef": "sb00000000000000000001"}', 'NONE', NULL, '{"net": "none", "buildNet": "none"}', false, 'engine-dbos', '2026-11-23 20:41:06.47995+00', '2026-11-23 20:41:06.521389+00');
+INSERT INTO app.sbx_runs VALUES ('rn_00000000000000000000000000000002', 'ExecuteST:000', '0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83', 1, 'hello', 'container', '{"sandbox": {"cmd": ["true"], "net": "none", "envRef": "host"}}', '{"exit": 0, "stdout": "hello", "errCode": "NONE", "taskKey": "0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83", "sandboxRef": "sb00000000000000000002"}', 'NONE', NULL, '{"net": "none", "buildNet": "none"}', false, 'engine-dbos', '2026-11-23 20:41:06.480184+00', '2026-11-23 20:41:06.523636+00');
+INSERT INTO app.sbx_runs VALUES ('rn_00000000000000000000000000000004', 'ExecuteST:000', '3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a', 1, 'hello', 'container', '{"sandbox": {"cmd": ["true"], "net": "none", "envRef": "host"}}', '{"exit": 0, "stdout": "hello", "errCode": "NONE", "taskKey": "3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a", "sandboxRef": "sb00000000000000000004"}', 'NONE', NULL, '{"net": "none", "buildNet": "none"}', false, 'engine-dbos', '2026-11-23 20:41:06.480197+00', '2026-11-23 20:41:06.523709+00');
 
 
 --
@@ -2982,9 +2985,9 @@ INSERT INTO app.schema_migrations VALUES (17, '0017_gate_audit', '2026-11-23 20:
 -- Data for Name: secure_wipe_evidence; Type: TABLE DATA; Schema: app; Owner: -
 --
 
-INSERT INTO app.secure_wipe_evidence VALUES ('sb00000000000000000001', 1, 'rn_00000000000000000000000000000001', '1111111111111111111111111111111111111111111111111111111111111111', 'COMPLETED', '2026-11-23 20:41:06.512806+00', 'verified', 'finished', 'overlay', '{"checks": [{"ok": true, "kind": "mount"}], "sandboxId": "sb00000000000000000001"}', 'engine-dbos', '2026-11-23 20:41:06.512815+00');
-INSERT INTO app.secure_wipe_evidence VALUES ('sb00000000000000000002', 1, 'rn_00000000000000000000000000000002', '2222222222222222222222222222222222222222222222222222222222222222', 'COMPLETED', '2026-11-23 20:41:06.513012+00', 'verified', 'finished', 'overlay', '{"checks": [{"ok": true, "kind": "mount"}], "sandboxId": "sb00000000000000000002"}', 'engine-dbos', '2026-11-23 20:41:06.513016+00');
-INSERT INTO app.secure_wipe_evidence VALUES ('sb00000000000000000004', 1, 'rn_00000000000000000000000000000004', '4444444444444444444444444444444444444444444444444444444444444444', 'FAILED', '2026-11-23 20:41:06.513021+00', 'failed', 'finished', 'overlay', '{"checks": [{"ok": false, "kind": "mount"}], "sandboxId": "sb00000000000000000004"}', 'engine-dbos', '2026-11-23 20:41:06.513024+00');
+INSERT INTO app.secure_wipe_evidence VALUES ('sb00000000000000000001', 1, 'rn_00000000000000000000000000000001', 'dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 'COMPLETED', '2026-11-23 20:41:06.512806+00', 'verified', 'finished', 'overlay', '{"checks": [{"ok": true, "kind": "mount"}, {"ok": true, "kind": "sentinel"}, {"ok": true, "kind": "runtime-state"}, {"ok": true, "kind": "directory"}], "sandboxId": "sb00000000000000000001", "wipedAtMs": 1795466466512}', 'engine-dbos', '2026-11-23 20:41:06.512815+00');
+INSERT INTO app.secure_wipe_evidence VALUES ('sb00000000000000000002', 1, 'rn_00000000000000000000000000000002', '0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83', 'COMPLETED', '2026-11-23 20:41:06.513012+00', 'verified', 'finished', 'overlay', '{"checks": [{"ok": true, "kind": "mount"}, {"ok": true, "kind": "sentinel"}, {"ok": true, "kind": "runtime-state"}, {"ok": true, "kind": "directory"}], "sandboxId": "sb00000000000000000002", "wipedAtMs": 1795466466513}', 'engine-dbos', '2026-11-23 20:41:06.513016+00');
+INSERT INTO app.secure_wipe_evidence VALUES ('sb00000000000000000004', 1, 'rn_00000000000000000000000000000004', '3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a', 'FAILED', '2026-11-23 20:41:06.513021+00', 'failed', 'finished', 'overlay', '{"checks": [{"ok": false, "kind": "mount"}], "sandboxId": "sb00000000000000000004"}', 'engine-dbos', '2026-11-23 20:41:06.513024+00');
 
 
 --
@@ -3100,9 +3103,9 @@ INSERT INTO dbos.workflow_status VALUES ('it_00000000000000000000000000000003', 
 INSERT INTO dbos.workflow_status VALUES ('it_00000000000000000000000000000001', 'SUCCESS', 'intent', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466473, 1795466466473, 'v', NULL, NULL, NULL, 0, 'intentQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
 INSERT INTO dbos.workflow_status VALUES ('it_00000000000000000000000000000002', 'SUCCESS', 'intent', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466474, 1795466466474, 'v', NULL, NULL, NULL, 0, 'intentQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
 INSERT INTO dbos.workflow_status VALUES ('it_00000000000000000000000000000004', 'SUCCESS', 'intent', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466475, 1795466466475, 'v', NULL, NULL, NULL, 0, 'intentQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
-INSERT INTO dbos.workflow_status VALUES ('1111111111111111111111111111111111111111111111111111111111111111', 'SUCCESS', 'task', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466480, 1795466466480, 'v', NULL, NULL, NULL, 0, 'sbxQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
-INSERT INTO dbos.workflow_status VALUES ('2222222222222222222222222222222222222222222222222222222222222222', 'SUCCESS', 'task', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466480, 1795466466480, 'v', NULL, NULL, NULL, 0, 'sbxQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
-INSERT INTO dbos.workflow_status VALUES ('4444444444444444444444444444444444444444444444444444444444444444', 'SUCCESS', 'task', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466480, 1795466466480, 'v', NULL, NULL, NULL, 0, 'sbxQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
+INSERT INTO dbos.workflow_status VALUES ('dfd5bf5b5c50ecd17eef703bf0a6533d80906f74018b407c9f68fd839d5b9e89', 'SUCCESS', 'task', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466480, 1795466466480, 'v', NULL, NULL, NULL, 0, 'sbxQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
+INSERT INTO dbos.workflow_status VALUES ('0110e912c327e0b0f1dc74d23d7a6ec62c2e8bbf70157c0b81dc9651144b4d83', 'SUCCESS', 'task', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466480, 1795466466480, 'v', NULL, NULL, NULL, 0, 'sbxQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
+INSERT INTO dbos.workflow_status VALUES ('3daa245eb6678511ac1d015a484e1ea81b9a407685a026dde3c4a5da3de7fa5a', 'SUCCESS', 'task', NULL, NULL, NULL, NULL, 'null', NULL, NULL, 1795466466480, 1795466466480, 'v', NULL, NULL, NULL, 0, 'sbxQ', NULL, NULL, 'null', NULL, NULL, 50, 'acme', NULL, NULL, NULL, 'rust_serde', NULL, false, false, NULL, NULL, NULL, NULL, false, 'cofferdam');
 
 
 --

@@ -2,6 +2,13 @@
 -- sandbox behind its gate, run 2 is a dispatch that ended, run 3 is queued, run 4's sandbox was settled by hand.
 BEGIN;
 
+-- A task's key is the hash of what its task is.
+CREATE FUNCTION pg_temp.task_key(p_n text) RETURNS text LANGUAGE sql AS $$
+  SELECT encode(sha256(convert_to(format(
+    '{"attempt":1,"intentId":"it_%s","request":{"sandbox":{"cmd":["true"],"envRef":"host","net":"none"}},"runId":"rn_%s","stepId":"ExecuteST:000"}',
+    lpad(p_n, 32, '0'), lpad(p_n, 32, '0')), 'UTF8')), 'hex')
+$$;
+
 INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles, groups, label) VALUES
   ('k_admin', repeat('0', 64), 'default', '{admin}', '{}', 'the host''s own'),
   ('k_ann', repeat('1', 64), 'acme', '{submitter}', '{}', NULL),
@@ -15,7 +22,7 @@ INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason) VALUES
   ('acme', 'k_admin', 'Ada', 'session.settle', 'sb00000000000000000004', 'the host burned');
 INSERT INTO app.recipes (tenant_id, id, title) VALUES ('acme', 'hello', 'Hello');
 INSERT INTO app.recipe_versions (tenant_id, id, v, hash, status, json, is_host_admins) VALUES
-  ('acme', 'hello', '1', repeat('a', 64), 'stable', '{"id": "hello", "v": "1"}', true);
+  ('acme', 'hello', '1', encode(sha256('{"id":"hello","v":"1"}'), 'hex'), 'stable', '{"id": "hello", "v": "1"}', true);
 
 INSERT INTO app.executors (id, host_id, pid, app_version, state, ended_at) VALUES
   ('ex-0000000000000001', 'h', 1, 'v', 'left', clock_timestamp());
@@ -26,7 +33,8 @@ SELECT 'it_' || lpad(n::text, 32, '0'), 'acme', 'say hello', '{}', '{}', 'k_ann'
 INSERT INTO app.runs (id, intent_id, workflow_id, tenant_id, execution_mode, recipe_id, recipe_v, recipe_hash,
                       plan_digest, partition_key, priority, app_version, origin, key_id)
 SELECT 'rn_' || lpad(n::text, 32, '0'), 'it_' || lpad(n::text, 32, '0'), 'it_' || lpad(n::text, 32, '0'), 'acme',
-       'LOCAL_NATIVE', CASE n WHEN 2 THEN 'dispatch' ELSE 'hello' END, '1', repeat('a', 64), repeat('b', 64), 'acme',
+       'LOCAL_NATIVE', CASE n WHEN 2 THEN 'dispatch' ELSE 'hello' END, '1', repeat('a', 64),
+       encode(sha256(convert_to(repeat('hello', 2000), 'UTF8')), 'hex'), 'acme',
        50, 'v', 'manual', 'k_ann'
   FROM generate_series(1, 4) n;
 SELECT app.enqueue(r.workflow_id, 'intent', 'null', 'intentQ', 'acme', 50, NULL, 'v', NULL, 0) FROM app.runs r;
@@ -36,7 +44,7 @@ SELECT r.id, s, 1, 'ok', '{}', 'engine-dbos' FROM app.runs r, unnest(ARRAY['Comp
 
 -- One task each; the engine's own id of a task is its key.
 INSERT INTO app.sbx_runs (run_id, step_id, task_key, attempt, task_name, provider, request, origin)
-SELECT r.id, 'ExecuteST:000', repeat(right(r.id, 1), 64), 1, 'hello', 'container',
+SELECT r.id, 'ExecuteST:000', pg_temp.task_key(right(r.id, 1)), 1, 'hello', 'container',
        '{"sandbox": {"envRef": "host", "cmd": ["true"], "net": "none"}}', 'engine-dbos'
   FROM app.runs r WHERE r.id <> 'rn_00000000000000000000000000000003';
 SELECT app.enqueue(s.task_key, 'task', 'null', 'sbxQ', 'acme', 50, NULL, 'v', NULL, 0) FROM app.sbx_runs s;
@@ -51,7 +59,7 @@ INSERT INTO app.blobs (sha256, bytes) SELECT encode(sha256(b), 'hex'), b FROM (V
 INSERT INTO app.human_gates (run_id, workflow_id, gate_key, topic, tenant_id, state, form, spec, plan_digest, bindings,
                              groups, ttl_s, deadline_at, decided_at)
 SELECT r.id, r.workflow_id, 'approve-plan', 'human:approve-plan', 'acme', 'resolved', '{}', '{"quorum": 1}', r.plan_digest,
-       jsonb_build_object('plan', repeat('b', 64), 'sandbox', repeat('c', 64), 'egress', repeat('d', 64),
+       jsonb_build_object('plan', r.plan_digest, 'sandbox', repeat('c', 64), 'egress', repeat('d', 64),
                           'image', repeat('e', 64), 'budget', repeat('f', 64)),
        '{reviewers}', 3600, clock_timestamp() + interval '1 hour', clock_timestamp()
   FROM app.runs r WHERE r.id = 'rn_00000000000000000000000000000001';
@@ -89,9 +97,9 @@ SELECT r.id, r.intent_id, CASE n WHEN 2 THEN r.plan_digest ELSE b.sha256 END, 'B
 INSERT INTO app.plan_consents_void (run_id, round, bindings, difference)
 VALUES ('rn_00000000000000000000000000000001', 1, jsonb_build_object('plan', repeat('8', 64)), '{"plan": "changed"}');
 INSERT INTO app.egress_asks (run_id, task_key, phase, name, gate_key)
-VALUES ('rn_00000000000000000000000000000001', repeat('1', 64), 'exec', 'example.org', 'egress-1');
+VALUES ('rn_00000000000000000000000000000001', pg_temp.task_key('1'), 'exec', 'example.org', 'egress-1');
 INSERT INTO app.egress_grants (run_id, task_key, phase, name, gate_key, interaction_id, granted_by, until)
-SELECT run_id, repeat('1', 64), 'exec', 'example.org', gate_key, id, key_id, to_timestamp(4102444800)
+SELECT run_id, pg_temp.task_key('1'), 'exec', 'example.org', gate_key, id, key_id, to_timestamp(4102444800)
   FROM app.human_interactions WHERE gate_key = 'egress-1';
 
 -- The dispatch of run 2, and one that was imported.
@@ -114,11 +122,12 @@ SELECT e.sandbox_id, e.task_key, 1, s.run_id, 'acme', 'container', 'h', '/state'
   FROM app.sbx_executions e JOIN app.sbx_runs s USING (task_key);
 INSERT INTO app.secure_wipe_evidence (sandbox_id, run_id, task_key, terminal_state, wipe_timestamp, wipe_status, reason, method,
                                       evidence, origin)
-SELECT sandbox_id, run_id, task_key, CASE WHEN run_id LIKE '%4' THEN 'FAILED' ELSE 'COMPLETED' END, clock_timestamp(),
+SELECT sandbox_id, run_id, task_key, CASE WHEN run_id LIKE '%4' THEN 'FAILED' ELSE 'COMPLETED' END, t.at,
        CASE WHEN run_id LIKE '%4' THEN 'failed' ELSE 'verified' END, 'finished', 'overlay',
-       jsonb_build_object('sandboxId', sandbox_id, 'checks', jsonb_build_array(jsonb_build_object('kind', 'mount', 'ok',
-         run_id NOT LIKE '%4'))), 'engine-dbos'
-  FROM app.remote_execution_sessions;
+       jsonb_build_object('sandboxId', sandbox_id, 'wipedAtMs', app.ms(t.at), 'checks', (
+         SELECT jsonb_agg(jsonb_build_object('kind', kind, 'ok', run_id NOT LIKE '%4'))
+           FROM unnest(ARRAY['mount', 'sentinel', 'runtime-state', 'directory']) kind)), 'engine-dbos'
+  FROM app.remote_execution_sessions, (SELECT clock_timestamp() AS at) t;
 UPDATE app.remote_execution_sessions SET wipe_looks = 1;
 INSERT INTO app.wipe_settlements (sandbox_id, run_id, tenant_id, terminal_state, evidence_look, evidence_digest, actor, key_id,
                                   reason, origin)
@@ -127,22 +136,23 @@ SELECT sandbox_id, run_id, 'acme', terminal_state, look, app.evidence_digest(evi
 INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
 SELECT s.run_id, s.step_id, s.task_key, 1, 0, 'artifact_index', 'index.json', 'cofferdam:' || s.task_key || '/0', i,
        encode(sha256(convert_to(i, 'UTF8')), 'hex'), octet_length(i), 'engine-dbos'
-  FROM app.sbx_runs s,
-       (VALUES ('{"items": [{}]}')) v(i);
+  FROM app.sbx_runs s, app.blobs b,
+       LATERAL (SELECT jsonb_build_object('items', jsonb_build_array(jsonb_build_object('kind', 'stdout', 'uri',
+                  'cofferdam:' || s.task_key || '/1', 'sha256', b.sha256)))::text) v(i);
 INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, sha256, size, origin)
 SELECT s.run_id, s.step_id, s.task_key, 1, 1, 'stdout', 'stdout', 'cofferdam:' || s.task_key || '/1', b.sha256, octet_length(b.bytes),
        'engine-dbos'
   FROM app.sbx_runs s, app.blobs b;
 INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, sha256, size, origin)
-SELECT 'rn_00000000000000000000000000000001', 'CompileST', repeat('b', 64), 2, 0, 'plan_card', 'plan.json', 'cofferdam:plan', b.sha256,
-       octet_length(b.bytes), 'engine-dbos' FROM app.blobs b;
+SELECT r.id, 'CompileST', repeat('b', 64), 2, 0, 'plan_card', 'plan.json', 'cofferdam:plan/' || r.id, b.sha256,
+       octet_length(b.bytes), 'engine-dbos' FROM app.blobs b, app.runs r;
 INSERT INTO app.dependency_cache_index (org_id, repo_id, lock_hash, key, host_id, state_dir, digest, bytes, files, created_by, origin)
 SELECT 'acme', 'r', repeat('a', 64), encode(sha256(convert_to(E'acme\nr\n' || repeat('a', 64), 'UTF8')), 'hex'), 'h', '/state',
-       repeat('b', 64), 1, 1, repeat('1', 64), 'engine-dbos';
-INSERT INTO app.dependency_cache_uses (task_key, execution_no, entry_id, origin) VALUES (repeat('1', 64), 1, 1, 'engine-dbos');
+       repeat('b', 64), 1, 1, pg_temp.task_key('1'), 'engine-dbos';
+INSERT INTO app.dependency_cache_uses (task_key, execution_no, entry_id, origin) VALUES (pg_temp.task_key('1'), 1, 1, 'engine-dbos');
 INSERT INTO app.opencode_calls (op_key, run_id, step_id, attempt, session_id, request, origin)
 VALUES (repeat('1', 64), 'rn_00000000000000000000000000000002', 'ExecuteST:000', 1, 's', '{}', 'engine-dbos');
-INSERT INTO app.run_streams (run_id, key, seq, chunk) VALUES (repeat('1', 64), 'stdout', 0, 'hello');
+INSERT INTO app.run_streams (run_id, key, seq, chunk) VALUES (pg_temp.task_key('1'), 'stdout', 0, 'hello');
 UPDATE app.sbx_runs s SET response = jsonb_build_object('exit', 0, 'stdout', 'hello', 'sandboxRef', e.sandbox_id, 'errCode', 'NONE',
          'taskKey', s.task_key), err_code = 'NONE', effective = '{"net": "none", "buildNet": "none"}', finished_at = clock_timestamp()
   FROM app.sbx_executions e WHERE e.task_key = s.task_key;
@@ -165,4 +175,5 @@ INSERT INTO app.webhook_attempts (delivery_id, attempt, ok, status, wall_ms, wor
 SELECT id, 1, true, 200, 12, 'ex-0000000000000001' FROM app.webhook_deliveries;
 UPDATE app.webhook_deliveries SET state = 'delivered', attempts = 1, next_at = NULL, ended_at = clock_timestamp();
 
+DROP FUNCTION pg_temp.task_key(text);
 COMMIT;
