@@ -401,7 +401,7 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET patch_sha256 = repeat('c', 64)"),
     tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.audit WHERE id = (SELECT min(id) FROM app.audit)"),
     tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "UPDATE app.audit SET actor = 'another' WHERE id = (SELECT max(id) FROM app.audit)"),
-    tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "UPDATE app.api_keys SET roles = ARRAY['admin']"),
+    tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "UPDATE app.api_keys SET roles = ARRAY['admin', 'operator']"),
     tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.runs WHERE id = (SELECT min(id) FROM app.runs)"),
     tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.live_sandboxes"),
     tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.snapshots"),
