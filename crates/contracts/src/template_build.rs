@@ -334,7 +334,8 @@ impl BuildState {
     ) -> Result<(), String> {
         for (name, value) in pairs {
             let known = |name: &str| self.env.get(name).cloned().or_else(|| look(name));
-            let value = expanded(value, known);
+            let value = expanded(value, known)
+                .ok_or_else(|| format!("{name} has more than {MAX_VARIABLE_BYTES} bytes"))?;
             variable(name, &value)?;
             self.env.insert(name.clone(), value);
         }
@@ -349,12 +350,16 @@ impl BuildState {
     }
 }
 
-/// A value with the variables that it names; a name that nothing says is nothing. Pure.
-fn expanded(value: &str, look: impl Fn(&str) -> Option<String>) -> String {
+/// A value with the variables that it names; an unset variable is empty. `None` as soon as it would have more than
+/// [`MAX_VARIABLE_BYTES`]: a value of many `$A` is otherwise as large as their number times the size of A. Pure.
+fn expanded(value: &str, look: impl Fn(&str) -> Option<String>) -> Option<String> {
     let mut out = String::new();
     let mut rest = value;
     while let Some((before, after)) = rest.split_once('$') {
         out.push_str(before);
+        if out.len() > MAX_VARIABLE_BYTES {
+            return None;
+        }
         // As in a shell, `\$` is a dollar.
         if out.ends_with('\\') {
             out.pop();
@@ -379,7 +384,7 @@ fn expanded(value: &str, look: impl Fn(&str) -> Option<String>) -> String {
         rest = then;
     }
     out.push_str(rest);
-    out
+    (out.len() <= MAX_VARIABLE_BYTES).then_some(out)
 }
 
 /// A template's name with the tag behind it, where there is one.
@@ -499,6 +504,23 @@ mod tests {
         assert_eq!(state.absolute("a"), "/home/user/a");
         state.workdir = Some("/app".into());
         assert_eq!((state.absolute("a").as_str(), state.absolute("/b").as_str()), ("/app/a", "/b"));
+    }
+
+    #[test]
+    fn a3l_a_value_of_many_variables_is_refused_before_it_is_made() {
+        let mut state = BuildState::default();
+        let large = "x".repeat(MAX_VARIABLE_BYTES);
+        state.set(&[("A".to_owned(), large)], |_| None).unwrap();
+        let asked = std::cell::Cell::new(0_usize);
+        let pairs = [("B".to_owned(), "$C".repeat(MAX_VARIABLE_BYTES / 2))];
+        let look = |_: &str| {
+            asked.set(asked.get() + 1);
+            Some("y".repeat(MAX_VARIABLE_BYTES))
+        };
+        let refused = state.set(&pairs, look).unwrap_err();
+        assert!(refused.starts_with("B has more than"), "{refused}");
+        assert_eq!(asked.get(), 2, "nothing more is looked up once the value is too large");
+        assert_eq!(state.env.len(), 1);
     }
 
     #[test]

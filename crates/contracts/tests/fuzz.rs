@@ -12,6 +12,9 @@ use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest, RunStatus};
 use cofferdam_contracts::schema::{Validator, parse_json, schema_of, unstorable, with_defaults};
 use cofferdam_contracts::template::{GlobError, RenderBudget, Scope, render, render_value};
+use cofferdam_contracts::template_build::{
+    BuildFrom, BuildPlan, BuildState, BuildStep, RawStep, tagged,
+};
 use cofferdam_contracts::webhook::WebhookRequest;
 use cofferdam_hostile::fuzz;
 use schemars::JsonSchema;
@@ -191,5 +194,40 @@ fn fuzz_a_stored_patch_is_opened_or_refused() {
         if let Ok(opened) = Opened::open(&index, contents, text) {
             holds(&opened);
         }
+    });
+}
+
+/// A step a line: its type and its arguments between tabs, and behind `#` the name of its upload.
+#[test]
+fn fuzz_steps_of_a_template_are_taken_or_refused() {
+    fuzz!("template_steps", |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let step = |line: &str| {
+            let mut parts = line.split('\t').map(str::to_owned);
+            let kind = parts.next().unwrap_or_default();
+            let (files, args): (Vec<_>, Vec<_>) = parts.partition(|part| part.starts_with('#'));
+            let files = files.first().map(|name| name.trim_start_matches('#').to_owned());
+            RawStep { kind, args, files, force: false }
+        };
+        let steps = text.lines().map(step).collect();
+        let _ = tagged(&text);
+        let from = BuildFrom::Template("base".to_owned());
+        let Ok(plan) = BuildPlan::parse(from, steps, (None, None), false) else { return };
+        let mut state = BuildState::default();
+        for step in &plan.steps {
+            match step {
+                BuildStep::Env(pairs) => {
+                    let _ = state.set(pairs, |name| (name == "PATH").then(|| "/bin".to_owned()));
+                }
+                BuildStep::Workdir(path) => state.workdir = Some(state.absolute(path)),
+                BuildStep::User(user) => state.user = *user,
+                BuildStep::Copy { from, to, .. } => {
+                    assert!(!from.starts_with('/') && !from.split('/').any(|part| part == ".."));
+                    assert!(state.absolute(to).starts_with('/'));
+                }
+                BuildStep::Run { command, .. } => assert!(!command.contains('\0')),
+            }
+        }
+        assert!(state.cwd().starts_with('/'));
     });
 }

@@ -314,6 +314,9 @@ impl hyper::body::Body for Pieces {
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_hostile::fuzz;
+
+    use super::super::schema::{FILESYSTEM, PROCESS};
     use super::*;
 
     #[test]
@@ -332,7 +335,7 @@ mod tests {
 
     #[test]
     fn both_codecs_are_spoken_uncompressed() {
-        let list = &super::super::schema::PROCESS[0].1;
+        let list = &PROCESS[0].1;
         let of = |kind: &str, coding: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
@@ -349,5 +352,33 @@ mod tests {
         assert_eq!(of("application/grpc", None), Err(415));
         assert_eq!(of("application/proto", Some("gzip")), Err(501));
         assert_eq!(of("application/json", Some("gzip")), Err(501));
+    }
+
+    #[test]
+    fn fuzz_frames_of_connect_are_read_however_they_are_cut() {
+        let frames = |bytes: &[u8], step: usize| {
+            let (mut buffer, mut found) = (BytesMut::new(), Vec::new());
+            for piece in bytes.chunks(step) {
+                buffer.extend_from_slice(piece);
+                loop {
+                    match frame(&mut buffer) {
+                        Ok(Some(whole)) => found.push(whole),
+                        Ok(None) => break,
+                        Err(fault) => return (found, Some(fault.code)),
+                    }
+                }
+            }
+            (found, None)
+        };
+        fuzz!("connect", |bytes: &[u8]| {
+            let whole = frames(bytes, bytes.len().max(1));
+            assert_eq!(frames(bytes, 3), whole);
+            for (_, payload) in &whole.0 {
+                drop(Codec::Json.read(payload));
+                for (_, method) in PROCESS.iter().chain(&FILESYSTEM) {
+                    drop(Codec::Proto(method).read(payload));
+                }
+            }
+        });
     }
 }

@@ -4,6 +4,8 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 /// Bytes of one part's headers, and before the first boundary.
 const MAX_HEAD: usize = 8 * 1024;
+/// What ends them.
+const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// What comes out of a body.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,12 +91,13 @@ impl Parts {
             match self.at {
                 Stage::Over => return Ok(None),
                 Stage::Start => match find(&self.buffer, &self.mark) {
-                    Some(found) => {
+                    Some(found) if found <= MAX_HEAD => {
                         self.buffer.advance(found + self.mark.len());
                         self.at = Stage::Boundary;
                     }
-                    None if self.buffer.len() > MAX_HEAD => return Err(Malformed::Start),
-                    None => return Ok(None),
+                    // The same bound however the body is cut on its way.
+                    None if self.buffer.len() <= MAX_HEAD + self.mark.len() => return Ok(None),
+                    _ => return Err(Malformed::Start),
                 },
                 Stage::Boundary => match self.buffer.get(..2) {
                     None => return Ok(None),
@@ -105,15 +108,15 @@ impl Parts {
                     }
                     Some(_) => return Err(Malformed::Boundary),
                 },
-                Stage::Head => match find(&self.buffer, b"\r\n\r\n") {
-                    Some(found) => {
+                Stage::Head => match find(&self.buffer, HEAD_END) {
+                    Some(found) if found <= MAX_HEAD => {
                         let head = self.buffer.split_to(found);
-                        self.buffer.advance(4);
+                        self.buffer.advance(HEAD_END.len());
                         self.at = Stage::Body;
                         return part(&head).map(Some);
                     }
-                    None if self.buffer.len() > MAX_HEAD => return Err(Malformed::Head),
-                    None => return Ok(None),
+                    None if self.buffer.len() <= MAX_HEAD + HEAD_END.len() => return Ok(None),
+                    _ => return Err(Malformed::Head),
                 },
                 Stage::Body => return Ok(self.body()),
             }
@@ -183,6 +186,8 @@ fn unquoted(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_hostile::fuzz;
+
     use super::*;
 
     const BODY: &[u8] = b"--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a;b.txt\"\r\nContent-Type: text/plain\r\n\r\none\r\n--xtwo\r\n--x\r\ncontent-disposition: form-data; name=file\r\n\r\n\r\n--x--\r\n";
@@ -227,9 +232,9 @@ mod tests {
         assert_eq!(read(b"--x\r\n\r\n\r\n", 3), Err(Malformed::Name));
         assert_eq!(read(b"nothing", 3), Err(Malformed::Cut));
         assert_eq!(read(b"--xzz", 9), Err(Malformed::Boundary));
-        let long = [b"--x\r\n".as_slice(), &vec![b'a'; MAX_HEAD + 1]].concat();
+        let long = [b"--x\r\n".as_slice(), &vec![b'a'; MAX_HEAD + 8]].concat();
         assert_eq!(read(&long, 4_096), Err(Malformed::Head));
-        assert_eq!(read(&vec![b'a'; MAX_HEAD + 1], 4_096), Err(Malformed::Start));
+        assert_eq!(read(&vec![b'a'; MAX_HEAD + 8], 4_096), Err(Malformed::Start));
         let of = |kind| boundary(kind);
         assert_eq!(of("multipart/form-data; boundary=\"a b\""), Some("a b".into()));
         for bad in
@@ -237,5 +242,20 @@ mod tests {
         {
             assert_eq!(of(bad), None, "{bad}");
         }
+    }
+
+    /// However a body is cut on its way, it has the same parts, and no more is held of it than came.
+    #[test]
+    fn fuzz_a_form_with_files_is_read_however_it_is_cut() {
+        fuzz!("multipart", |bytes: &[u8]| {
+            let whole = read(bytes, bytes.len().max(1));
+            for step in [5, 64] {
+                assert_eq!(read(bytes, step), whole, "{step}");
+            }
+            if let Ok(parts) = whole {
+                let kept: usize = parts.iter().map(|(_, _, bytes)| bytes.len()).sum();
+                assert!(kept <= bytes.len());
+            }
+        });
     }
 }
