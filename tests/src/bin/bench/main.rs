@@ -1,7 +1,7 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked`, `backlog` (runs on the real binary), `models`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`,
+//! `parked`, `backlog` (runs on the real binary), `models`, `schemas`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`,
 //! `egress` (the sandbox crate alone; they need root). `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
@@ -34,6 +34,7 @@ mod pair;
 mod proxied;
 mod runs;
 mod sandboxes;
+mod schemas;
 
 use tokio::runtime::Runtime;
 
@@ -73,6 +74,9 @@ fn main() {
     }
     if wanted("e2b_memory") {
         runtime.block_on(e2b_memory::run());
+    }
+    if wanted("schemas") {
+        schemas::run();
     }
     if wanted("models") {
         runtime.block_on(models::run());
