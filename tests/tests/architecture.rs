@@ -443,6 +443,33 @@ const USES: [&str; 6] =
 /// Lines behind one with such a text in which it is still at hand.
 const NEAR: usize = 4;
 
+/// Files that may remove a tree by recursion, and whose trees these are.
+const RECURSIVE: &[(&str, &str)] = &[
+    ("sandbox/src/class/microvm/monitor/mod.rs", "a trial of a monitor, in which no task ran"),
+    ("sandbox/src/doctor/survey.rs", "an overlay that the survey made"),
+    ("sandbox/src/host/base.rs", "a skeleton of ours"),
+    ("sandbox/src/host/idrange/ledger.rs", "the register of ids"),
+    ("sandbox/src/host/idrange/shift.rs", "a trial of a mount"),
+    ("sandbox/src/template/packages.rs", "the package that is built into a template"),
+    ("guest/src/agent/file.rs", "its tests"),
+    (
+        "guest/src/agent/tree.rs",
+        "inside: a task that overflows its agent's stack ends its own sandbox",
+    ),
+    ("guest/src/machine/disk.rs", "the stage of a machine before its task"),
+    ("flows/src/vault.rs", "its tests"),
+];
+
+/// A tenant's tree is as deep as it has room: what recursed over it would overflow the worker's stack.
+#[test]
+fn a3f4_no_tree_of_a_tenant_is_removed_by_recursion() {
+    for (name, text) in sources(&["crates/sandbox/src", "crates/flows/src", "crates/guest/src"]) {
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let listed = RECURSIVE.iter().any(|(file, _)| name.ends_with(file));
+        assert!(!code.contains("remove_dir_all") || listed, "{name}: use removal::remove_tree");
+    }
+}
+
 /// A tenant's text becomes a host path in `hostpath` alone: it travels as a `HostPath`, which gives nobody
 /// else its text.
 #[test]

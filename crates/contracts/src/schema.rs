@@ -1,7 +1,9 @@
 //! Validation at the boundary, every violation listed, and the JSON Schemas that are published.
 
-use jsonschema::ValidationError;
+mod steps;
+
 use jsonschema::error::ValidationErrorKind;
+use jsonschema::{PatternOptions, ValidationError};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
@@ -9,6 +11,8 @@ use serde_json::Value;
 use crate::duration::{self, Duration};
 use crate::egress::{ENTRY_PATTERN, Entry};
 use crate::error::{ErrorCode, Refusal, Violation};
+
+pub use steps::{MAX_CHECK_STEPS, MAX_PATTERN_BYTES, MAX_SCHEMA_PARTS, charge};
 
 /// Violations that are reported at once: enough to mend a form in one go, small enough to send.
 const MAX_VIOLATIONS: usize = 50;
@@ -20,23 +24,42 @@ pub fn schema_of<T: JsonSchema>() -> Value {
     generator.into_root_schema_for::<T>().to_value()
 }
 
-/// A compiled schema.
+/// Memory of one compiled pattern, in bytes: with Unicode classes a pattern takes tens of KiB.
+const MAX_PATTERN_MEMORY: usize = 256 * 1024;
+
+/// A compiled schema, which checks nothing whose steps are beyond [`MAX_CHECK_STEPS`].
 #[derive(Debug)]
-pub struct Validator(jsonschema::Validator);
+pub struct Validator {
+    compiled: jsonschema::Validator,
+    schema: Value,
+}
 
 impl Validator {
-    /// Compiles a schema, or says why it is none.
+    /// Compiles a schema whose work can be bounded. Patterns run in a linear engine.
+    ///
+    /// # Errors
+    /// `recipe_invalid`: it is not a JSON Schema, or one that expands without bound, looks around in a pattern or refers elsewhere.
     pub fn compile(schema: &Value) -> Result<Self, Refusal> {
-        jsonschema::draft202012::options()
+        let refused = |why: String| Refusal::new(ErrorCode::RecipeInvalid, why);
+        steps::bounds(schema).map_err(|why| refused(format!("the schema is refused: {why}")))?;
+        let compiled = jsonschema::draft202012::options()
+            .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN_MEMORY))
+            .offline()
             .build(schema)
-            .map(Self)
-            .map_err(|e| Refusal::new(ErrorCode::RecipeInvalid, format!("not a JSON Schema: {e}")))
+            .map_err(|e| refused(format!("not a JSON Schema: {e}")))?;
+        Ok(Self { compiled, schema: schema.clone() })
     }
 
     /// Every violation, up to a bound.
     #[must_use]
     pub fn violations(&self, value: &Value) -> Vec<Violation> {
-        self.0
+        if charge(&self.schema, value).is_none() {
+            let message = format!(
+                "checking this takes more than {MAX_CHECK_STEPS} steps; send less, or bound it in the schema"
+            );
+            return vec![Violation { instance_path: String::new(), message }];
+        }
+        self.compiled
             .iter_errors(value)
             .take(MAX_VIOLATIONS)
             .map(|e| Violation { instance_path: e.instance_path().to_string(), message: words(&e) })

@@ -20,6 +20,7 @@ pub mod keep;
 pub mod name;
 pub mod pieces;
 pub mod process;
+pub mod removal;
 pub mod setup;
 pub mod sleep;
 pub mod snmp;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::{Digest, TenantId};
+use cofferdam_guest::removal::remove_tree;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with, syncfs};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -149,7 +150,7 @@ struct BaseDraft(PathBuf);
 
 impl Drop for BaseDraft {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = remove_tree(&self.0);
     }
 }
 
@@ -420,7 +421,7 @@ impl Caches {
         flock(&lock, FlockOperation::LockShared).map_err(|e| at(&self.dir)(e.into()))?;
         let draft = self.draft();
         fs::rename(&place, &draft.0).map_err(at(&place))?;
-        fs::remove_dir_all(&draft.0).map_err(at(&draft.0))?;
+        remove_tree(&draft.0).map_err(at(&draft.0))?;
         Ok(Removal::Removed)
     }
 
@@ -436,7 +437,7 @@ impl Caches {
         let dir = self.dir.join("drafts");
         for entry in fs::read_dir(&dir).map_err(at(&dir))? {
             let path = entry.map_err(at(&dir))?.path();
-            fs::remove_dir_all(&path).map_err(at(&path))?;
+            remove_tree(&path).map_err(at(&path))?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cofferdam_guest::removal::remove_tree;
 use nix::sys::statvfs::fstatvfs;
 
 use crate::host::ended::{self, FileSystem, Witness};
@@ -132,7 +133,7 @@ impl PlainLayer {
             let entry = entry?;
             match entry.file_type()?.is_dir() {
                 _ if entry.file_name() == FILES => {}
-                true => fs::remove_dir_all(entry.path())?,
+                true => remove_tree(&entry.path())?,
                 false => fs::remove_file(entry.path())?,
             }
         }

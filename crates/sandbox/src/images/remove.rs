@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use cofferdam_contracts::id::Digest;
+use cofferdam_guest::removal::remove_tree;
 use rustix::fs::{FlockOperation, flock};
 
 use super::chain::{chains, empty};
@@ -72,7 +73,7 @@ impl Images {
         let Some(_held) = exclusive(path)? else { return Ok(()) };
         let draft = self.draft();
         fs::rename(path, draft.path()).map_err(at(path))?;
-        fs::remove_dir_all(draft.path()).map_err(at(draft.path()))
+        remove_tree(draft.path()).map_err(at(draft.path()))
     }
 
     pub(crate) fn chain_of(&self, manifest: &Digest) -> Result<Digest, ImageError> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::id::Digest;
+use cofferdam_guest::removal::remove_tree;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +82,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         let _ = match fs::symlink_metadata(&self.0) {
-            Ok(found) if found.is_dir() => fs::remove_dir_all(&self.0),
+            Ok(found) if found.is_dir() => remove_tree(&self.0),
             Ok(_) => fs::remove_file(&self.0),
             Err(_) => Ok(()),
         };

@@ -17,6 +17,7 @@ use std::os::unix::fs::{
 };
 use std::path::{Component, Path, PathBuf};
 
+use cofferdam_guest::removal::remove_tree;
 use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::mkfifo;
@@ -272,7 +273,7 @@ fn id(wide: u64) -> Option<u32> {
 
 fn clear_way(target: &Path) -> Result<(), ImageError> {
     let removed = match fs::symlink_metadata(target) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(target),
+        Ok(found) if found.is_dir() => remove_tree(target),
         Ok(_) => fs::remove_file(target),
         Err(error) => Err(error),
     };

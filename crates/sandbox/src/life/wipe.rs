@@ -18,6 +18,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::sandbox::{Looked, WipeCheck, WipeEvidence, WipeMethod, WipeStatus};
+use cofferdam_guest::removal::remove_tree;
 use nix::sys::statvfs::statvfs;
 
 use crate::class::{self, Elsewhere, Isolation};
@@ -502,7 +503,7 @@ fn remove_dirs(traces: &Traces, mounted: Option<&[PathBuf]>, checks: &mut Vec<Wi
 
 fn remove_dir(looked: fn(String) -> Looked, dir: &Path, mounted: Option<&[PathBuf]>) -> WipeCheck {
     let removed = match mounted.is_some_and(|all| all.iter().all(|point| !point.starts_with(dir))) {
-        true => fs::remove_dir_all(dir),
+        true => remove_tree(dir),
         false => Err(io::Error::other("something is still mounted in it")),
     };
     let mut after = absent(looked, dir);

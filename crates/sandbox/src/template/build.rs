@@ -10,6 +10,7 @@ use cofferdam_contracts::live::BASE_TEMPLATE;
 use cofferdam_contracts::recipe::Cmd;
 use cofferdam_contracts::sandbox::Limits;
 use cofferdam_contracts::template_build::TemplateUser;
+use cofferdam_guest::removal::remove_tree;
 use rustix::fs::{FlockOperation, flock};
 
 use super::{Begin, Template, bootstrap, image_name, packages};
@@ -73,7 +74,7 @@ struct Room(PathBuf);
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = remove_tree(&self.0);
     }
 }
 
@@ -123,7 +124,7 @@ fn clear(dir: &Path) -> Result<(), ImageError> {
     for entry in fs::read_dir(dir).map_err(at(dir))? {
         let path = entry.map_err(at(dir))?.path();
         if path.extension().is_some_and(|extension| extension == "room") {
-            fs::remove_dir_all(&path).map_err(at(&path))?;
+            remove_tree(&path).map_err(at(&path))?;
         }
     }
     Ok(())

@@ -1,0 +1,171 @@
+//! Removal of a tree that somebody else wrote, whatever its depth.
+//!
+//! ```text
+//! top/a/b/c   b goes up: top/#0/c   a is empty and goes   c goes up: top/#1   #0 is empty and goes   ..
+//! ```
+//! A tenant's tree can be as deep as it has room. So nothing recurses and no path grows: each directory is moved up to the top when its
+//! parent is emptied, once, and two descriptors are open at a time. No link is followed.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, openat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+/// Names that a moved directory is tried under: others may have the first ones already.
+const TRIES: u64 = 1 << 20;
+
+/// Removes a directory with all that is in it; what is no directory is removed as the file that it is.
+///
+/// # Errors
+/// It is not there, or the kernel keeps a part of it: a mount point, or a file that may not be changed.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+        return Ok(unlinkat(CWD, path, AtFlags::empty())?);
+    }
+    empty_tree(path)?;
+    Ok(unlinkat(CWD, path, AtFlags::REMOVEDIR)?)
+}
+
+/// Removes all that is in a directory, and leaves the directory.
+///
+/// # Errors
+/// As [`remove_tree`].
+pub fn empty_tree(path: &Path) -> io::Result<()> {
+    let top = open(CWD, path)?;
+    let mut fresh = 0_u64;
+    loop {
+        let mut dirs = 0_u64;
+        for name in names(&top)? {
+            match unlinkat(&top, &*name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => continue,
+                // Of a directory: EISDIR on Linux, EPERM by POSIX.
+                Err(Errno::ISDIR | Errno::PERM) => {}
+                Err(error) => return Err(error.into()),
+            }
+            dirs = dirs.saturating_add(1);
+            lift(&top, &name, &mut fresh)?;
+        }
+        if dirs == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Empties one directory of the top: its files go, its directories come up beside it.
+fn lift(top: &OwnedFd, name: &CStr, fresh: &mut u64) -> io::Result<()> {
+    let dir = open(top, name)?;
+    loop {
+        let children = names(&dir)?;
+        if children.is_empty() {
+            return Ok(unlinkat(top, name, AtFlags::REMOVEDIR)?);
+        }
+        for child in children {
+            match unlinkat(&dir, &*child, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::ISDIR | Errno::PERM) => up((&dir, &child), top, fresh)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn up((dir, child): (&OwnedFd, &CStr), top: &OwnedFd, fresh: &mut u64) -> io::Result<()> {
+    // An empty one need not be moved.
+    match unlinkat(dir, child, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    for _ in 0..TRIES {
+        let name = CString::new(format!("#{fresh}"))?;
+        *fresh = fresh.saturating_add(1);
+        match renameat_with(dir, child, top, &*name, RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::other("no name is free for a directory that is removed"))
+}
+
+fn open<P: rustix::path::Arg>(at: impl std::os::fd::AsFd, path: P) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(at, path, flags, Mode::empty())
+}
+
+/// Names are taken in pieces, so that a directory of millions of files is never in memory as a whole.
+const PIECE: usize = 4_096;
+
+fn names(dir: &OwnedFd) -> io::Result<Vec<CString>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let name = entry?.file_name().to_owned();
+        if name.as_bytes() != b"." && name.as_bytes() != b".." {
+            found.push(name);
+        }
+        if found.len() >= PIECE {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::mkdirat;
+
+    use super::*;
+
+    /// A chain of directories, made by descriptors: no path is as long.
+    fn deep(at: &Path, depth: usize) {
+        let mut dir = open(CWD, at).unwrap();
+        for _ in 0..depth {
+            mkdirat(&dir, "d", Mode::RWXU).unwrap();
+            dir = open(&dir, "d").unwrap();
+        }
+    }
+
+    #[test]
+    fn a3f4_a_tree_of_twenty_thousand_levels_is_removed_without_recursion() {
+        let outer = tempfile::tempdir().unwrap();
+        let top = outer.path().join("top");
+        fs::create_dir(&top).unwrap();
+        deep(&top, 20_000);
+        fs::create_dir(top.join("#0")).unwrap();
+        // What recursed would overflow this stack at a tenth of the depth.
+        let small = std::thread::Builder::new().stack_size(64 * 1024);
+        let at = top.clone();
+        small.spawn(move || remove_tree(&at)).unwrap().join().unwrap().unwrap();
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn links_are_removed_and_not_followed() {
+        let outer = tempfile::tempdir().unwrap();
+        let (top, kept) = (outer.path().join("top"), outer.path().join("kept"));
+        fs::create_dir_all(top.join("a/b")).unwrap();
+        fs::create_dir(&kept).unwrap();
+        fs::write(kept.join("file"), "x").unwrap();
+        symlink(&kept, top.join("a/b/link")).unwrap();
+        symlink(&kept, top.join("link")).unwrap();
+        for n in 0..PIECE + 10 {
+            fs::write(top.join("a").join(n.to_string()), "").unwrap();
+        }
+        remove_tree(&top).unwrap();
+        assert!(!top.exists() && kept.join("file").exists());
+        let link = outer.path().join("link");
+        symlink(&kept, &link).unwrap();
+        remove_tree(&link).unwrap();
+        assert!(fs::symlink_metadata(&link).is_err() && kept.join("file").exists());
+        assert_eq!(remove_tree(&top).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
