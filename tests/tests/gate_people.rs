@@ -59,6 +59,12 @@ async fn two_of_a_group_must_agree_and_whoever_submitted_is_none_of_them() {
     refused(&say(&server, &a.1, &run, "a2", "yes").await, 409, "state_conflict");
     assert_eq!(number(&sql, VOTES, &run).await, 1, "one key is one vote");
     assert_eq!(number(&sql, INTERACTIONS, &run).await, 2, "and the second try is on record");
+    // Each outcome that a row can have is read back as well.
+    let listed = server.get(&format!("/api/runs/{}/interactions", text(&run, "runId"))).await;
+    assert_eq!(listed.0, 200, "{}", listed.1);
+    let outcomes: Vec<String> =
+        listed.1.as_array().unwrap().iter().map(|row| text(row, "outcome")).collect();
+    assert_eq!(outcomes, ["voted", "already_voted"]);
     let path = format!("/api/runs/{}/gates/approve-plan", text(&run, "runId"));
     let view = server.get(&path).await.1;
     assert_eq!(

@@ -282,14 +282,18 @@ named! {
 }
 
 named! {
-    /// What became of a reply.
+    /// What the row of a reply says of it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    pub enum InteractionOutcome {
-        /// It counts.
+    pub enum Recorded {
+        /// It decided the gate.
         Accepted = "accepted",
-        /// It came after the deadline.
+        /// It is one vote of those that the gate waits for.
+        Voted = "voted",
+        /// The key, or the one that it stands in for, had answered before.
+        AlreadyVoted = "already_voted",
+        /// The deadline had passed.
         Late = "late",
-        /// The gate was decided before it came.
+        /// Another reply, or a cancel, was first.
         AlreadyDecided = "already_decided",
     }
 }
@@ -314,7 +318,7 @@ pub struct InteractionRow {
     /// Where it came from.
     pub origin: Origin,
     /// What became of it.
-    pub outcome: InteractionOutcome,
+    pub outcome: Recorded,
     /// The key that said it.
     pub key_id: String,
     /// ms since the epoch.

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::canonical::digest;
 use crate::consent::{Edit, edited};
 use crate::error::{ErrorCode, Refusal, Violation};
+pub use crate::gate::Recorded;
 use crate::gate::{Choice, choice_of};
 use crate::gate_spec::{GateSpec, SelfApproval};
 use crate::id::{Digest, GroupId};
@@ -37,23 +38,6 @@ named! {
         Resolved = "resolved",
         /// Its run was canceled.
         Canceled = "canceled",
-    }
-}
-
-named! {
-    /// What the row of a reply says of it.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-    pub enum Recorded {
-        /// It decided the gate.
-        Accepted = "accepted",
-        /// It is one vote of those that the gate waits for.
-        Voted = "voted",
-        /// The key, or the one that it stands in for, had answered before.
-        AlreadyVoted = "already_voted",
-        /// The deadline had passed.
-        Late = "late",
-        /// Another reply, or a cancel, was first.
-        AlreadyDecided = "already_decided",
     }
 }
 

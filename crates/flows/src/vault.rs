@@ -7,7 +7,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use cofferdam_ambient::random::{secret_bytes, secret_hex};
@@ -32,6 +32,14 @@ pub enum VaultError {
         /// Why not.
         #[source]
         source: io::Error,
+    },
+    /// Others than its owner may read it.
+    #[error("{path} has the mode {mode:o}: others can read the secrets key; run chmod 600 {path}")]
+    Open {
+        /// Where it is.
+        path: String,
+        /// Its permission bits.
+        mode: u32,
     },
     /// The file has something else in it.
     #[error("{path} is not a secrets key; copy it again from a host that has it")]
@@ -62,8 +70,14 @@ impl Vault {
     /// [`VaultError`]: the file cannot be read, or is no key.
     pub fn read(path: &Path) -> Result<Option<Self>, VaultError> {
         let shown = || path.display().to_string();
-        match fs::read_to_string(path) {
-            Ok(text) => {
+        // The same descriptor is judged and read.
+        let opened = fs::File::open(path).and_then(|file| {
+            let mode = file.metadata()?.permissions().mode() & 0o777;
+            Ok((mode, io::read_to_string(file)?))
+        });
+        match opened {
+            Ok((mode, _)) if mode & 0o077 != 0 => Err(VaultError::Open { path: shown(), mode }),
+            Ok((_, text)) => {
                 let text = Zeroizing::new(text);
                 Self::parse(&text).map(Some).ok_or_else(|| VaultError::Form { path: shown() })
             }
@@ -271,7 +285,6 @@ mod tests {
 
     #[test]
     fn a_key_file_is_the_owners_alone_and_made_once() {
-        use std::os::unix::fs::PermissionsExt as _;
         let dir = std::env::temp_dir().join(format!("cofferdam-vault-{}", secret_hex(8)));
         fs::create_dir(&dir).unwrap();
         let path = dir.join("secrets.key");
@@ -280,6 +293,15 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(Vault::make(&path).unwrap().fingerprint(), made.fingerprint());
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "no draft is left");
+        for mode in [0o644, 0o640, 0o602] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let refused = Vault::read(&path).unwrap_err().to_string();
+            assert!(
+                refused.contains("others can read") && refused.contains("chmod 600"),
+                "{refused}"
+            );
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&path, "no key").unwrap();
         assert!(matches!(Vault::read(&path), Err(VaultError::Form { .. })));
         assert_eq!(format!("{made:?}"), "Vault");

@@ -110,6 +110,17 @@ impl Keys<'_> {
         .transpose()
     }
 
+    /// Whether a key was revoked, by its id.
+    pub async fn is_revoked(self, key_id: &str) -> Result<bool> {
+        let found = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM app.api_keys WHERE key_id = $1 AND revoked_at IS NOT NULL)",
+        )
+        .bind(key_id)
+        .fetch_one(self.pool())
+        .await?;
+        Ok(found)
+    }
+
     /// A tenant's keys, or every tenant's, newest first.
     pub async fn list(self, tenant: Option<&TenantId>) -> Result<Vec<KeyRow>> {
         let rows = sqlx::query(

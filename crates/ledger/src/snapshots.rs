@@ -194,6 +194,16 @@ pub(crate) async fn insert(
 }
 
 impl SnapshotRows<'_> {
+    /// Whether files are kept that open with a key of secrets alone.
+    pub async fn has_sealed(self) -> Result<bool> {
+        let found = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM app.snapshots WHERE sealed_key IS NOT NULL)",
+        )
+        .fetch_one(self.pool())
+        .await?;
+        Ok(found)
+    }
+
     /// Records the files of a running sandbox, which goes on. `false`: it does not run any more.
     pub async fn add(self, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;

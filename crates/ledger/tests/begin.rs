@@ -69,3 +69,42 @@ async fn a_start_whose_answer_was_lost_is_found_and_a_start_elsewhere_is_the_nex
     assert_eq!(rows, 2);
     one.stop().await;
 }
+
+/// A connection is cut while the first copy of the statement runs on in its backend (storm 1): the second waits at the unique key and loses
+/// to it, and asked once more it finds what the first wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_is_repeated_while_its_first_copy_runs_finds_what_that_wrote() {
+    let one = one_run().await;
+    let key = TaskKey::parse(&"a".repeat(64)).unwrap();
+    let executor = ExecutorId::parse("ex-0000000000000001").unwrap();
+    let sandbox = SandboxId::parse("sb00000000000000000001").unwrap();
+    let place =
+        WorkerPlace { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
+    sqlx::raw_sql(
+        "CREATE FUNCTION app.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NEW; END';
+         CREATE TRIGGER slow BEFORE INSERT ON app.sbx_executions FOR EACH ROW EXECUTE FUNCTION app.slow()",
+    )
+    .execute(&one.sql)
+    .await
+    .unwrap();
+    let begin = || one.ledger.tasks().begin(&key, &place);
+    let (first, second) = tokio::join!(begin(), begin());
+    let mut lost = 0;
+    for copy in [first, second] {
+        match copy {
+            Ok(begun) => assert_eq!(begun.unwrap().execution_no, 1),
+            Err(error) => {
+                assert!(error.is_unique_violation(), "{error}");
+                lost += 1;
+            }
+        }
+    }
+    assert_eq!(lost, 1, "both copies were under way at once");
+    assert_eq!(begin().await.unwrap().unwrap().execution_no, 1);
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM app.sbx_executions")
+        .fetch_one(&one.sql)
+        .await
+        .unwrap();
+    assert_eq!(rows, 1);
+    one.stop().await;
+}

@@ -248,6 +248,22 @@ async fn what_a_build_is_not_given_rightly_is_refused_by_name() {
     ] {
         assert_refused(ann.api(method, &path, None).await, 400, why).await;
     }
+    // What only reads is given nothing that writes (F9), and a link ends with the key that asked for it.
+    let named = |role: &str| json!({"tenant": "ann", "roles": [role], "format": "e2b"});
+    let with =
+        |key: String| Caller { key, http: ann.http.clone(), url: ann.url.clone(), class: None };
+    for role in ["auditor", "approver", "operator"] {
+        let (_, key) = server.new_key(&named(role)).await;
+        assert_refused(with(key).api("GET", &link(HASH), None).await, 403, "submitter").await;
+    }
+    let (id, key) = server.new_key(&named("submitter")).await;
+    let (status, given) = with(key).api("GET", &link(HASH), None).await;
+    assert_eq!(status, 201, "{given}");
+    let path_of = format!("/api/keys/{id}?tenant=ann");
+    let (status, said) = server.request("DELETE", &path_of, Some(&server.key), None).await;
+    assert_eq!(status, 200, "{said}");
+    let late = answered(ann.http.put(text(&given, "url")).body("x"));
+    assert_refused(late, 403, "revoked").await;
     // A link is for its archive alone, and is no key.
     let put = |url: String| answered(ann.http.put(url).body("x"));
     assert_refused(put(format!("{}{}", ann.url, link(HASH))).await, 403, "link").await;

@@ -27,5 +27,13 @@ pub(crate) async fn vault(at: &At, ledger: &Ledger, dir: &Path) -> anyhow::Resul
         tracing::info!("this host lacks the secrets key: it sets no secrets and sends none");
         return Ok(None);
     }
+    // Pauses, snapshots and templates that this directory keeps open with no other key.
+    if ledger.snapshots().has_sealed().await? {
+        return Err(Misuse(format!(
+            "{} is missing, and files that were kept are sealed under it; restore it from a backup",
+            path.display()
+        ))
+        .into());
+    }
     Ok(Some(Vault::make(&path)?))
 }

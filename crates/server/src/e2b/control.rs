@@ -201,7 +201,7 @@ async fn caller(front: &Front, headers: &HeaderMap) -> Result<Principal, Respons
     found.ok_or_else(|| shape::error(401, "the API key is unknown or revoked"))
 }
 
-fn may(who: &Principal, writes: bool) -> bool {
+pub(super) fn may(who: &Principal, writes: bool) -> bool {
     let reads = [Role::Approver, Role::Operator, Role::Auditor];
     who.has(Role::Submitter) || !writes && reads.into_iter().any(|role| who.has(role))
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::builds::refused;
-use super::control::{Asking, Outcome};
+use super::control::{self, Asking, Outcome};
 use super::{Front, shape, templates};
 use crate::serve::BODY_PATIENCE;
 
@@ -37,6 +37,8 @@ const QUEUED: usize = 4;
 #[derive(Debug, Clone)]
 struct Link {
     tenant: TenantId,
+    /// The key that asked for it: a link ends with its key.
+    key: String,
     template: TemplateId,
     hash: Digest,
     since: Stopwatch,
@@ -104,6 +106,10 @@ pub(super) async fn link(
     hash: &str,
     headers: &HeaderMap,
 ) -> Outcome {
+    // E2B's clients ask by GET for what writes.
+    if !control::may(&call.who, true) {
+        return Err(shape::error(403, "an upload link needs a key with the role submitter"));
+    }
     let template = TemplateId::parse(template).map_err(|_| templates::missing(template))?;
     let hash = Digest::parse(hash)
         .map_err(|_| refused("the files' hash is not a SHA-256 in lower-case hex"))?;
@@ -116,7 +122,8 @@ pub(super) async fn link(
     let present = present.map_err(shape::refused)?;
     let path = format!("/templates/{template}/files/{hash}");
     let tenant = call.who.tenant.clone();
-    let link = Link { tenant, template, hash, since: Stopwatch::start() };
+    let key = call.who.key_id.clone();
+    let link = Link { tenant, key, template, hash, since: Stopwatch::start() };
     let secret = call.front.links.add(link);
     let url = format!("{}{path}?signature={secret}", origin(call.front, headers));
     Ok(shape::json_of(201, &json!({"present": present, "url": url})))
@@ -136,6 +143,11 @@ pub(super) async fn take(
             "the upload link is unknown or has expired: ask for the next one",
         );
     };
+    match front.shared.flows.ledger.keys().is_revoked(&link.key).await {
+        Ok(false) => {}
+        Ok(true) => return shape::error(403, "the key that asked for this upload link is revoked"),
+        Err(error) => return shape::refused(error.into()),
+    }
     let place = front.links.places(&link.tenant).acquire_owned();
     let Ok(Ok(_place)) = tokio::time::timeout(PLACE_PATIENCE, place).await else {
         return shape::error(
@@ -201,6 +213,7 @@ mod tests {
     fn link(tenant: &str) -> Link {
         Link {
             tenant: TenantId::parse(tenant).unwrap(),
+            key: "k".to_owned(),
             template: TemplateId::parse(&"t".repeat(20)).unwrap(),
             hash: Digest::parse(&"a".repeat(64)).unwrap(),
             since: Stopwatch::start(),
