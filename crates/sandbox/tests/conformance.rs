@@ -12,6 +12,7 @@ mod exhaustion;
 mod hostile;
 mod inside;
 mod kept;
+mod second_life;
 use crate::support;
 mod table;
 mod talk;

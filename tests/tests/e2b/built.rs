@@ -263,7 +263,7 @@ async fn what_a_build_is_not_given_rightly_is_refused_by_name() {
     let (status, said) = server.request("DELETE", &path_of, Some(&server.key), None).await;
     assert_eq!(status, 200, "{said}");
     let late = answered(ann.http.put(text(&given, "url")).body("x"));
-    assert_refused(late, 403, "revoked").await;
+    assert_refused(late.await, 403, "revoked").await;
     // A link is for its archive alone, and is no key.
     let put = |url: String| answered(ann.http.put(url).body("x"));
     assert_refused(put(format!("{}{}", ann.url, link(HASH))).await, 403, "link").await;

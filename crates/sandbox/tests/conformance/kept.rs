@@ -297,7 +297,7 @@ fn a3f2_no_second_life_shows_the_host_whatever_its_first_put_in_the_root() {
 }
 
 /// Once in each class that this host has; the others are named.
-fn in_each_class(test: impl AsyncFn(&Ground)) {
+pub(super) fn in_each_class(test: impl AsyncFn(&Ground)) {
     in_classes(&Class::LOCAL, test);
 }
 
