@@ -188,6 +188,9 @@ impl Flow {
         let headers = request.headers_mut();
         strip(headers);
         headers.remove(header::EXPECT);
+        // A part of an answer may hold a part of a secret, which no look at it would find.
+        headers.remove(header::RANGE);
+        headers.remove(header::IF_RANGE);
         headers.insert(header::HOST, HeaderValue::from_str(self.name.as_str()).ok()?);
         // An encoded answer could not be looked through.
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -234,6 +237,8 @@ impl Flow {
 
     /// What the sandbox is told: headers that repeat a secret are redacted, a body that does is cut off.
     fn told(&self, mut response: Response<Incoming>, added: &[Arc<Added>]) -> Answer {
+        // The host's own words beside its status are not looked through: the client gets the usual ones.
+        response.extensions_mut().remove::<hyper::ext::ReasonPhrase>();
         let mut needles = Needles::default();
         added.iter().for_each(|one| needles.extend(&one.needles));
         let headers = response.headers_mut();
