@@ -1,5 +1,7 @@
 //! What a call's body asks for: as much of it as a budget needs. Everything else is the provider's.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -28,6 +30,26 @@ struct Body {
     conversation: Option<IgnoredAny>,
     #[serde(default)]
     prompt: Option<IgnoredAny>,
+}
+
+/// The members that are judged.
+const JUDGED: [&str; 10] = [
+    "model",
+    "stream",
+    "n",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "background",
+    "previous_response_id",
+    "conversation",
+    "prompt",
+];
+
+/// Whether a provider that does not tell cases apart would read a judged member where we read another one. Pure.
+fn is_disguised(name: &str) -> bool {
+    let folded = name.to_lowercase().replace('\u{17f}', "s");
+    folded != name && JUDGED.contains(&folded.as_str())
 }
 
 /// What a call asks for.
@@ -68,6 +90,11 @@ impl ModelAsked {
     /// # Errors
     /// It does not say which model, or asks for what a budget cannot bound.
     pub fn parse(protocol: ModelProtocol, body: &[u8]) -> Result<Self, AskedError> {
+        let members: BTreeMap<String, IgnoredAny> =
+            serde_json::from_slice(body).map_err(|_| AskedError::Malformed)?;
+        if members.keys().any(|name| is_disguised(name)) {
+            return Err(AskedError::Malformed);
+        }
         let body: Body = serde_json::from_slice(body).map_err(|_| AskedError::Malformed)?;
         if body.background == Some(true) {
             return Err(AskedError::Background);
@@ -103,6 +130,15 @@ impl ModelAsked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a3l_a_judged_member_in_another_case_is_refused() {
+        for more in ["Model", "MODEL", "Max_Tokens", "N", "max_to\u{212a}ens"] {
+            let text = format!(r#"{{"model":"m","{more}":1}}"#);
+            let read = ModelAsked::parse(ModelProtocol::OpenaiChat, text.as_bytes());
+            assert_eq!(read, Err(AskedError::Malformed), "{more}");
+        }
+    }
 
     #[test]
     fn a_body_says_model_stream_and_maximum_in_its_protocols_words() {
