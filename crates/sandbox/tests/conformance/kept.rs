@@ -266,7 +266,8 @@ fn a3f2_no_second_life_shows_the_host_whatever_its_first_put_in_the_root() {
     let streams = std::sync::Mutex::new(Vec::new());
     in_classes(&[Class::Container], async |ground| {
         for script in &scripts {
-            streams.lock().unwrap().push((script.clone(), kept_after(ground, script).await));
+            let kept = kept_after(ground, script).await;
+            streams.lock().unwrap().push((script.clone(), kept));
         }
     });
     let streams = streams.into_inner().unwrap();

@@ -114,7 +114,7 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
         Ok(who) => who,
         Err(response) => return response,
     };
-    let writes = parts.method != Method::GET;
+    let writes = is_write(&parts.method, &names);
     if !may(&who, writes) {
         let role = if writes { "submitter" } else { "submitter, approver, operator or auditor" };
         return shape::error(403, format!("this needs a key with the role {role}"));
@@ -201,7 +201,12 @@ async fn caller(front: &Front, headers: &HeaderMap) -> Result<Principal, Respons
     found.ok_or_else(|| shape::error(401, "the API key is unknown or revoked"))
 }
 
-pub(super) fn may(who: &Principal, writes: bool) -> bool {
+/// Whether a request changes something, or gives what does: a link for an upload is asked for with GET. Pure.
+fn is_write(method: &Method, names: &[&str]) -> bool {
+    *method != Method::GET || matches!(names, ["templates", _, "files", _])
+}
+
+fn may(who: &Principal, writes: bool) -> bool {
     let reads = [Role::Approver, Role::Operator, Role::Auditor];
     who.has(Role::Submitter) || !writes && reads.into_iter().any(|role| who.has(role))
 }
@@ -563,6 +568,13 @@ mod tests {
         assert_eq!(of("[::1]:7070"), "localhost:7070");
         assert_eq!(of("localhost:1"), "localhost:1");
         assert_eq!(of("ci.example"), "ci.example");
+    }
+
+    #[test]
+    fn a3f9_a_link_for_an_upload_is_a_write() {
+        assert!(is_write(&Method::GET, &["templates", "t", "files", "h"]));
+        assert!(is_write(&Method::POST, &["v3", "templates"]));
+        assert!(!is_write(&Method::GET, &["templates", "t", "tags"]));
     }
 
     #[test]

@@ -75,6 +75,9 @@ pub(crate) async fn answer(
             return shape::error(502, "the program on this port gave no answer");
         }
     };
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !wants_upgrade {
+        return shape::error(502, "the program on this port left HTTP, which nobody asked for");
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(ours) = ours
     {
