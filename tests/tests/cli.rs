@@ -412,7 +412,7 @@ fn doctor_tries_to_escape_and_attests_what_it_saw() {
         let probes = runtime["probes"].as_array().unwrap();
         assert!(probes.len() >= 40 && probes.iter().all(|probe| probe["ok"] == true));
         let wipes = runtime["wipes"].as_array().unwrap();
-        assert!(wipes.len() == 2 && wipes.iter().all(|wipe| wipe["status"] == "verified"));
+        assert!(wipes.len() >= 2 && wipes.iter().all(|wipe| wipe["status"] == "verified"));
     }
     let text = stdout(&home.run(&["doctor", "--attest"]));
     for line in ["# Isolation attestation", "- [x] every probe answered", "| yes | `net.metadata`"]

@@ -24,8 +24,8 @@ pub fn schema_of<T: JsonSchema>() -> Value {
     generator.into_root_schema_for::<T>().to_value()
 }
 
-/// Memory of one compiled pattern, in bytes: with Unicode classes a pattern takes tens of KiB.
-const MAX_PATTERN_MEMORY: usize = 256 * 1024;
+/// Memory of one compiled pattern, in bytes: a Unicode class that repeats a hundred times takes some MiB.
+const MAX_PATTERN_MEMORY: usize = 8 * 1024 * 1024;
 
 /// A compiled schema, which checks nothing whose steps are beyond [`MAX_CHECK_STEPS`].
 #[derive(Debug)]

@@ -167,7 +167,8 @@ fn no_golden_is_left_over() {
 #[test]
 fn every_published_schema_compiles() {
     for (name, schema) in published() {
-        assert!(Validator::compile(&schema).is_ok(), "{name}");
+        let refused = Validator::compile(&schema).err().map(|refusal| refusal.message);
+        assert_eq!(refused, None, "{name}");
     }
 }
 

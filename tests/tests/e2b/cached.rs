@@ -234,9 +234,11 @@ async fn layers_are_counted_bounded_and_erased() {
     assert!(ready(&ann, "quick", steps(&json!([run(SLOW)]))).await.is_empty());
     assert_eq!(ann.api("DELETE", "/templates/quick", None).await.0, 204);
     assert_eq!(files(), 0);
-    // What sandboxes were asked for with stays.
-    let asked = "SELECT coalesce(sum(octet_length(inputs::text) + octet_length(goal)), 0)::bigint FROM app.intents
-                  WHERE tenant_id = 'ann'";
+    // What sandboxes were asked for with stays, and the rows that each of them left.
+    let asked = "SELECT coalesce(sum(octet_length(inputs::text) + octet_length(goal)), 0)::bigint
+                      + (SELECT coalesce(sum(16384 + coalesce(octet_length(metadata::text), 0)
+                           + coalesce(octet_length(egress::text), 0)), 0)::bigint FROM app.live_sandboxes WHERE tenant_id = 'ann')
+                   FROM app.intents WHERE tenant_id = 'ann'";
     assert_eq!(count(&sql, USED).await, count(&sql, asked).await);
     sql.close().await;
     gone(home, server).await;

@@ -10,16 +10,20 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-/// Parts of a schema with each local reference put in its place. The largest schema of our own has some 2,000.
-pub const MAX_SCHEMA_PARTS: usize = 20_000;
+/// Parts of a schema with each local reference put in its place. The largest schema of our own has some 30,000.
+pub const MAX_SCHEMA_PARTS: usize = 100_000;
 /// Steps of one check: a body of a megabyte takes half of them, and the worst schema that was found a tenth of a second.
 pub const MAX_CHECK_STEPS: u64 = 4_000_000;
 /// Bytes of a pattern.
 pub const MAX_PATTERN_BYTES: usize = 1_024;
 /// Levels of a schema, which its compiler descends.
 const MAX_DEPTH: usize = 96;
-/// States that a pattern can have within the linear engine's bound of memory.
-const MAX_PATTERN_STATES: u64 = 10_000;
+/// States of one pattern: what it is compiled to is memory and time before any text comes.
+const MAX_PATTERN_STATES: u64 = 100_000;
+/// States of all patterns of a schema, each as often as a reference puts it in a place. Our own largest schema has a quarter of them.
+const MAX_SCHEMA_STATES: u64 = 2_000_000;
+/// States of a class of Unicode, about.
+const CLASS_STATES: u64 = 100;
 /// Characters times states of a pattern that take about as long as one step.
 const PATTERN_STEP: u64 = 8;
 
@@ -65,7 +69,7 @@ impl Chain {
 
 /// Refuses a schema whose work no bound on its input could hold, in words with the remedy.
 pub(super) fn bounds(schema: &Value) -> Result<(), String> {
-    let mut parts = 0_usize;
+    let (mut parts, mut pattern_states) = (0_usize, 0_u64);
     let mut left: Vec<(&Value, usize, Option<Rc<Chain>>)> = vec![(schema, 0, None)];
     while let Some((part, depth, chain)) = left.pop() {
         parts = parts.saturating_add(1);
@@ -103,9 +107,12 @@ pub(super) fn bounds(schema: &Value) -> Result<(), String> {
                         continue;
                     }
                     match (name.as_str(), value) {
-                        ("pattern", Value::String(pattern)) => pattern_bounds(pattern)?,
+                        ("pattern", Value::String(pattern)) => {
+                            pattern_bounds(pattern, &mut pattern_states)?;
+                        }
                         ("patternProperties", Value::Object(patterns)) => {
-                            patterns.keys().try_for_each(|pattern| pattern_bounds(pattern))?;
+                            let mut each = patterns.keys();
+                            each.try_for_each(|one| pattern_bounds(one, &mut pattern_states))?;
                         }
                         _ => {}
                     }
@@ -133,7 +140,12 @@ fn foreign(target: &str) -> String {
     format!("$ref {shown:?} is not a path in this schema, such as #/$defs/name")
 }
 
-fn pattern_bounds(pattern: &str) -> Result<(), String> {
+fn pattern_bounds(pattern: &str, all: &mut u64) -> Result<(), String> {
+    let own = states(pattern);
+    *all = all.saturating_add(own);
+    if own > MAX_PATTERN_STATES || *all > MAX_SCHEMA_STATES {
+        return Err("its patterns repeat too much; use smaller numbers in braces".to_owned());
+    }
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(format!("a pattern has at most {MAX_PATTERN_BYTES} bytes"));
     }
@@ -281,15 +293,82 @@ fn size(value: &Value) -> Option<u64> {
 
 /// What a pattern takes of a text in the linear engine: the text's length times the states of the pattern.
 fn matching(pattern: &str, text: &str) -> u64 {
-    let mut states = count(pattern.len());
+    count(text.len()).saturating_mul(states(pattern)) / PATTERN_STEP
+}
+
+/// About how many states a pattern has: one for each character or class, more for each class of Unicode, times what a piece repeats.
+fn states(pattern: &str) -> u64 {
+    // Of each open group: its pieces but the last, and the last, which a number in braces repeats.
+    let mut open: Vec<(u64, u64)> = vec![(0, 0)];
     let mut rest = pattern;
-    while let Some((_, after)) = rest.split_once('{') {
-        let repeat = after.split(['}', ',']).filter_map(|number| number.trim().parse::<u64>().ok());
-        let most = repeat.take(2).max().unwrap_or(1).max(1);
-        states = states.saturating_mul(most).min(MAX_PATTERN_STATES);
-        rest = after;
+    while let Some(first) = rest.chars().next() {
+        let (length, piece) = match first {
+            '(' => {
+                open.push((0, 0));
+                (1, None)
+            }
+            ')' if open.len() > 1 => {
+                let (before, last) = open.pop().unwrap_or_default();
+                (1, Some(before.saturating_add(last)))
+            }
+            '{' => {
+                let (length, most) = repeat(rest);
+                if let Some((_, last)) = open.last_mut() {
+                    *last = last.saturating_mul(most.max(1));
+                }
+                (length, None)
+            }
+            '*' | '+' | '?' | '|' | '^' | '$' => (1, None),
+            '[' | '\\' => {
+                let length = class(rest);
+                let text = rest.get(..length).unwrap_or(rest);
+                let unicode = text.matches("\\p").count() + text.matches("\\P").count();
+                (length, Some(count(unicode).saturating_mul(CLASS_STATES).saturating_add(1)))
+            }
+            other => (other.len_utf8(), Some(1)),
+        };
+        if let (Some(piece), Some((before, last))) = (piece, open.last_mut()) {
+            *before = before.saturating_add(*last);
+            *last = piece;
+        }
+        rest = rest.get(length..).unwrap_or_default();
     }
-    count(text.len()).saturating_mul(states) / PATTERN_STEP
+    open.into_iter().fold(1, |sum, (before, last)| sum.saturating_add(before).saturating_add(last))
+}
+
+/// Bytes of what stands in braces, and how often the piece before them is there at most.
+fn repeat(text: &str) -> (usize, u64) {
+    let Some(end) = text.find('}') else { return (1, 1) };
+    let inner = text.get(1..end).unwrap_or_default();
+    let most = inner.split(',').filter_map(|number| number.trim().parse().ok()).max();
+    (end.saturating_add(1), most.unwrap_or(1))
+}
+
+/// Bytes of an escape or of a class in brackets.
+fn class(text: &str) -> usize {
+    let (mut at, mut depth) = (0_usize, 0_usize);
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        at = at.saturating_add(c.len_utf8());
+        match c {
+            '\\' => {
+                let escaped = characters.next();
+                at = at.saturating_add(escaped.map_or(0, char::len_utf8));
+                if let (Some('p' | 'P'), true) = (escaped, characters.as_str().starts_with('{')) {
+                    let name = characters.as_str().find('}').map_or(0, |end| end.saturating_add(1));
+                    at = at.saturating_add(name);
+                    characters = text.get(at..).unwrap_or_default().chars();
+                }
+            }
+            '[' => depth = depth.saturating_add(1),
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    at
 }
 
 fn spent(steps: u64, more: u64) -> Option<u64> {
@@ -374,11 +453,29 @@ mod tests {
         let members: serde_json::Map<_, _> =
             (0..60).map(|n| (format!("{}{n}", "a".repeat(4_000)), json!(1))).collect();
         over(json!({"patternProperties": patterns}), Value::Object(members));
-        over(json!({"pattern": "^(a{1,100}){1,100}b$"}), json!("a".repeat(900_000)));
+        over(json!({"pattern": "^(a{1,50}){1,50}b$"}), json!("a".repeat(900_000)));
+        let huge = bounds(&json!({"pattern": "^(a{1,1000}){1,1000}b$"})).unwrap_err();
+        assert!(huge.contains("smaller numbers in braces"), "{huge}");
         // Two ways at each level of the value: 2^depth.
         let twice = json!({"anyOf": [{"properties": {"x": {"$ref": "#"}}}, {"properties": {"x": {"$ref": "#"}}}]});
         let deep = (0..60).fold(json!(1), |below, _| json!({"x": below}));
         over(twice, deep);
+    }
+
+    #[test]
+    fn states_of_a_pattern_are_its_pieces_times_what_they_repeat() {
+        for (pattern, wanted) in [
+            ("abc", 4),
+            ("a{3}b{2,4}", 8),
+            ("(a{10}){10}", 101),
+            ("(ab|c)+[a-z]{5}", 9),
+            (r"[\p{L}\p{N}]{2}", 403),
+            (r"\p{L}{3}\{9\}", 307),
+            ("a{2", 3),
+            ("((((", 1),
+        ] {
+            assert_eq!(states(pattern), wanted, "{pattern}");
+        }
     }
 
     #[test]

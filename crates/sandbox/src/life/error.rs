@@ -67,7 +67,7 @@ pub(crate) enum BootError {
         "/{0} is not a directory in the files that the sandbox is to begin with, of its image, template or snapshot: \
          no sandbox begins with such files; begin with others, in which it is a directory"
     )]
-    Displaced(&'static str),
+    Displaced(String),
     #[error("the class {0} cannot take the files of a snapshot")]
     Unfillable(&'static str),
     #[error("its agent went on and does not say which commands run")]

@@ -90,7 +90,7 @@ impl Root {
         let first = ids.map_or(0, |(_, taken)| taken.first);
         let tree = TenantRoot::open(root, first).map_err(fault("opening", root))?;
         if let Some(name) = tree.displaced().map_err(fault("looking into", root))? {
-            return Err(BootError::Displaced(name));
+            return Err(BootError::Displaced(name.to_owned()));
         }
         self.show_host(&tree, &mut below)?;
         for overlay in &self.overlays {
@@ -114,8 +114,15 @@ impl Root {
         make_dir(&empty, 0o755)?;
         for path in &self.apart {
             let from = below.layer(path)?;
-            let at = tree.dir(path, 0o755);
-            at.and_then(|at| mounts::mount_apart(&from, &tenant_root::held(&at), &empty))
+            let at = tree.dir(path, 0o755).map_err(|error| match error.raw_os_error() {
+                // A link or a file of the tenant's: the next attempt would meet it as well.
+                Some(libc::ELOOP | libc::ENOTDIR) => {
+                    let place = path.display().to_string();
+                    BootError::Displaced(place.trim_start_matches('/').to_owned())
+                }
+                _ => fault("mounting an overlay in the sandbox at", path)(error),
+            })?;
+            mounts::mount_apart(&from, &tenant_root::held(&at), &empty)
                 .map_err(fault("mounting an overlay in the sandbox at", path))?;
         }
         Ok(())
