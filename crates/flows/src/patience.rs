@@ -21,8 +21,8 @@ const MOST_TWINS: u32 = 8;
 /// Runs `operation` until it answers, or the database has been away for [`PATIENCE`].
 ///
 /// A connection that was cut tells nothing of its statement: the server may still run it while the second copy begins. The second then
-/// waits at a unique key and loses to what the first committed. Asked once more it sees that row, and reads back what it would have
-/// written, as every operation here does (storm 1).
+/// waits at a unique key and loses to what the first committed. Asked once more it sees that row: the start of a task then reads back what
+/// it would have written. Another process that goes on with the workflow is not covered.
 pub(crate) async fn patiently<T, E, F, Fut>(mut operation: F) -> Result<T>
 where
     E: Into<Error>,

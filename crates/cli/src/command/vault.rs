@@ -10,6 +10,8 @@ use super::exit::Misuse;
 
 /// Where it is in a state directory.
 const SECRETS: &str = "secrets.key";
+/// Where files that were kept lie, sealed.
+const KEPT: &str = "snapshots";
 
 /// This host's key of secrets. The first process on a database without secrets makes one; later ones must have
 /// it: a key that was made anew would open nothing. `None`: this host lacks it.
@@ -27,8 +29,9 @@ pub(crate) async fn vault(at: &At, ledger: &Ledger, dir: &Path) -> anyhow::Resul
         tracing::info!("this host lacks the secrets key: it sets no secrets and sends none");
         return Ok(None);
     }
-    // Pauses, snapshots and templates that this directory keeps open with no other key.
-    if ledger.snapshots().has_sealed().await? {
+    // Files that this directory keeps open with no other key. Another host of a fleet has its own files, and its own key.
+    let keeps = std::fs::read_dir(dir.join(KEPT)).is_ok_and(|mut files| files.next().is_some());
+    if keeps && ledger.snapshots().has_sealed().await? {
         return Err(Misuse(format!(
             "{} is missing, and files that were kept are sealed under it; restore it from a backup",
             path.display()

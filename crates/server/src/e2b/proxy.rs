@@ -76,7 +76,10 @@ pub(crate) async fn answer(
         }
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS && !wants_upgrade {
-        return shape::error(502, "the program on this port left HTTP, which nobody asked for");
+        return shape::error(
+            502,
+            "the program on this port switched protocols without a request for it",
+        );
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(ours) = ours
