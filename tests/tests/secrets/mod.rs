@@ -320,6 +320,13 @@ async fn ended_of(sql: &sqlx::PgPool, run: &str) -> ((), String, Value) {
     )
 }
 
+/// Writes a key as its owner keeps it: one that others can read is refused.
+fn private(key: &std::path::Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::write(key, text).unwrap();
+    fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_without_the_key_says_so_and_sends_nothing() {
     let forge = Forge::start();
@@ -331,7 +338,7 @@ async fn a_host_without_the_key_says_so_and_sends_nothing() {
     for now in [None, Some(other.as_str())] {
         match now {
             None => fs::remove_file(&key).unwrap(),
-            Some(text) => fs::write(&key, text).unwrap(),
+            Some(text) => private(&key, text),
         }
         let up = forge.up(&home);
         let refused = piped(&home, &["secret", "rotate", "forge"], NEXT);
