@@ -14,7 +14,8 @@ use crate::id::{Digest, GateKey, RunId, TenantId};
 pub struct LinkRequest {
     /// Who answers with it, for the record: `link:<name>` is the reply's identity.
     #[serde(rename = "for")]
-    #[schemars(regex(pattern = r"^[\p{L}\p{N}][\p{L}\p{N} ._@+-]{0,127}$"))]
+    /// 1 to 128 characters.
+    #[schemars(length(max = 128), regex(pattern = r"^[\p{L}\p{N}][\p{L}\p{N} ._@+-]*$"))]
     pub name: String,
     /// Seconds that it works: 10 to 86400, which is as long as any gate waits, and never beyond the gate's deadline.
     #[schemars(range(min = 10, max = 86_400))]

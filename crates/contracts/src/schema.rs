@@ -1,5 +1,6 @@
 //! Validation at the boundary, every violation listed, and the JSON Schemas that are published.
 
+mod pattern;
 mod steps;
 
 use jsonschema::error::ValidationErrorKind;
@@ -12,7 +13,9 @@ use crate::duration::{self, Duration};
 use crate::egress::{ENTRY_PATTERN, Entry};
 use crate::error::{ErrorCode, Refusal, Violation};
 
-pub use steps::{MAX_CHECK_STEPS, MAX_PATTERN_BYTES, MAX_SCHEMA_PARTS, charge};
+pub use pattern::MAX_PATTERN_BYTES;
+use pattern::Patterns;
+pub use steps::{MAX_CHECK_STEPS, MAX_SCHEMA_PARTS};
 
 /// Violations that are reported at once: enough to mend a form in one go, small enough to send.
 const MAX_VIOLATIONS: usize = 50;
@@ -24,14 +27,18 @@ pub fn schema_of<T: JsonSchema>() -> Value {
     generator.into_root_schema_for::<T>().to_value()
 }
 
-/// Memory of one compiled pattern, in bytes: a Unicode class that repeats a hundred times takes some MiB.
-const MAX_PATTERN_MEMORY: usize = 8 * 1024 * 1024;
+/// Steps of a check whose violations are all listed: the library makes every one of them before the first is taken. Beyond it the first
+/// alone is told.
+const MAX_LISTED_STEPS: u64 = 100_000;
+/// Bytes of one compiled pattern: its automaton both ways, and what the engine keeps beside it.
+const MAX_PATTERN_MEMORY: usize = 4 * pattern::MAX_AUTOMATON_BYTES;
 
 /// A compiled schema, which checks nothing whose steps are beyond [`MAX_CHECK_STEPS`].
 #[derive(Debug)]
 pub struct Validator {
     compiled: jsonschema::Validator,
     schema: Value,
+    patterns: Patterns,
 }
 
 impl Validator {
@@ -41,29 +48,42 @@ impl Validator {
     /// `recipe_invalid`: it is not a JSON Schema, or one that expands without bound, looks around in a pattern or refers elsewhere.
     pub fn compile(schema: &Value) -> Result<Self, Refusal> {
         let refused = |why: String| Refusal::new(ErrorCode::RecipeInvalid, why);
-        steps::bounds(schema).map_err(|why| refused(format!("the schema is refused: {why}")))?;
+        let bounded = steps::bounds(schema);
+        let patterns = bounded.map_err(|why| refused(format!("the schema is refused: {why}")))?;
         let compiled = jsonschema::draft202012::options()
             .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN_MEMORY))
             .offline()
             .build(schema)
             .map_err(|e| refused(format!("not a JSON Schema: {e}")))?;
-        Ok(Self { compiled, schema: schema.clone() })
+        Ok(Self { compiled, schema: schema.clone(), patterns })
     }
 
-    /// Every violation, up to a bound.
+    /// Every violation, up to a bound; of a check that is long the first alone.
     #[must_use]
     pub fn violations(&self, value: &Value) -> Vec<Violation> {
-        if charge(&self.schema, value).is_none() {
-            let message = format!(
-                "checking this takes more than {MAX_CHECK_STEPS} steps; send less, or bound it in the schema"
-            );
-            return vec![Violation { instance_path: String::new(), message }];
+        let violation = |e: &ValidationError<'_>| Violation {
+            instance_path: e.instance_path().to_string(),
+            message: words(e),
+        };
+        match steps::charge(&self.schema, &self.patterns, value) {
+            None => {
+                let message = format!(
+                    "checking this takes more than {MAX_CHECK_STEPS} steps; send less, or bound it in the schema"
+                );
+                vec![Violation { instance_path: String::new(), message }]
+            }
+            // Without a violation nothing is made of any.
+            Some(_) if self.compiled.is_valid(value) => Vec::new(),
+            Some(steps) if steps > MAX_LISTED_STEPS => {
+                self.compiled.validate(value).err().iter().map(violation).collect()
+            }
+            Some(_) => self
+                .compiled
+                .iter_errors(value)
+                .take(MAX_VIOLATIONS)
+                .map(|e| violation(&e))
+                .collect(),
         }
-        self.compiled
-            .iter_errors(value)
-            .take(MAX_VIOLATIONS)
-            .map(|e| Violation { instance_path: e.instance_path().to_string(), message: words(&e) })
-            .collect()
     }
 
     /// `Ok` where the value fits.
@@ -213,6 +233,16 @@ mod tests {
         assert!(parse_json(br#"[{"a":{"b":1,"b":1}}]"#).is_err());
         let all = br#"{"a":[1,-2,3.5,true,null,"x"],"b":{"c":{}}}"#;
         assert_eq!(parse_json(all).unwrap(), serde_json::from_slice::<Value>(all).unwrap());
+    }
+
+    #[test]
+    fn a3f3_violations_are_listed_within_a_budget_of_their_own() {
+        let schema = json!({"items": {"allOf": vec![json!({"type": "string"}); 8]}});
+        let validator = Validator::compile(&schema).unwrap();
+        assert_eq!(validator.violations(&json!([1, 2, 3])).len(), 24);
+        assert_eq!(validator.violations(&json!(vec![1; 100_000])).len(), 1);
+        assert!(validator.violations(&json!(vec!["x"; 100_000])).is_empty());
+        assert!(validator.violations(&json!(vec![1; 1_000_000]))[0].message.contains("steps"));
     }
 
     #[test]
