@@ -4,6 +4,8 @@
 //! component is any number of components, none included. Everything else stands for itself. A
 //! pattern is relative and has no `..`, `.` or empty component: it cannot name anything outside.
 
+use std::cell::Cell;
+
 /// Characters of one pattern.
 pub const MAX_PATTERN: usize = 1024;
 /// Components of one pattern; the matcher's work grows with it.
@@ -48,13 +50,20 @@ impl Glob {
     /// Whether a relative path matches as a whole.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
-        let names: Vec<Vec<char>> = path.split('/').map(|name| name.chars().collect()).collect();
-        matches_by(
+        self.matches_within(&names(path), &Cell::new(u64::MAX)).unwrap_or(false)
+    }
+
+    /// The same of a path's [`names`]. Each comparison takes one of `steps`; `None`: they are used up.
+    #[must_use]
+    pub fn matches_within(&self, names: &[Vec<char>], steps: &Cell<u64>) -> Option<bool> {
+        let is_match = matches_by(
             &self.parts,
-            &names,
+            names,
             |part| is_any_depth(part),
-            |part, name| matches_by(part, name, |c| *c == '*', |p, c| *p == '?' || p == c),
-        )
+            |part, name| is_name(part, name, steps),
+            steps,
+        );
+        (steps.get() > 0).then_some(is_match)
     }
 
     /// Whether something below this relative directory may match: a walk skips the others.
@@ -66,7 +75,7 @@ impl Glob {
                 return true;
             }
             let name: Vec<char> = name.chars().collect();
-            if !matches_by(part, &name, |c| *c == '*', |p, c| *p == '?' || p == c) {
+            if !is_name(part, &name, &Cell::new(u64::MAX)) {
                 return false;
             }
         }
@@ -74,21 +83,36 @@ impl Glob {
     }
 }
 
+/// The names of a relative path, as a [`Glob`] compares them.
+#[must_use]
+pub fn names(path: &str) -> Vec<Vec<char>> {
+    path.split('/').map(|name| name.chars().collect()).collect()
+}
+
+fn is_name(part: &[char], name: &[char], steps: &Cell<u64>) -> bool {
+    matches_by(part, name, |c| *c == '*', |p, c| *p == '?' || p == c, steps)
+}
+
 fn is_any_depth(part: &[char]) -> bool {
     part.len() == 2 && part.iter().all(|c| *c == '*')
 }
 
 /// Greedy matching with one point of return, which is enough where a wildcard is "any number":
-/// time is at most the product of the lengths, so no pattern of a task can stall the agent.
+/// time is at most the product of the lengths. Many patterns and many paths have a budget: without steps nothing matches.
 fn matches_by<P, T>(
     pattern: &[P],
     text: &[T],
     is_star: impl Fn(&P) -> bool,
     fits: impl Fn(&P, &T) -> bool,
+    steps: &Cell<u64>,
 ) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut back: Option<(usize, usize)> = None;
     while let Some(item) = text.get(t) {
+        steps.set(steps.get().saturating_sub(1));
+        if steps.get() == 0 {
+            return false;
+        }
         match pattern.get(p) {
             Some(part) if is_star(part) => {
                 back = Some((p + 1, t));
@@ -145,6 +169,13 @@ mod tests {
     fn a_hostile_pattern_ends_soon() {
         let glob = Glob::parse(&format!("{}b", "a*".repeat(400))).unwrap();
         assert!(!glob.matches(&"a".repeat(4096)));
+        let (path, steps) = (names(&"a".repeat(4096)), Cell::new(u64::MAX));
+        assert_eq!(glob.matches_within(&path, &steps), Some(false));
+        let taken = u64::MAX - steps.get();
+        assert!(taken > 100_000, "{taken}");
+        // A budget below that ends it there, and says so.
+        let steps = Cell::new(100_000);
+        assert_eq!((glob.matches_within(&path, &steps), steps.get()), (None, 0));
     }
 
     #[test]

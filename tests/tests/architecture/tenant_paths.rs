@@ -22,11 +22,6 @@ const JOINS: &[(&str, usize, &str)] = &[
         2,
         "an overlay that `doctor` made a moment before; no task was in it",
     ),
-    (
-        "crates/sandbox/src/images/layer.rs",
-        3,
-        "names that were listed there, each looked at without following it",
-    ),
     ("crates/sandbox/src/images/resolve.rs", 1, "the words of a message"),
     ("crates/sandbox/src/template/packages.rs", 1, "where a link leads is read, and not followed"),
     (

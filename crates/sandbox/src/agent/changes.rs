@@ -4,23 +4,29 @@
 //! Git's own directory is left out, and what the directory's `.gitignore` names is listed and not kept. Beyond the
 //! bounds of a collection what fits is kept and the rest is listed, so that one large directory loses no edit.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs;
+use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{MAX_COLLECT_BYTES, MAX_COLLECT_FILES};
-
 use cofferdam_guest::name;
 use cofferdam_guest::tree::NodeKind;
+use rustix::fs::FileType;
 
 use super::ignored::{Ignored, is_gits};
 use crate::agent::{Agent, AgentError, Collected};
+use crate::host::tenant_tree::{TenantDir, TenantTree, is_whiteout, kind_of, size_of};
 
 /// Directories below each other: the layer is memory, so this is only reached by who tries.
 const MAX_DEPTH: usize = 128;
+/// Entries of a layer that are looked at.
+const MAX_ENTRIES: u64 = 500_000;
+/// Comparisons of its paths with `.gitignore`, some seconds of a thread that may block; of a machine's, on one that may not.
+const MAX_STEPS: u64 = 2_000_000_000;
+const MAX_STEPS_INSIDE: u64 = 200_000_000;
 /// Directories of a machine that are asked for: the agent may have been taken over and know no end.
 const MAX_DIRS: usize = 10_000;
 /// Paths that are listed without their content; further ones are counted.
@@ -114,16 +120,17 @@ impl Changes {
         self.list(|changes| &mut changes.special, path);
     }
 
-    /// Whether git keeps it, so that it is an edit.
-    fn is_edit(&mut self, path: &str, is_dir: bool, ignored: &Ignored) -> bool {
+    /// Whether git keeps it, so that it is an edit. Without steps left for its rules that is not known: it is left out.
+    fn is_edit(&mut self, path: &str, is_dir: bool, ignored: &Ignored, steps: &Cell<u64>) -> bool {
         if is_gits(path) {
             return false;
         }
-        let is_ignored = ignored.has(path, is_dir);
-        if is_ignored {
-            self.list(|changes| &mut changes.ignored, path.to_owned());
+        match ignored.has(path, is_dir, steps) {
+            Some(false) => return true,
+            Some(true) => self.list(|changes| &mut changes.ignored, path.to_owned()),
+            None => self.list(|changes| &mut changes.left_out, path.to_owned()),
         }
-        !is_ignored
+        false
     }
 
     fn sorted(mut self) -> Self {
@@ -140,73 +147,92 @@ impl Changes {
     }
 }
 
-/// The changes that lie in an upper layer. Shallow directories come first: what does not fit lies deep.
+/// The changes that lie in an upper layer. Shallow directories come first: what does not fit lies deep. What runs there may
+/// change it meanwhile, so it is read through descriptors.
 pub(crate) fn below(upper: &Path, ignored: &Ignored) -> Result<Changes, ChangesError> {
     let unread = |path: &Path, source| ChangesError::Read { path: path.to_owned(), source };
-    let mut changes = Changes::default();
-    let mut room = MAX_COLLECT_BYTES;
-    let mut level = vec![upper.to_owned()];
+    let tree = TenantTree::open(upper).map_err(|source| unread(upper, source))?;
+    let mut look = LayerLook {
+        changes: Changes::default(),
+        ignored,
+        room: MAX_COLLECT_BYTES,
+        steps: Cell::new(MAX_STEPS),
+    };
+    let (mut level, mut left) = (vec![PathBuf::new()], MAX_ENTRIES);
     for _ in 0..MAX_DEPTH {
         let mut next = Vec::new();
-        for dir in level {
-            let listed = fs::read_dir(&dir).map_err(|source| unread(&dir, source))?;
-            let mut paths = listed
-                .map(|entry| entry.map(|entry| entry.path()))
-                .collect::<io::Result<Vec<_>>>()
-                .map_err(|source| unread(&dir, source))?;
-            paths.sort();
-            for path in paths {
-                let is_dir = one(upper, &path, &mut changes, &mut room, ignored)
-                    .map_err(|source| unread(&path, source))?;
-                if is_dir {
-                    next.push(path);
+        for path in level {
+            let dir = match tree.dir(&path) {
+                // Deeper than a path says.
+                Err(error) if error.kind() == io::ErrorKind::InvalidFilename => None,
+                found => Some(found.map_err(|source| unread(&path, source))?),
+            };
+            let names = dir.as_ref().map(|dir| dir.names(left)).transpose();
+            let names = names.map_err(|source| unread(&path, source))?.flatten();
+            let (Some(dir), Some(names)) = (dir, names) else {
+                look.changes.unlisted = look.changes.unlisted.saturating_add(1);
+                continue;
+            };
+            left = left.saturating_sub(u64::try_from(names.len()).unwrap_or(u64::MAX));
+            for name in names {
+                let inner = path.join(&name);
+                let found = look.one(&dir, &name, &inner);
+                if found.map_err(|source| unread(&inner, source))? {
+                    next.push(inner);
                 }
             }
         }
         if next.is_empty() {
-            return Ok(changes.sorted());
+            return Ok(look.changes.sorted());
         }
         level = next;
     }
-    changes.unlisted = changes.unlisted.saturating_add(1);
-    Ok(changes.sorted())
+    look.changes.unlisted = look.changes.unlisted.saturating_add(1);
+    Ok(look.changes.sorted())
 }
 
-/// One entry of an upper layer: whether it is a directory to look into.
-fn one(
-    root: &Path,
-    path: &Path,
-    changes: &mut Changes,
-    room: &mut u64,
-    ignored: &Ignored,
-) -> io::Result<bool> {
-    let found = fs::symlink_metadata(path)?;
-    let name = path.strip_prefix(root).unwrap_or(path);
-    let name = name::encode(name.as_os_str().as_bytes());
-    let kind = found.file_type();
-    if !changes.is_edit(&name, kind.is_dir(), ignored) {
-        return Ok(false);
-    }
-    if kind.is_dir() {
-        return Ok(true);
-    }
-    if kind.is_char_device() && found.rdev() == 0 {
-        // How an overlay says that something below is gone.
-        changes.remove(name);
-    } else if kind.is_file() {
-        if changes.fits(&name, found.len(), room) {
-            let bytes = read(path, found.len())?;
-            changes.write(name, bytes, found.mode());
+/// A look at a layer of this host.
+struct LayerLook<'a> {
+    changes: Changes,
+    ignored: &'a Ignored,
+    /// Bytes that may still be kept.
+    room: u64,
+    /// Comparisons with the rules that are left.
+    steps: Cell<u64>,
+}
+
+impl LayerLook<'_> {
+    /// One entry of an upper layer: whether it is a directory to look into.
+    fn one(&mut self, dir: &TenantDir, name: &OsStr, path: &Path) -> io::Result<bool> {
+        let found = dir.stat(name)?;
+        let path = name::encode(path.as_os_str().as_bytes());
+        let kind = kind_of(&found);
+        let is_dir = kind == FileType::Directory;
+        if !self.changes.is_edit(&path, is_dir, self.ignored, &self.steps) {
+            return Ok(false);
         }
-    } else {
-        if kind.is_symlink() && changes.links.len() < MAX_LISTED {
-            let target = fs::read_link(path)?;
-            let target = name::encode(target.as_os_str().as_bytes());
-            changes.links.insert(name.clone(), target);
+        if is_dir {
+            return Ok(true);
         }
-        changes.note(name);
+        let size = size_of(&found);
+        if is_whiteout(&found) {
+            self.changes.remove(path);
+        } else if kind == FileType::RegularFile {
+            if self.changes.fits(&path, size, &mut self.room) {
+                let mut bytes = Vec::new();
+                // At most as many as it had when it was looked at.
+                dir.file(name, &found)?.take(size).read_to_end(&mut bytes)?;
+                self.changes.write(path, bytes, found.st_mode);
+            }
+        } else {
+            if kind == FileType::Symlink && self.changes.links.len() < MAX_LISTED {
+                let target = name::encode(dir.link(name)?.as_os_str().as_bytes());
+                self.changes.links.insert(path.clone(), target);
+            }
+            self.changes.note(path);
+        }
+        Ok(false)
     }
-    Ok(false)
 }
 
 /// The same of a machine, where the layer is shown at a path, by its agent; the bounds hold whatever
@@ -219,7 +245,7 @@ pub(crate) async fn inside(
 ) -> Result<Changes, ChangesError> {
     let most = u64::try_from(MAX_LISTED).unwrap_or(u64::MAX);
     let mut changes = Changes::default();
-    let (mut room, mut dirs) = (MAX_COLLECT_BYTES, 0);
+    let (mut room, mut dirs, mut steps) = (MAX_COLLECT_BYTES, 0, MAX_STEPS_INSIDE);
     let mut open = std::collections::VecDeque::from([(String::new(), 0)]);
     while let Some((dir, depth)) = open.pop_front() {
         dirs += 1;
@@ -235,7 +261,10 @@ pub(crate) async fn inside(
                 true => format!("{}{}", name::encode(dir_of(path).as_bytes()), entry.name),
                 false => name::encode(path.as_bytes()),
             };
-            if !changes.is_edit(&path, entry.kind == NodeKind::Dir, ignored) {
+            let (is_dir, left) = (entry.kind == NodeKind::Dir, Cell::new(steps));
+            let is_edit = changes.is_edit(&path, is_dir, ignored, &left);
+            steps = left.get();
+            if !is_edit {
                 continue;
             }
             match entry.kind {
@@ -265,19 +294,12 @@ fn dir_of(path: &str) -> &str {
     path.rfind('/').and_then(|end| path.get(..=end)).unwrap_or_default()
 }
 
-/// The file's bytes, at most as many as it had when it was looked at.
-fn read(path: &Path, size: u64) -> io::Result<Vec<u8>> {
-    let flags = nix::fcntl::OFlag::O_NOFOLLOW.bits();
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let mut bytes = Vec::new();
-    file.take(size).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
 
     #[test]
     fn changes_are_files_by_their_paths_and_links_are_only_named() {
@@ -297,6 +319,32 @@ mod tests {
         assert_eq!(changes.special, ["link"]);
         assert_eq!(changes.links["link"], "/etc/passwd");
         assert!(changes.removed.is_empty());
+    }
+
+    #[test]
+    fn a3f2_a_layer_that_changes_while_it_is_read_shows_nothing_of_the_host() {
+        let outer = tempfile::tempdir().unwrap();
+        let (upper, host) = (outer.path().join("upper"), outer.path().join("host"));
+        fs::create_dir_all(upper.join("a")).unwrap();
+        fs::create_dir(&host).unwrap();
+        fs::write(host.join("file"), "of the host").unwrap();
+        fs::write(upper.join("a/file"), "of the tenant").unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    fs::rename(upper.join("a"), outer.path().join("was")).unwrap();
+                    std::os::unix::fs::symlink(&host, upper.join("a")).unwrap();
+                    fs::remove_file(upper.join("a")).unwrap();
+                    fs::rename(outer.path().join("was"), upper.join("a")).unwrap();
+                }
+            });
+            let looks = (0..3_000).filter_map(|_| below(&upper, &Ignored::default()).ok());
+            let shown = looks.flat_map(|changes| changes.written);
+            let shown = shown.map(|file| file.bytes).collect::<std::collections::BTreeSet<_>>();
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(shown, [b"of the tenant".to_vec()].into());
+        });
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! slash before its end, else of a name at any depth; `/` at its end: directories alone; `!` takes back. The last
 //! line that matches decides.
 
-use cofferdam_guest::glob::Glob;
+use std::cell::Cell;
+
+use cofferdam_guest::glob::{Glob, names};
 
 /// Bytes of a file of rules that are read.
 pub(crate) const MAX_BYTES: u64 = 64 * 1024;
@@ -29,10 +31,16 @@ impl Ignored {
         Self(text.lines().filter_map(rule).take(MAX_RULES).collect())
     }
 
-    /// Whether a relative path is ignored, all above it being not.
-    pub(crate) fn has(&self, path: &str, is_dir: bool) -> bool {
-        let of_it = |rule: &&GitRule| (is_dir || !rule.directories) && rule.glob.matches(path);
-        self.0.iter().rev().find(of_it).is_some_and(|rule| !rule.takes_back)
+    /// Whether a relative path is ignored, all above it being not. Rules and paths are a tenant's, so their product has a budget:
+    /// `None`, its steps are used up.
+    pub(crate) fn has(&self, path: &str, is_dir: bool, steps: &Cell<u64>) -> Option<bool> {
+        let names = names(path);
+        for rule in self.0.iter().rev().filter(|rule| is_dir || !rule.directories) {
+            if rule.glob.matches_within(&names, steps)? {
+                return Some(!rule.takes_back);
+            }
+        }
+        Some(false)
     }
 }
 
@@ -81,8 +89,17 @@ mod tests {
             ("docs/x.tmp", false, true),
             ("src/main.rs", false, false),
         ] {
-            assert_eq!(rules.has(path, is_dir), ignored, "{path}");
+            assert_eq!(rules.has(path, is_dir, &Cell::new(1_000)), Some(ignored), "{path}");
         }
         assert!(is_gits("a/.git") && is_gits(".git") && !is_gits(".gitignore"));
+    }
+
+    #[test]
+    fn a3f3_rules_and_paths_have_a_budget_of_steps() {
+        let rules = Ignored::parse(&format!("{}b\n", "a*".repeat(100)).repeat(MAX_RULES + 5));
+        let (path, steps) = ("a".repeat(255), Cell::new(1_000_000));
+        let looked = (0..).take_while(|_| rules.has(&path, false, &steps).is_some()).count();
+        assert!(looked < 100, "{looked}");
+        assert_eq!(steps.get(), 0);
     }
 }

@@ -3,6 +3,7 @@
 //! Git's own directory is left out, and what a `.gitignore` names: the one that was there first, so that an agent hides
 //! no change by writing another.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use cofferdam_contracts::tree_change::{Node, Tree};
@@ -18,6 +19,10 @@ const MAX_ENTRIES: usize = 20_000;
 const MAX_BYTES: u64 = 64 << 20;
 /// Directories below each other.
 const MAX_DEPTH: usize = 128;
+/// Comparisons of its names with its `.gitignore`: less than a second, however both are made.
+const MAX_STEPS: u64 = 200_000_000;
+/// Entries that are looked at before others of this thread have their turn.
+const TURN: usize = 64;
 /// Of a refusal: nothing is there; a file stands where a directory would lead on.
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
@@ -32,7 +37,7 @@ pub enum SnapshotError {
     Agent(#[from] AgentError),
     /// More than is compared.
     #[error(
-        "the project has more than {MAX_ENTRIES} entries or {MAX_BYTES} bytes beside what `.gitignore` names, or lies deeper than {MAX_DEPTH} directories"
+        "the project has more than {MAX_ENTRIES} entries or {MAX_BYTES} bytes beside what `.gitignore` names, lies deeper than {MAX_DEPTH} directories, or has a `.gitignore` that takes too long to compare with its names"
     )]
     TooLarge,
 }
@@ -40,6 +45,15 @@ pub enum SnapshotError {
 /// The rules of a project's `.gitignore`, as they were.
 #[derive(Debug, Clone)]
 pub struct IgnoreRules(Ignored);
+
+impl IgnoreRules {
+    fn ignore(&self, path: &str, is_dir: bool, steps: &mut u64) -> Result<bool, SnapshotError> {
+        let left = Cell::new(*steps);
+        let is_ignored = self.0.has(&name::encode(path.as_bytes()), is_dir, &left);
+        *steps = left.get();
+        is_ignored.ok_or(SnapshotError::TooLarge)
+    }
+}
 
 impl Agent {
     /// The rules of the `.gitignore` at a directory's top; none where there is none.
@@ -56,19 +70,24 @@ impl Agent {
     pub async fn snapshot(&self, root: &str, rules: &IgnoreRules) -> Result<Tree, SnapshotError> {
         let mut tree = Tree::new();
         let mut room = MAX_BYTES;
+        let mut steps = MAX_STEPS;
         let mut open = VecDeque::from([(String::new(), 0_usize)]);
         while let Some((dir, depth)) = open.pop_front() {
             if depth > MAX_DEPTH {
                 return Err(SnapshotError::TooLarge);
             }
             let most = u64::try_from(MAX_ENTRIES).unwrap_or(u64::MAX);
-            for entry in self.list(format!("{root}/{dir}").trim_end_matches('/'), most).await? {
+            let listed = self.list(format!("{root}/{dir}").trim_end_matches('/'), most).await?;
+            for (at, entry) in listed.into_iter().enumerate() {
+                if at % TURN == TURN - 1 {
+                    tokio::task::yield_now().await;
+                }
                 let path = match dir.is_empty() {
                     true => entry.name.clone(),
                     false => format!("{dir}/{}", entry.name),
                 };
                 let is_dir = entry.kind == NodeKind::Dir;
-                if is_gits(&path) || rules.0.has(&name::encode(path.as_bytes()), is_dir) {
+                if is_gits(&path) || rules.ignore(&path, is_dir, &mut steps)? {
                     continue;
                 }
                 if tree.len() >= MAX_ENTRIES {

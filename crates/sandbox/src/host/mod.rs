@@ -4,7 +4,7 @@
 //! |---|---|
 //! | processes | `process`, `starter`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
-//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt` |
+//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
 //! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
 //! | places of a sandbox and of the state | `traces`, `live`, `base`, `guest` |
 //! | programs, work, errors | `runtime`, `task`, `error` |
@@ -40,6 +40,7 @@ pub(crate) mod sockets;
 pub(crate) mod starter;
 pub(crate) mod task;
 pub(crate) mod tenant_root;
+pub(crate) mod tenant_tree;
 pub(crate) mod traces;
 pub(crate) mod unread;
 pub(crate) mod upper;

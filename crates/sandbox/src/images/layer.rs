@@ -1,25 +1,26 @@
 //! What a sandbox wrote, as a layer: the tar of an overlay's upper directory.
 //!
-//! The tree is what a task left behind, read by root: no link is followed, files are opened without
-//! following the last name, and nobody else writes there (a step's processes are gone). The order is
-//! that of the paths, so that the same tree gives the same layer.
+//! The tree is what a task left behind, read by root through descriptors (`TenantTree`): no link is followed, whatever still
+//! runs there. The order is that of the paths, so that the same tree gives the same layer.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Metadata, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::id::Digest;
-use rustix::fs::{OFlags, lgetxattr};
+use rustix::fs::{FileType, Stat};
 use tar::{Builder, EntryType, Header};
 
 use super::blob::Incoming;
 use super::error::{ImageError, at};
 use super::store::Images;
+use crate::host::tenant_tree::{TenantDir, TenantTree, is_whiteout, kind_of, size_of};
 
 /// Ours, in every root: no part of an image.
 const AGENT_DIR: &str = ".cofferdam";
+/// Of whole paths that are held while a layer is written.
+const MAX_HELD_BYTES: usize = 64 << 20;
 
 impl Write for Incoming {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -40,35 +41,24 @@ impl Images {
         marker: &str,
         first: u32,
     ) -> Result<(Digest, u64), ImageError> {
+        let tree = TenantTree::open(upper).map_err(at(upper))?;
         let mut tar = Builder::new(self.blob_begin(self.bounds.layer_bytes)?);
-        let mut linked = BTreeMap::new();
-        let mut entries = 0;
-        let mut open = vec![PathBuf::new()];
-        while let Some(dir) = open.pop() {
-            let mut names = Vec::new();
-            let full = upper.join(&dir);
-            for entry in fs::read_dir(&full).map_err(at(&full))? {
-                names.push(entry.map_err(at(&full))?.file_name());
-            }
-            names.sort_unstable();
+        let (mut left, mut held) = (self.bounds.layer_entries, HeldPaths::default());
+        while let Some(path) = held.open.pop() {
+            let dir = tree.dir(&path).map_err(at(&path))?;
+            let names = dir.names(left).map_err(at(&path))?;
+            let names = names.ok_or(ImageError::TooLarge {
+                what: "the number of a layer's entries",
+                limit: self.bounds.layer_entries,
+            })?;
+            left = left.saturating_sub(u64::try_from(names.len()).unwrap_or(u64::MAX));
             for name in names {
-                let path = dir.join(&name);
+                let path = path.join(&name);
                 if path == Path::new(AGENT_DIR) || name == marker {
                     continue;
                 }
-                entries += 1;
-                if entries > self.bounds.layer_entries {
-                    let limit = self.bounds.layer_entries;
-                    return Err(ImageError::TooLarge {
-                        what: "the number of a layer's entries",
-                        limit,
-                    });
-                }
-                let found = fs::symlink_metadata(upper.join(&path)).map_err(at(&path))?;
-                append(&mut tar, upper, &path, &found, first, &mut linked)?;
-                if found.is_dir() {
-                    open.push(path);
-                }
+                let entry = LayerItem { dir: &dir, name: &name, path, first };
+                entry.append(&mut tar, &mut held)?;
             }
         }
         let incoming = tar.into_inner().map_err(at(upper))?;
@@ -76,64 +66,105 @@ impl Images {
     }
 }
 
-fn append(
-    tar: &mut Builder<Incoming>,
-    upper: &Path,
-    path: &Path,
-    found: &Metadata,
+/// Whole paths that a walk holds: of a tenant's making, so they have a bound.
+struct HeldPaths {
+    /// Directories that are still to be looked into.
+    open: Vec<PathBuf>,
+    /// Files with more than one name, by inode: the first name.
+    linked: BTreeMap<u64, PathBuf>,
+    /// Bytes that may still be held.
+    room: usize,
+}
+
+impl Default for HeldPaths {
+    fn default() -> Self {
+        Self { open: vec![PathBuf::new()], linked: BTreeMap::new(), room: MAX_HELD_BYTES }
+    }
+}
+
+impl HeldPaths {
+    fn charge(&mut self, path: &Path) -> Result<(), ImageError> {
+        let left = self.room.checked_sub(path.as_os_str().len().saturating_add(64));
+        self.room = left.ok_or(ImageError::TooLarge {
+            what: "the bytes of the paths of a layer's directories and hard links",
+            limit: u64::try_from(MAX_HELD_BYTES).unwrap_or(u64::MAX),
+        })?;
+        Ok(())
+    }
+}
+
+/// One entry of an upper directory.
+struct LayerItem<'a> {
+    dir: &'a TenantDir,
+    name: &'a OsStr,
+    path: PathBuf,
     first: u32,
-    linked: &mut BTreeMap<u64, PathBuf>,
-) -> Result<(), ImageError> {
-    let full = upper.join(path);
-    let fault = |error| at(&full)(error);
-    let kind = found.file_type();
-    let mut header = Header::new_gnu();
-    header.set_mode(found.mode() & 0o7777);
-    header.set_uid(found.uid().saturating_sub(first).into());
-    header.set_gid(found.gid().saturating_sub(first).into());
-    header.set_mtime(u64::try_from(found.mtime()).unwrap_or(0));
-    header.set_size(0);
-    if kind.is_dir() {
-        if has(&full, "trusted.overlay.redirect") {
-            return Err(ImageError::hostile(
-                path,
-                "was renamed with the overlay's redirect_dir, which a layer cannot say",
-            ));
-        }
-        header.set_entry_type(EntryType::Directory);
-        tar.append_data(&mut header, path, io::empty()).map_err(fault)?;
-        if has(&full, "trusted.overlay.opaque") {
-            whiteout(tar, &path.join(".wh..wh..opq")).map_err(fault)?;
-        }
-        Ok(())
-    } else if kind.is_file() {
-        if found.nlink() > 1 {
-            if let Some(first) = linked.get(&found.ino()) {
-                header.set_entry_type(EntryType::Link);
-                return tar.append_link(&mut header, path, first).map_err(fault);
+}
+
+impl LayerItem<'_> {
+    fn append(&self, tar: &mut Builder<Incoming>, held: &mut HeldPaths) -> Result<(), ImageError> {
+        let (dir, name, path) = (self.dir, self.name, self.path.as_path());
+        let fault = |error| at(path)(error);
+        let found = dir.stat(name).map_err(fault)?;
+        let mut header = self.header(&found);
+        match kind_of(&found) {
+            FileType::Directory => {
+                if dir.has_attribute(name, "trusted.overlay.redirect") {
+                    return Err(ImageError::hostile(
+                        path,
+                        "was renamed with the overlay's redirect_dir, which a layer cannot say",
+                    ));
+                }
+                held.charge(path)?;
+                held.open.push(path.to_owned());
+                header.set_entry_type(EntryType::Directory);
+                tar.append_data(&mut header, path, io::empty()).map_err(fault)?;
+                if dir.has_attribute(name, "trusted.overlay.opaque") {
+                    whiteout(tar, &path.join(".wh..wh..opq")).map_err(fault)?;
+                }
+                Ok(())
             }
-            linked.insert(found.ino(), path.to_owned());
+            FileType::RegularFile => {
+                if found.st_nlink > 1 {
+                    if let Some(first) = held.linked.get(&found.st_ino) {
+                        header.set_entry_type(EntryType::Link);
+                        return tar.append_link(&mut header, path, first).map_err(fault);
+                    }
+                    held.charge(path)?;
+                    held.linked.insert(found.st_ino, path.to_owned());
+                }
+                let (file, size) = (dir.file(name, &found).map_err(fault)?, size_of(&found));
+                header.set_size(size);
+                tar.append_data(&mut header, path, file.take(size)).map_err(fault)
+            }
+            FileType::Symlink => {
+                let to = dir.link(name).map_err(fault)?;
+                header.set_entry_type(EntryType::Symlink);
+                tar.append_link(&mut header, path, to).map_err(fault)
+            }
+            FileType::Fifo => {
+                header.set_entry_type(EntryType::Fifo);
+                tar.append_data(&mut header, path, io::empty()).map_err(fault)
+            }
+            // Its listener is gone; builders leave it out too.
+            FileType::Socket => Ok(()),
+            _ if is_whiteout(&found) => {
+                let mut gone = OsString::from(".wh.");
+                gone.push(name);
+                whiteout(tar, &path.with_file_name(gone)).map_err(fault)
+            }
+            _ => Err(ImageError::hostile(path, "is a device")),
         }
-        let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or(0);
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(&full).map_err(fault)?;
-        header.set_size(found.len());
-        tar.append_data(&mut header, path, io::Read::take(file, found.len())).map_err(fault)
-    } else if kind.is_symlink() {
-        let to = fs::read_link(&full).map_err(fault)?;
-        header.set_entry_type(EntryType::Symlink);
-        tar.append_link(&mut header, path, to).map_err(fault)
-    } else if kind.is_fifo() {
-        header.set_entry_type(EntryType::Fifo);
-        tar.append_data(&mut header, path, io::empty()).map_err(fault)
-    } else if kind.is_char_device() && found.rdev() == 0 {
-        // The overlay's own word for "removed".
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        whiteout(tar, &path.with_file_name(format!(".wh.{name}"))).map_err(fault)
-    } else if kind.is_socket() {
-        // Its listener is gone; builders leave it out too.
-        Ok(())
-    } else {
-        Err(ImageError::hostile(path, "is a device"))
+    }
+
+    fn header(&self, found: &Stat) -> Header {
+        let mut header = Header::new_gnu();
+        header.set_mode(found.st_mode & 0o7777);
+        header.set_uid(found.st_uid.saturating_sub(self.first).into());
+        header.set_gid(found.st_gid.saturating_sub(self.first).into());
+        header.set_mtime(u64::try_from(found.st_mtime).unwrap_or(0));
+        header.set_size(0);
+        header
     }
 }
 
@@ -142,13 +173,4 @@ fn whiteout(tar: &mut Builder<Incoming>, path: &Path) -> io::Result<()> {
     header.set_mode(0);
     header.set_size(0);
     tar.append_data(&mut header, path, io::empty())
-}
-
-fn has(path: &Path, attribute: &str) -> bool {
-    let mut value = [0_u8; 1];
-    // Too long for our byte is there too.
-    !matches!(
-        lgetxattr(path, attribute, &mut value),
-        Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP)
-    )
 }
