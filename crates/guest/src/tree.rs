@@ -27,8 +27,19 @@ pub enum NodeKind {
 pub struct Path {
     /// Absolute path inside the sandbox.
     pub path: String,
-    /// Of a file: bytes that may come; of a directory: entries.
+    /// Of a file: bytes that it may have; of a directory: entries.
     pub most: u64,
+    /// Of a file: from which byte on, and to which, so much of it is read at all. Level 11.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<(u64, u64)>,
+}
+
+impl Path {
+    /// All that is there.
+    #[must_use]
+    pub fn whole(path: String, most: u64) -> Self {
+        Self { path, most, part: None }
+    }
 }
 
 /// One node.

@@ -49,6 +49,7 @@
 //! processes behind ([`crate::process::RunRequest::leaves`]).
 //!
 //! And with level 9; see [`crate::sleep`]. And with level 10; see [`crate::keep`].
+//! Level 11 reads a part of a file: see [`crate::tree::Path`].
 //!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
@@ -107,7 +108,7 @@ pub const WATCH: &str = "/v1/watch";
 pub const JOB: &str = "/v1/job";
 
 /// What an agent can do: see the tables of this page.
-pub const LEVEL: u32 = 10;
+pub const LEVEL: u32 = 11;
 
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
 /// default stack, and JSON escapes may double it.

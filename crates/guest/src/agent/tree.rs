@@ -2,13 +2,14 @@
 //! component with descriptors, so that a task cannot exchange one in the middle.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _, SeekFrom};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::name;
+use cofferdam_guest::removal::remove_tree;
 use cofferdam_guest::tree::{Entry, NewDir, NodeKind, Path, Remove, Rename};
 use cofferdam_guest::wire::CollectEnd;
 use hyper::{Response, StatusCode};
@@ -184,6 +185,15 @@ pub fn read(request: Path) -> Response<Answer> {
 }
 
 fn open(request: &Path) -> Result<(File, u64)> {
+    let (mut file, size) = whole(request)?;
+    let Some((from, to)) = request.part else { return Ok((file, size)) };
+    let from = from.min(size);
+    let fault = |source| TreeError::Io { path: request.path.clone(), source };
+    file.seek(SeekFrom::Start(from)).map_err(fault)?;
+    Ok((file, to.min(size).saturating_sub(from)))
+}
+
+fn whole(request: &Path) -> Result<(File, u64)> {
     let path = &request.path;
     let (at, name) = holder(path)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -298,7 +308,7 @@ pub fn remove(request: &Remove) -> Response<Answer> {
         if !request.recursive {
             return unlinkat(&at, name, AtFlags::REMOVEDIR).map_err(fault);
         }
-        std::fs::remove_dir_all(through(&at).join(name))
+        remove_tree(&through(&at).join(name))
             .map_err(|source| TreeError::Io { path: path.clone(), source })
     }))
 }
@@ -332,12 +342,46 @@ mod tests {
         std::fs::write(dir.join("real/file"), "x").unwrap();
         std::os::unix::fs::symlink("real", dir.join("link")).unwrap();
         std::os::unix::fs::symlink("real/file", dir.join("leaf")).unwrap();
-        let at = |name: &str| Path { path: dir.join(name).to_str().unwrap().into(), most: 9 };
+        let at = |name: &str| Path::whole(dir.join(name).to_str().unwrap().into(), 9);
         assert_eq!(open(&at("real/file")).unwrap().1, 1);
         assert!(matches!(open(&at("link/file")), Err(TreeError::Link(_))));
         assert!(matches!(open(&at("leaf")), Err(TreeError::Link(_))));
         assert!(matches!(open(&at("real")), Err(TreeError::File(_))));
         assert!(matches!(open(&at("none")), Err(TreeError::Absent(_))));
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a3f3_a_part_of_a_file_is_found_without_reading_what_lies_before_it() {
+        let at = std::env::temp_dir().join(format!("cofferdam-part-{}", std::process::id()));
+        // Sparse: whoever read up to its end would read for minutes.
+        let size = 1_u64 << 42;
+        std::fs::File::create(&at).unwrap().set_len(size).unwrap();
+        let part = |from, to| {
+            let part = Some((from, to));
+            let path = at.to_str().unwrap().to_owned();
+            let (mut file, left) = open(&Path { path, most: size, part }).unwrap();
+            (file.stream_position().unwrap(), left)
+        };
+        assert_eq!(part(size - 1, size), (size - 1, 1));
+        assert_eq!(part(10, 30), (10, 20));
+        assert_eq!((part(5, 4), part(size, u64::MAX)), ((5, 0), (size, 0)));
+        std::fs::remove_file(at).unwrap();
+    }
+
+    #[test]
+    fn a3f4_a_deep_tree_is_removed_without_recursion() {
+        let top = std::env::temp_dir().join(format!("cofferdam-deep-{}", std::process::id()));
+        std::fs::create_dir(&top).unwrap();
+        let mut at = step(&root().unwrap(), &*top, "").unwrap();
+        for _ in 0..5_000 {
+            mkdirat(&at, "d", Mode::RWXU).unwrap();
+            at = step(&at, "d", "").unwrap();
+        }
+        drop(at);
+        let request = Remove { path: top.to_str().unwrap().to_owned(), recursive: true };
+        let small = std::thread::Builder::new().stack_size(128 * 1024);
+        let removed = small.spawn(move || remove(&request).status());
+        assert!(removed.unwrap().join().unwrap().is_success() && !top.exists());
     }
 }

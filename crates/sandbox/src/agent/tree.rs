@@ -22,6 +22,9 @@ const MAX_CHANGE_BYTES: u32 = 16 * 1024;
 /// Bytes of one list, names and targets of links together: ten thousand entries with usual ones have one.
 const MAX_LIST_BYTES: usize = 16 * 1024 * 1024;
 
+/// Level of the agents that read a part of a file.
+const PARTS: u32 = 11;
+
 /// Changes as they come. Dropping it ends the watch.
 ///
 /// They are always taken off the connection, because HTTP/2 ends one on which too many small pieces
@@ -123,7 +126,7 @@ impl Agent {
     /// The bytes of one regular file, at most `most`.
     pub async fn read(&self, path: &str, most: u64) -> Result<Vec<u8>> {
         self.needs(2)?;
-        let request = Path { path: path.to_owned(), most };
+        let request = Path::whole(path.to_owned(), most);
         let response = self.send(Method::POST, wire::READ, encode(&request)?).await?;
         let mut frames = Frames::of(response);
         let mut bytes = Vec::new();
@@ -154,9 +157,24 @@ impl Agent {
 
     /// The bytes of one regular file as they come, and how many there are: at most `most`.
     pub async fn open(&self, path: &str, most: u64) -> Result<(u64, Reading)> {
+        self.reading(&Path::whole(path.to_owned(), most)).await
+    }
+
+    /// The same from one byte to before another, as far as the file goes; all of it from an agent that is older than this:
+    /// the number of bytes that come says which.
+    pub async fn open_part(
+        &self,
+        path: &str,
+        most: u64,
+        (from, to): (u64, u64),
+    ) -> Result<(u64, Reading)> {
+        let part = Some((from, to)).filter(|_| self.needs(PARTS).is_ok());
+        self.reading(&Path { path: path.to_owned(), most, part }).await
+    }
+
+    async fn reading(&self, request: &Path) -> Result<(u64, Reading)> {
         self.needs(2)?;
-        let request = Path { path: path.to_owned(), most };
-        let response = self.send(Method::POST, wire::READ, encode(&request)?).await?;
+        let response = self.send(Method::POST, wire::READ, encode(request)?).await?;
         let mut frames = Frames::of(response);
         let size = match frames.next().await? {
             (Kind::File, payload) => parse::<wire::FileHead>(&payload)?.size,
@@ -166,7 +184,7 @@ impl Agent {
             }
             _ => return Err(AgentError::Forged("something else in a file")),
         };
-        if size > most {
+        if size > request.most {
             return Err(TOO_MUCH);
         }
         Ok((size, Reading { frames, owed: size }))
@@ -190,7 +208,7 @@ impl Agent {
     /// What is at a path; a symbolic link at its end is described, not followed.
     pub async fn stat(&self, path: &str) -> Result<Entry> {
         self.needs(2)?;
-        let request = Path { path: path.to_owned(), most: 0 };
+        let request = Path::whole(path.to_owned(), 0);
         let response = self.send(Method::POST, wire::STAT, encode(&request)?).await?;
         parse(&short(response).await?)
     }
@@ -198,7 +216,7 @@ impl Agent {
     /// A directory's entries, sorted by name; more than `most` are an error.
     pub async fn list(&self, path: &str, most: u64) -> Result<Vec<Entry>> {
         self.needs(2)?;
-        let request = Path { path: path.to_owned(), most };
+        let request = Path::whole(path.to_owned(), most);
         let response = self.send(Method::POST, wire::LIST, encode(&request)?).await?;
         let mut frames = Frames::of(response);
         let mut entries: Vec<Entry> = Vec::new();

@@ -162,11 +162,7 @@ async fn read(
     if entry.kind != NodeKind::File {
         return Err(Fault::argument(format!("path '{plain}' is not a file")));
     }
-    let (size, reading) = agent.open(&real, MAX_FILE).await.map_err(|error| match error {
-        AgentError::Refused { status: 413, error } => Fault::new("out_of_range", error),
-        error if is_absent(&error) => Fault::missing(format!("path '{plain}' does not exist")),
-        error => super::paths::unavailable(&error),
-    })?;
+    let size = entry.size;
     let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
     let (from, to) = match range.map(|text| span(text, size)) {
         None | Some(Span::Whole) => (0, size),
@@ -177,9 +173,21 @@ async fn read(
             return Ok(response);
         }
     };
+    let opened = agent.open_part(&real, MAX_FILE, (from, to)).await;
+    let (coming, reading) = opened.map_err(|error| match error {
+        AgentError::Refused { status: 413, error } => Fault::new("out_of_range", error),
+        error if is_absent(&error) => Fault::missing(format!("path '{plain}' does not exist")),
+        error => super::paths::unavailable(&error),
+    })?;
+    // An agent from before parts were known sends the file from its beginning.
+    let first = match coming {
+        coming if coming == to - from => 0,
+        coming if coming == size => from,
+        _ => return Err(Fault::new("unavailable", format!("path '{plain}' changes right now"))),
+    };
     let (sender, receiver) = mpsc::channel(QUEUED);
     tokio::spawn(async move {
-        pour(reading, (from, to), sender).await;
+        pour(reading, (first, first + (to - from)), sender).await;
         drop(share);
     });
     let mut response =
