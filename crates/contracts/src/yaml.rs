@@ -38,3 +38,30 @@ fn located(field: &str, error: &serde_saphyr::Error) -> YamlError {
     let named = if field.is_empty() || field == "." { String::new() } else { format!("{field}: ") };
     YamlError { at: Some((at.line(), at.column())), what: format!("{named}{text}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a3f3_aliases_depth_and_nodes_of_a_text_have_a_budget() {
+        let aliases = (1..30).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
+            let below = n - 1;
+            format!("{text}a{n}: &a{n} [*a{below}, *a{below}, *a{below}, *a{below}]\n")
+        });
+        let many = "- &a {x: 1}\n".to_owned() + &"- *a\n".repeat(200_000);
+        for (kind, text) in [
+            ("aliases of aliases", aliases),
+            ("many aliases", many),
+            ("depth", "[".repeat(100_000)),
+            ("depth of a mapping", (0..5_000).map(|n| format!("{}a:\n", " ".repeat(n))).collect()),
+        ] {
+            let parsed = parse::<Value>(&text);
+            assert!(parsed.is_err(), "{kind}");
+        }
+        let usual = "a: &a {x: 1}\nb: [*a, *a]\n";
+        assert_eq!(parse::<Value>(usual).unwrap()["b"][1]["x"], 1);
+    }
+}

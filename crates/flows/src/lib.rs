@@ -16,6 +16,7 @@ mod attempt;
 mod board;
 mod built_in;
 mod cache;
+pub mod checks;
 mod claims;
 mod compile;
 pub mod config;

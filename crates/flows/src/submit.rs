@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::recipes::builtin;
-use crate::{Flows, config, decide, egress, secrets};
+use crate::{Flows, checks, config, decide, egress, secrets};
 
 /// A started or found run.
 #[derive(Debug, Clone)]
@@ -133,8 +133,13 @@ impl Flows {
     async fn start(&self, start: Start<'_>) -> Result<Submitted> {
         let Start { who, intent, recipe, admission, form, terms, dedup } = start;
         decide::own_caches(&recipe, &who.tenant)?;
-        let form = form_of(&recipe, form)?;
-        preview(&recipe, &form, &config::table(&admission.config)?)?;
+        let settings = config::table(&admission.config)?;
+        let checked = checks::check(&who.tenant, || {
+            let form = form_of(&recipe, form)?;
+            preview(&recipe, &form, &settings)?;
+            Ok::<_, Refusal>(form)
+        });
+        let form = checked.await??;
         egress::admit(&self.ledger, who, intent.stored(), &recipe).await?;
         let attended = who.is_host_admin() || egress::asks_a_person(recipe.plan.gate.as_ref());
         secrets::admit(&self.ledger, &who.tenant, &secrets::recipe_uses(&recipe), attended).await?;

@@ -10,12 +10,13 @@ use cofferdam_contracts::gate_spec::escape;
 use cofferdam_contracts::id::{Digest, GateKey};
 use cofferdam_contracts::plan::{Plan, Work};
 use cofferdam_contracts::run::Budget;
-use cofferdam_contracts::schema::with_defaults;
+use cofferdam_contracts::schema::{Validator, with_defaults};
 use cofferdam_ledger::gates::Standing;
 use cofferdam_ledger::runs::RunContext;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::checks;
 use crate::compile;
 use crate::config;
 use crate::error::{Error, Result};
@@ -178,8 +179,8 @@ pub(crate) async fn edit(this: &This<'_>, key: &GateKey, round: u32) -> Result<E
     };
     let form = recipe.form_schema();
     let inputs = inputs_now(this, &run, &form, key).await?;
-    let validator = cofferdam_contracts::schema::Validator::compile(&form)?;
-    if let Err(refusal) = validator.check(&inputs) {
+    let checked = checks::check(&run.tenant, || Validator::compile(&form)?.check(&inputs)).await?;
+    if let Err(refusal) = checked {
         return Ok(refusal.into());
     }
     let allowed = &this.executor.host.facts().allowed;

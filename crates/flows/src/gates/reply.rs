@@ -15,6 +15,7 @@ use cofferdam_ledger::keys::Principal;
 use serde_json::json;
 
 use crate::Flows;
+use crate::checks;
 use crate::error::Result;
 
 /// Answers a gate under its lock: read, decide, record. Each is one turn to the database, since whoever
@@ -24,12 +25,15 @@ use crate::error::Result;
 /// `Refused`: the reply does not count. One that came too late or twice is on record all the same; any other
 /// has written nothing.
 pub(crate) async fn reply(ledger: &Ledger, reply: &Reply<'_>) -> Result<Replied> {
+    // Before the lock: no connection is held while many of this tenant wait.
+    let place = checks::place(&reply.principal.tenant).await?;
     let mut held = ledger.gates().lock(reply.principal, reply.run_or_workflow, reply.key).await?;
     fail_point("reply.locked");
     let seen = held.read(reply).await?;
     let key_id = &reply.principal.key_id;
     let answer = Answer { key_id, topic: reply.topic, payload: reply.payload };
-    let outcome = decide_reply(held.gate(), &seen, answer, held.now_us())?;
+    let decided = place.run(|| decide_reply(held.gate(), &seen, answer, held.now_us()));
+    let outcome = decided.await??;
     let replied = held.record(reply, &outcome).await?;
     match outcome {
         Outcome::Void { refusal, .. } => Err(refusal.into()),

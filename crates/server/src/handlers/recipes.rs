@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::RecipeId;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef, RecipeStatus};
+use cofferdam_flows::checks::check;
 use cofferdam_ledger::recipes::{Promotion, StoredRecipe, WantedRecipe};
 use serde_json::Value;
 
@@ -29,7 +30,7 @@ pub(crate) async fn versions(call: Call) -> Answered {
 
 pub(crate) async fn import(mut call: Call) -> Answered {
     let request: RecipeImport = call.body()?;
-    let recipes = parse(&request)?;
+    let recipes = check(&call.who.tenant, || parse(&request)).await??;
     let stored = call.flows().recipes_import(&call.who, &recipes).await?;
     let (Some(recipe), Some(last)) = (recipes.last(), stored.last()) else {
         return Err(Refusal::not_found("recipe").into());

@@ -1,0 +1,149 @@
+//! Checks whose length a tenant's own texts decide: forms, replies, recipes and the plans that they become.
+//!
+//! Their steps are counted and bounded where they are made (`contracts::schema`), yet the longest takes a tenth of a second. So they never
+//! keep a thread of the runtime from others, at most half of the host's processors are busy with them, and each tenant has two
+//! places: a tenant that sends many waits for itself.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::TenantId;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How long a check waits for its place.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Checks of one tenant that are under way or wait for a processor.
+const OF_TENANT: usize = 2;
+
+/// The places of this process.
+static PLACES: LazyLock<Places> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    Places::new(processors.div_euclid(2).max(1), PATIENCE)
+});
+
+/// A tenant's place, until it is dropped.
+#[derive(Debug)]
+pub struct Place<'a> {
+    _own: OwnedSemaphorePermit,
+    places: &'a Places,
+}
+
+#[derive(Debug)]
+struct Places {
+    /// Processors that checks may have.
+    common: Semaphore,
+    tenants: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+    patience: Duration,
+}
+
+/// Waits for a place of this tenant's.
+///
+/// # Errors
+/// It has so many checks that this one did not begin in time.
+pub async fn place(tenant: &TenantId) -> Result<Place<'static>, Refusal> {
+    PLACES.take(tenant).await
+}
+
+/// Does a check of this tenant's at a place of its own.
+///
+/// # Errors
+/// As [`place`] and [`Place::run`].
+pub async fn check<T>(tenant: &TenantId, work: impl FnOnce() -> T) -> Result<T, Refusal> {
+    place(tenant).await?.run(work).await
+}
+
+impl Place<'_> {
+    /// Does a check. What else waited for this thread goes on at another one.
+    ///
+    /// # Errors
+    /// Those of other tenants took so long that it did not begin in time.
+    pub async fn run<T>(self, work: impl FnOnce() -> T) -> Result<T, Refusal> {
+        let turn = tokio::time::timeout(self.places.patience, self.places.common.acquire());
+        let _turn = turn.await.ok().and_then(Result::ok).ok_or_else(|| self.places.late())?;
+        Ok(match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+            // Of tests: there is one thread.
+            _ => work(),
+        })
+    }
+}
+
+impl Places {
+    fn new(common: usize, patience: Duration) -> Self {
+        Self { common: Semaphore::new(common), tenants: Mutex::default(), patience }
+    }
+
+    async fn take(&self, tenant: &TenantId) -> Result<Place<'_>, Refusal> {
+        let own = tokio::time::timeout(self.patience, self.of(tenant).acquire_owned());
+        let own = own.await.ok().and_then(Result::ok).ok_or_else(|| self.late())?;
+        Ok(Place { _own: own, places: self })
+    }
+
+    fn late(&self) -> Refusal {
+        let waited = self.patience.as_secs();
+        let why = format!(
+            "forms and recipes take so long to check that this one waited {waited} s: send it again later, or make them smaller"
+        );
+        Refusal::new(ErrorCode::Unavailable, why)
+    }
+
+    fn of(&self, tenant: &TenantId) -> Arc<Semaphore> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a check nothing of a tenant stays.
+        tenants.retain(|_, places| Arc::strong_count(places) > 1);
+        let places =
+            tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(OF_TENANT)));
+        Arc::clone(places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a3f3_a_tenant_has_its_places_and_leaves_the_others_theirs() {
+        let places = Places::new(1, Duration::from_millis(20));
+        let (one, other) = (tenant("one"), tenant("other"));
+        let held = [places.take(&one).await.unwrap(), places.take(&one).await.unwrap()];
+        assert_eq!(places.take(&one).await.unwrap_err().code, ErrorCode::Unavailable);
+        // Places wait; what they check has its turn, and another tenant's has one as well.
+        assert_eq!(places.take(&other).await.unwrap().run(|| 1).await.unwrap(), 1);
+        let turn = places.common.acquire().await.unwrap();
+        let late = places.take(&other).await.unwrap().run(|| 1).await.unwrap_err();
+        assert_eq!(late.code, ErrorCode::Unavailable);
+        drop((turn, held));
+        assert_eq!(places.take(&one).await.unwrap().run(|| 2).await.unwrap(), 2);
+        drop(places.take(&tenant("third")).await.unwrap());
+        assert_eq!(
+            places.tenants.lock().unwrap().len(),
+            1,
+            "tenants without a check are forgotten"
+        );
+    }
+
+    #[test]
+    fn a3f3_a_check_keeps_no_thread_of_the_runtime_from_others() {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+        // With one thread, which the check has: what it waits for can only be done by another one.
+        let done = runtime.block_on(runtime.spawn(async {
+            let (said, heard) = std::sync::mpsc::channel();
+            let beside = tokio::spawn(async move { said.send(()).unwrap() });
+            let busy = tenant("busy");
+            let wait = Duration::from_secs(20);
+            let heard = check(&busy, move || heard.recv_timeout(wait)).await.unwrap();
+            beside.await.unwrap();
+            heard
+        }));
+        done.unwrap().unwrap();
+    }
+}
