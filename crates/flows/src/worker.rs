@@ -79,6 +79,7 @@ pub struct Worker {
     takeover: JoinHandle<()>,
     board: JoinHandle<()>,
     cache: JoinHandle<()>,
+    keys: JoinHandle<()>,
     aging: JoinHandle<()>,
     sender: Option<JoinHandle<()>>,
     fenced: watch::Receiver<bool>,
@@ -159,10 +160,12 @@ impl Worker {
             tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
         };
         let cache = tokio::spawn(crate::cache::keep_house(Arc::clone(&executor)));
+        let keys = tokio::spawn(crate::live::revoked::watch(executor.flows.clone()));
         let aging = tokio::spawn(executor.flows.clone().kept_ages(executor.host.clone()));
         Ok(Self {
             executor,
             cache,
+            keys,
             aging,
             engine,
             board,
@@ -207,6 +210,7 @@ impl Worker {
         if tokio::time::timeout(STOP_PATIENCE, self.engine.shutdown()).await.is_err() {
             tracing::warn!("the engine does not end: the database does not answer");
         }
+        self.keys.abort();
         self.board.abort();
         let given_back = self.give_back().await;
         // Also where the ledger is gone: this host's memory is not the ledger's.

@@ -1,5 +1,7 @@
 //! `app.api_keys`: hashed, belonging to a tenant, carrying roles.
 
+use std::collections::BTreeSet;
+
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::{GroupId, TenantId};
 use cofferdam_contracts::key::{KeyRow, Role};
@@ -121,6 +123,18 @@ impl Keys<'_> {
         Ok(found)
     }
 
+    /// Those of these keys that were revoked.
+    pub async fn revoked_of(self, key_ids: &BTreeSet<String>) -> Result<Vec<String>> {
+        let key_ids: Vec<&str> = key_ids.iter().map(String::as_str).collect();
+        let found = sqlx::query_scalar(
+            "SELECT key_id FROM app.api_keys WHERE key_id = ANY($1) AND revoked_at IS NOT NULL",
+        )
+        .bind(&key_ids)
+        .fetch_all(self.pool())
+        .await?;
+        Ok(found)
+    }
+
     /// A tenant's keys, or every tenant's, newest first.
     pub async fn list(self, tenant: Option<&TenantId>) -> Result<Vec<KeyRow>> {
         let rows = sqlx::query(
@@ -164,6 +178,10 @@ impl Keys<'_> {
             return Ok(false);
         }
         append(&mut tx, audit).await?;
+        sqlx::query("SELECT pg_notify('cofferdam', 'k:' || $1)")
+            .bind(key_id)
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -36,6 +36,8 @@ pub enum Wake {
     Cache(String),
     /// A session of this run is held, or no longer is.
     Wipe(String),
+    /// This key was revoked.
+    Key(String),
     /// Webhooks have something to deliver.
     Webhooks,
     /// The connection was lost, or deaf, and made again: anything may have happened.
@@ -54,6 +56,7 @@ impl Wake {
             "g" => Some(Self::Gate(what)),
             "c" => Some(Self::Cache(what)),
             "w" => Some(Self::Wipe(what)),
+            "k" => Some(Self::Key(what)),
             "d" => Some(Self::Webhooks),
             _ => None,
         }

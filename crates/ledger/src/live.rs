@@ -29,6 +29,8 @@ pub struct LiveStart<'a> {
     pub token: &'a str,
     /// What opens its ports, of which the hash is kept where a request resumes it.
     pub traffic: Option<&'a str>,
+    /// The key that both tokens were made for.
+    pub tokens_of: &'a str,
     /// Limits as enforced.
     pub limits: &'a Limits,
 }
@@ -38,7 +40,7 @@ pub struct LiveStart<'a> {
 pub struct Door {
     /// Its tenant.
     pub tenant: TenantId,
-    /// The key that created it.
+    /// The key that its tokens were made for.
     pub key_id: String,
     /// Whether that key is revoked.
     pub is_revoked: bool,
@@ -182,10 +184,10 @@ impl LiveRows<'_> {
     /// A sandbox of any tenant that a request may resume; `None`: there is none of this id, or it is over.
     pub async fn door(self, live: &LiveId) -> Result<Option<Door>> {
         let row = sqlx::query(
-            "SELECT l.tenant_id, l.key_id, l.door_hash, l.traffic_hash, l.paused_at IS NOT NULL AS paused,
+            "SELECT l.tenant_id, k.key_id, l.door_hash, l.traffic_hash, l.paused_at IS NOT NULL AS paused,
                     l.started_at IS NOT NULL AS started,
-                    EXISTS (SELECT 1 FROM app.api_keys k WHERE k.key_id = l.key_id AND k.revoked_at IS NOT NULL) AS revoked
-               FROM app.live_sandboxes l
+                    EXISTS (SELECT 1 FROM app.api_keys a WHERE a.key_id = k.key_id AND a.revoked_at IS NOT NULL) AS revoked
+               FROM app.live_sandboxes l, LATERAL (SELECT coalesce(l.door_key_id, l.key_id) AS key_id) k
               WHERE l.id = $1 AND l.resumes AND l.door_hash IS NOT NULL AND l.ended_at IS NULL",
         )
         .bind(live.as_str())
@@ -238,7 +240,8 @@ impl LiveRows<'_> {
                 SET started_at = coalesce(started_at, clock_timestamp()),
                     ends_at = coalesce(ends_at, clock_timestamp() + timeout_ms * interval '1 ms'),
                     executor_id = $2, sandbox_id = $3, token_hash = $4, limits = $5,
-                    door_hash = CASE WHEN resumes THEN $4 END, traffic_hash = CASE WHEN resumes THEN $6 END
+                    door_hash = CASE WHEN resumes THEN $4 END, traffic_hash = CASE WHEN resumes THEN $6 END,
+                    door_key_id = CASE WHEN resumes THEN $7 END
               WHERE run_id = $1 AND ended_at IS NULL AND paused_at IS NULL AND (started_at IS NULL OR sandbox_id = $3)
              RETURNING app.ms(ends_at) - app.ms(clock_timestamp())",
         )
@@ -248,6 +251,7 @@ impl LiveRows<'_> {
         .bind(digest_bytes(start.token.as_bytes()).as_str())
         .bind(json("live_sandboxes.limits", start.limits)?)
         .bind(start.traffic.map(|token| digest_bytes(token.as_bytes()).as_str().to_owned()))
+        .bind(start.tokens_of)
         .fetch_optional(self.pool())
         .await?;
         Ok(left)

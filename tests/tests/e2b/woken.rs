@@ -212,10 +212,52 @@ async fn what_cannot_be_resumed_tells_every_request_why_and_stays_paused() {
         .unwrap();
     let (status, answer) = answered(stat(&second, &id, &token)).await;
     assert!(status == 409 && answer["message"].as_str().unwrap().contains("revoked"), "{answer}");
-    assert_eq!(second.api("POST", &format!("/sandboxes/{id}/connect"), None).await.0, 201);
-    assert_eq!(answered(stat(&second, &id, &token)).await.0, 200);
+    // Another key resumes it, with new tokens: the old ones end with the key that they were made for.
+    let (status, again) = second.api("POST", &format!("/sandboxes/{id}/connect"), None).await;
+    assert_eq!(status, 201, "{again}");
+    assert_eq!(answered(stat(&second, &id, &token)).await.0, 401);
+    assert_eq!(answered(stat(&second, &id, &text(&again, "envdAccessToken"))).await.0, 200);
     second.kill(&id).await;
     sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test]
+async fn a3f9_a_running_sandboxs_tokens_end_with_the_key_that_they_were_made_for() {
+    let home = Home::new();
+    let server = home.up();
+    let second = Caller::of(&server, "ann").await;
+    let named = json!({"tenant": "ann", "roles": ["submitter"], "format": "e2b"});
+    let (key_id, key) = server.new_key(&named).await;
+    let first = Caller { key, http: second.http.clone(), url: second.url.clone(), class: None };
+    let private = json!({"network": {"allowPublicTraffic": false}});
+    let (id, token, answer) = made(&first, private).await;
+    let traffic = text(&answer, "trafficAccessToken");
+    let (other, others, _) = made(&second, json!({})).await;
+    let asked = |id: &str, token: &str| answered(stat(&second, id, token));
+    assert_eq!(asked(&id, &token).await.0, 200);
+    assert_eq!(answered(port(&second, &id, Some(&traffic))).await.0, 502, "let in, and closed");
+    let path = format!("/api/keys/{key_id}?tenant=ann");
+    let (status, said) = server.request("DELETE", &path, Some(&server.key), None).await;
+    assert_eq!(status, 200, "{said}");
+    until("the token ends", SOON, async || asked(&id, &token).await.0 == 401).await;
+    assert_eq!(answered(port(&second, &id, Some(&traffic))).await.0, 403);
+    assert_eq!(asked(&other, &others).await.0, 200, "another key's stay");
+    // Another key of the tenant is told what to do, and does it.
+    let connect = format!("/sandboxes/{id}/connect");
+    let (status, refused) = second.api("POST", &connect, None).await;
+    assert!(
+        status == 409 && refused["message"].as_str().unwrap().contains("pause it"),
+        "{refused}"
+    );
+    second.pause(&id).await;
+    let (status, again) = second.api("POST", &connect, None).await;
+    assert_eq!(status, 201, "{again}");
+    assert_eq!(asked(&id, &token).await.0, 401);
+    assert_eq!(asked(&id, &text(&again, "envdAccessToken")).await.0, 200);
+    for one in [&id, &other] {
+        second.kill(one).await;
+    }
     gone(home, server).await;
 }
 

@@ -128,7 +128,8 @@ async fn held(
     let since = Stopwatch::start();
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
-    let tokens = expected.tokens.take().unwrap_or_else(|| Tokens::fresh(expected.request.private));
+    let fresh = || Tokens::fresh(expected.request.private, &expected.key_id);
+    let tokens = expected.tokens.clone().unwrap_or_else(fresh);
     let mut left = None;
     let opened = Box::pin(opened(executor, task, &sandbox, (&tokens, &expected)));
     let over = match opened.await {
@@ -265,6 +266,7 @@ async fn opened(
         sandbox: sandbox.id(),
         token: &tokens.envd,
         traffic: tokens.traffic.as_deref(),
+        tokens_of: &tokens.key_id,
         limits: &sandbox.effective().limits,
     };
     let recorded = patiently(|| ledger.live().started(&start));

@@ -444,6 +444,7 @@ impl Flows {
         fail_point("resume.opened");
         let basis = self.basis_again(&again)?;
         let Again { request: asked, tokens, .. } = again;
+        let tokens = self.tokens_again(id, tokens).await?;
         let request = LiveRequest {
             timeout_s: Some(wish.lives_s(asked.timeout_s)),
             pause_on_timeout: wish.pauses.unwrap_or(asked.pause_on_timeout),

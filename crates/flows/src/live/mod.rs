@@ -28,6 +28,7 @@ mod pause;
 mod plain;
 mod registry;
 mod rest;
+pub(crate) mod revoked;
 mod sealed;
 mod sealer;
 mod sealer_line;

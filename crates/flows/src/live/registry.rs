@@ -1,6 +1,6 @@
 //! What this process holds.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub(crate) struct Registry {
     maker: OnceLock<Maker>,
     /// What their tasks are of this process's worker.
     own: OnceLock<OwnTasks>,
+    /// Keys that were revoked while this process ran: tokens made for them open nothing.
+    revoked: Mutex<BTreeSet<String>>,
 }
 
 /// What a resume for requests came to, once it is over.
@@ -57,12 +59,15 @@ pub(crate) struct Tokens {
     pub envd: String,
     /// Its ports, where they ask for it.
     pub traffic: Option<String>,
+    /// The key that they were made for, and end with; empty in what was kept before this was known.
+    #[serde(default)]
+    pub key_id: String,
 }
 
 impl Tokens {
-    pub(crate) fn fresh(private: bool) -> Self {
+    pub(crate) fn fresh(private: bool, key_id: &str) -> Self {
         let traffic = private.then(|| secret_hex(TOKEN_BYTES));
-        Self { envd: secret_hex(TOKEN_BYTES), traffic }
+        Self { envd: secret_hex(TOKEN_BYTES), traffic, key_id: key_id.to_owned() }
     }
 }
 
@@ -104,6 +109,9 @@ pub struct Held {
     pub token: String,
     /// What opens its ports, where they ask for it.
     pub traffic: Option<String>,
+    /// The key that both were made for.
+    pub(crate) tokens_of: String,
+    is_revoked: AtomicBool,
     /// Limits as enforced.
     pub limits: Limits,
     /// Since its start.
@@ -202,6 +210,8 @@ impl Held {
             agent,
             token: tokens.envd,
             traffic: tokens.traffic,
+            tokens_of: tokens.key_id,
+            is_revoked: AtomicBool::new(false),
             limits,
             since: Stopwatch::start(),
             keeper,
@@ -256,7 +266,8 @@ impl Held {
 
     /// The same, with its tokens where they stay: for its own next life alone.
     pub(crate) fn itself(&self) -> Again {
-        let stay = || Tokens { envd: self.token.clone(), traffic: self.traffic.clone() };
+        let (traffic, key_id) = (self.traffic.clone(), self.tokens_of.clone());
+        let stay = || Tokens { envd: self.token.clone(), traffic, key_id };
         Again { tokens: self.asked.resume_on_traffic.then(stay), ..self.again() }
     }
 
@@ -292,6 +303,12 @@ impl Held {
     /// What it was made of.
     pub(crate) fn basis(&self) -> &Basis {
         &self.basis
+    }
+
+    /// Whether the key that its tokens were made for is revoked: they open nothing any more.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.is_revoked.load(Ordering::Acquire)
     }
 
     /// Orders its end. It is not taken back, and no other order follows.
@@ -413,10 +430,30 @@ impl Registry {
         self.maker().map(|maker| &maker.host)
     }
 
+    /// Tokens of these keys open nothing from now on.
+    pub(crate) fn revoke(&self, keys: impl IntoIterator<Item = String>) {
+        lock(&self.revoked).extend(keys);
+        let revoked = lock(&self.revoked).clone();
+        for held in lock(&self.held).values().filter(|held| revoked.contains(&held.tokens_of)) {
+            held.is_revoked.store(true, Ordering::Release);
+        }
+    }
+
+    /// The keys whose tokens open something here.
+    pub(crate) fn keys(&self) -> BTreeSet<String> {
+        let held = lock(&self.held);
+        let open = held.values().filter(|held| !held.is_revoked());
+        open.map(|held| held.tokens_of.clone()).collect()
+    }
+
     /// Shows one that is up, until the guard is dropped.
     pub(crate) fn show(self: &Arc<Self>, held: Arc<Held>) -> Shown {
         let id = held.id.clone();
-        lock(&self.held).insert(id.clone(), held);
+        lock(&self.held).insert(id.clone(), Arc::clone(&held));
+        // After it can be found: a key that is revoked right now finds it here or there.
+        if lock(&self.revoked).contains(&held.tokens_of) {
+            held.is_revoked.store(true, Ordering::Release);
+        }
         self.rung.notify_waiters();
         Shown { registry: Arc::clone(self), id }
     }

@@ -290,6 +290,10 @@ async fn connect(call: Asking<'_>, id: &str) -> Outcome {
     let seconds = asked.timeout.unwrap_or(CONNECT_S);
     // `None`: it is not running any more.
     let extended = async |held: Arc<Held>| {
+        if held.is_revoked() {
+            let why = "the key that its tokens were made for is revoked: pause it and connect again for new ones, or kill it";
+            return Err(shape::error(409, why));
+        }
         if asked.auto_pause == Some(true) {
             let why = "autoPause: a sandbox that runs keeps what it was created with";
             return Err(shape::error(400, why));

@@ -92,7 +92,8 @@ pub(crate) fn signer(front: &Front, uri: &Uri) -> Option<Arc<Room>> {
     let fits = |token: &str| {
         ["read", "write"].iter().any(|operation| is_signed(uri, operation, token) != Ok(false))
     };
-    let held = front.shared.flows.live_here().into_iter().find(|held| fits(&held.token))?;
+    let all = front.shared.flows.live_here().into_iter();
+    let held = all.filter(|held| !held.is_revoked()).find(|held| fits(&held.token))?;
     front.room(held.id.as_str())
 }
 
@@ -106,8 +107,8 @@ pub(crate) async fn answer(room: &Room, request: Request<Incoming>) -> Response<
     let has_token = room.opens(request.headers());
     if !has_token {
         match is_signed(request.uri(), operation, &room.held.token) {
-            Ok(true) => {}
-            Ok(false) => return shape::error(401, "an access token or a signature is needed"),
+            Ok(true) if !room.held.is_revoked() => {}
+            Ok(_) => return shape::error(401, "an access token or a signature is needed"),
             Err(why) => return shape::error(401, why),
         }
     }

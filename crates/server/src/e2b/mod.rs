@@ -198,7 +198,8 @@ impl Front {
     /// The running sandbox that has this token.
     fn owner(&self, token: &str) -> Option<Arc<Room>> {
         let all = self.shared.flows.live_here();
-        let held = all.into_iter().find(|held| room::is_same(token, &held.token))?;
+        let mut open = all.into_iter().filter(|held| !held.is_revoked());
+        let held = open.find(|held| room::is_same(token, &held.token))?;
         self.room(held.id.as_str())
     }
 

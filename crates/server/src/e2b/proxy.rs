@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use cofferdam_flows::live::{AgentError, VISITORS};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -20,6 +20,9 @@ const CLOSED: u16 = 502;
 /// Of this server, or of its clients: nothing for a program inside.
 const OURS: [&str; 5] = [ID, PORT, TRAFFIC, TOKEN, "x-api-key"];
 
+/// How this server's keys begin.
+const KEYS: [&[u8]; 2] = [b"cfd_", b"e2b_"];
+
 /// Passes one request on, and an upgraded connection with it.
 pub(crate) async fn answer(
     room: &Room,
@@ -28,7 +31,7 @@ pub(crate) async fn answer(
 ) -> Response<Body> {
     let id = room.held.id.as_str();
     if let Some(traffic) = &room.held.traffic
-        && !opens(request.headers(), traffic)
+        && (room.held.is_revoked() || !opens(request.headers(), traffic))
     {
         return shape::error(
             403,
@@ -63,6 +66,7 @@ pub(crate) async fn answer(
     for name in OURS {
         request.headers_mut().remove(name);
     }
+    without_key(request.headers_mut());
     // The path alone: an absolute form is for proxies, and the program inside is none.
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     if let Ok(path) = path.parse() {
@@ -97,6 +101,40 @@ pub(crate) async fn answer(
     response.map(Body::new)
 }
 
+/// A key of this server is for this server. What else a client says of itself is for the program inside.
+fn without_key(headers: &mut HeaderMap) {
+    let is_ours = |value: &HeaderValue| {
+        let text = value.as_bytes();
+        let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        words.any(|word| KEYS.iter().any(|begin| word.starts_with(begin)))
+    };
+    if headers.get_all(header::AUTHORIZATION).iter().any(is_ours) {
+        headers.remove(header::AUTHORIZATION);
+    }
+}
+
 fn opens(headers: &HeaderMap, traffic: &str) -> bool {
     carried(headers, TRAFFIC).is_some_and(|given| is_same(given, traffic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a3l_a_key_of_this_server_reaches_no_program_inside() {
+        for (value, stays) in [
+            ("Bearer cfd_00", false),
+            ("bearer   e2b_00", false),
+            ("cfd_00", false),
+            ("Bearer of-a-program", true),
+            ("Basic dXNlcjpjZmRf", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer own"));
+            headers.append(header::AUTHORIZATION, HeaderValue::from_static(value));
+            without_key(&mut headers);
+            assert_eq!(headers.contains_key(header::AUTHORIZATION), stays, "{value}");
+        }
+    }
 }

@@ -127,7 +127,8 @@ impl Room {
 
     /// Whether a request may talk to envd.
     pub(crate) fn opens(&self, headers: &HeaderMap) -> bool {
-        carried(headers, TOKEN).is_some_and(|token| is_same(token, &self.held.token))
+        !self.held.is_revoked()
+            && carried(headers, TOKEN).is_some_and(|token| is_same(token, &self.held.token))
     }
 
     /// So many of the agent's streams.
