@@ -15,6 +15,7 @@ mod agents;
 mod ahead;
 mod architecture;
 mod browser;
+mod busy;
 mod cache;
 mod chaos;
 mod cli;

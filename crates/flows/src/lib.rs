@@ -34,6 +34,7 @@ mod flight;
 mod flow;
 mod gates;
 mod handed;
+mod heart;
 mod host;
 pub mod intents;
 mod keeper;

@@ -4,7 +4,7 @@
 //! beat (1 s) --refused--> fenced        lead (1 s) -> the silent are dead; unreachable sessions are held
 //! looks (1 s) -> this host's due sessions: verified -> ended;  failed -> held, later again
 //! ```
-//! The three go side by side: a wipe that takes long must not delay a heartbeat.
+//! The three go side by side: a wipe that takes long must not delay a heartbeat, which has a thread of its own (`heart`).
 //!
 //! Every worker beats once a second. A worker whose beat is refused was declared dead: its work
 //! belongs to others, so it must stop at once. One worker leads: it holds a lease in a row, renewed with each
@@ -14,10 +14,10 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_ambient::clock;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::{
@@ -26,31 +26,16 @@ use cofferdam_contracts::sandbox::{
 use cofferdam_ledger::executors::Lead;
 use cofferdam_ledger::sessions::{DueSession, UnreachableSession};
 use cofferdam_sandbox::{destroy_orphans, verify_absent, verify_again};
-use tokio::sync::watch;
 
 use crate::error::Result;
 use crate::executor::Executor;
+use crate::heart::Heart;
 use crate::settle::alert;
 
-/// A worker beats this often.
+/// The leader's turns, and looks, come this often.
 const BEAT: Duration = Duration::from_secs(1);
-/// A worker that was silent for this long is dead. Four missed beats: long enough for a stalled
-/// disk, short enough that a run hardly notices.
-const DEAD_AFTER_MS: i64 = 5_000;
 /// Who leads holds its lease for so long after its last turn: another one takes over with the turn after it.
 const LEASE_MS: i64 = 5_000;
-/// A beat that takes longer is given up and tried again at once over a connection of its own, so that one
-/// connection that is lost costs no worker its life. A worker that cannot reach the database goes on
-/// meanwhile: its sandboxes talk to nobody, and what they end with is committed only where nobody else was
-/// faster, so a worker in doubt can do no harm (decisions 0005 and 0018).
-const BEAT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The second one may take longer: it is a slow database's as well.
-const BEAT_ANEW_TIMEOUT: Duration = Duration::from_secs(4);
-/// Names of the exec phase are cut off when the last confirmed beat was sent so long ago: a second before
-/// anybody else may take the task, for timers that are late.
-const EGRESS_LEASE: Duration = Duration::from_secs(4);
-/// While in doubt, a confirmed beat is noticed within this time.
-const DOUBT_LOOK: Duration = Duration::from_millis(100);
 /// Looks at an orphan before what is still there is recorded as a failed wipe: its runtime may be
 /// busy tearing down.
 const ORPHAN_LOOKS: u32 = 5;
@@ -66,149 +51,21 @@ const UNCLOSED_MS: i64 = 5_000;
 
 pub(crate) struct Takeover {
     pub executor: Arc<Executor>,
-    /// Set once this worker must stop.
-    pub fenced: watch::Sender<bool>,
-    /// Since the last confirmed beat was sent.
-    pub confirmed: Mutex<Stopwatch>,
-    /// Whether, and since when, beats arrive.
-    pub arrival: Mutex<Arrival>,
-}
-
-/// How this worker's own beats fare: whoever cannot be heard itself says nothing about others.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Arrival {
-    /// No beat was lost since the start.
-    Steady,
-    /// The last one was lost.
-    Lost,
-    /// They arrive again since then.
-    Again(Stopwatch),
-}
-
-impl Arrival {
-    fn confirmed(self) -> Self {
-        match self {
-            Self::Lost => Self::Again(Stopwatch::start()),
-            other => other,
-        }
-    }
-
-    /// How long others may be silent before this worker, as the leader, declares them dead; `None` while
-    /// they may have been silenced by what silenced this worker. When a database comes back after an outage,
-    /// every worker was silent for as long: they get the time that a dead one has.
-    fn dead_after_ms(self) -> Option<i64> {
-        match self {
-            Self::Steady => Some(DEAD_AFTER_MS),
-            Self::Lost => None,
-            Self::Again(since) => {
-                let is_over = since.elapsed_ms() >= DEAD_AFTER_MS.unsigned_abs();
-                is_over.then_some(DEAD_AFTER_MS)
-            }
-        }
-    }
+    pub heart: Arc<Heart>,
 }
 
 impl Takeover {
     pub(crate) async fn run(self) {
         tokio::select! {
-            () = self.beats() => {}
-            () = self.doubts() => {}
+            () = self.heart.fenced() => {}
             () = self.leads() => {}
             () = self.looks() => {}
         }
     }
 
-    /// Ends once this worker is fenced.
-    async fn beats(&self) {
-        loop {
-            let mut beaten = self.beat(false).await;
-            if beaten.is_none() {
-                *self.arrival() = Arrival::Lost;
-                beaten = self.beat(true).await;
-            }
-            match beaten {
-                Some(true) => {
-                    let mut arrival = self.arrival();
-                    *arrival = arrival.confirmed();
-                }
-                Some(false) => return self.fence(),
-                None => {}
-            }
-            clock::sleep(BEAT).await;
-        }
-    }
-
-    /// `None` where nobody knows whether it arrived.
-    async fn beat(&self, anew: bool) -> Option<bool> {
-        let ledger = &self.executor.flows.ledger;
-        let sent = Stopwatch::start();
-        let alive = self.executor.board.alive();
-        let id = &self.executor.id;
-        let beat = async {
-            match anew {
-                false => {
-                    tokio::time::timeout(BEAT_TIMEOUT, ledger.executors().beat(id, &alive)).await
-                }
-                true => {
-                    let beat = ledger.executors().beat_anew(id, &alive);
-                    tokio::time::timeout(BEAT_ANEW_TIMEOUT, beat).await
-                }
-            }
-        };
-        match beat.await {
-            Ok(Ok(beaten)) => {
-                if beaten {
-                    *self.lease() = sent;
-                }
-                Some(beaten)
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "a heartbeat failed");
-                None
-            }
-            Err(_) => {
-                tracing::warn!("a heartbeat timed out");
-                None
-            }
-        }
-    }
-
-    /// Cuts the exec phase's names off while nobody confirmed that this worker lives.
-    async fn doubts(&self) {
-        let mut was_in_doubt = false;
-        loop {
-            let left = EGRESS_LEASE.saturating_sub(self.lease().elapsed());
-            let is_in_doubt = left.is_zero();
-            if is_in_doubt != was_in_doubt {
-                let what = if is_in_doubt { "cut off until it is confirmed" } else { "back" };
-                tracing::warn!(
-                    "this worker's lease is in doubt: {is_in_doubt}; names that tasks may reach are {what}"
-                );
-                self.executor.host.doubt(is_in_doubt);
-                was_in_doubt = is_in_doubt;
-            }
-            clock::sleep(if is_in_doubt { DOUBT_LOOK } else { left }).await;
-        }
-    }
-
-    fn lease(&self) -> MutexGuard<'_, Stopwatch> {
-        // A poisoned lock only means that somebody panicked beside it; the watch is whole.
-        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn arrival(&self) -> MutexGuard<'_, Arrival> {
-        self.arrival.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn fence(&self) {
-        self.executor.host.doubt(true);
-        tracing::error!(executor = %self.executor.id, "this worker was declared dead and stops; another worker has its work");
-        // Nothing that it does as the leader, or claims, counts from now on: statements ask for its state.
-        let _ = self.fenced.send(true);
-    }
-
     async fn leads(&self) {
         for turn in (0..THOROUGH_EVERY).cycle() {
+            self.heart.runtime_moves();
             if let Err(error) = self.lead(turn == 0).await {
                 tracing::warn!(%error, "leading failed");
             }
@@ -221,7 +78,7 @@ impl Takeover {
         let Some(lead) = ledger.executors().lead(&self.executor.id, LEASE_MS).await? else {
             return Ok(());
         };
-        let dead_after_ms = self.arrival().dead_after_ms();
+        let dead_after_ms = self.heart.dead_after_ms();
         for gone in ledger.executors().take_over(&lead, dead_after_ms).await? {
             let (worker, workflows) = (gone.executor, gone.workflows);
             match gone.is_new {

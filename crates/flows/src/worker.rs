@@ -23,10 +23,11 @@ use crate::claims::{Claimer, Registered, claims};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::handed::Handed;
+use crate::heart::{Heart, HeartThread};
 use crate::memory::MemoryBudget;
 use crate::notify::Sender;
 use crate::own_tasks::OwnTasks;
-use crate::takeover::{Arrival, Takeover, reconcile};
+use crate::takeover::{Takeover, reconcile};
 
 /// Connections of the engine: its statements are short, so few serve many workflows, and its pool
 /// keeps for ever what it has once opened, at 3 MB of the host each. Measured one
@@ -76,6 +77,7 @@ pub struct Worker {
     executor: Arc<Executor>,
     engine: DBOS,
     claimer: JoinHandle<()>,
+    heart: HeartThread,
     takeover: JoinHandle<()>,
     board: JoinHandle<()>,
     cache: JoinHandle<()>,
@@ -146,15 +148,12 @@ impl Worker {
         let (starts, own) = unbounded_channel();
         let of = (&executor.slots, &executor.started);
         executor.flows.live.tasks_of(OwnTasks::new(&executor.id, of, starts));
-        let (fence, fenced) = watch::channel(false);
         let sender = Sender::new(&executor.flows, executor.id.as_str())
             .map(|sender| tokio::spawn(sender.run()));
-        let takeover = Takeover {
-            executor: Arc::clone(&executor),
-            fenced: fence,
-            confirmed: std::sync::Mutex::new(cofferdam_ambient::clock::Stopwatch::start()),
-            arrival: std::sync::Mutex::new(Arrival::Steady),
-        };
+        let heart = Arc::new(Heart::new(Arc::clone(&executor)));
+        let (beating, fenced) = (heart.start(), heart.fences());
+        let beating = beating.map_err(|e| StartError::Engine(format!("the heartbeat: {e}")))?;
+        let takeover = Takeover { executor: Arc::clone(&executor), heart };
         let board = {
             let executor = Arc::clone(&executor);
             tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
@@ -171,6 +170,7 @@ impl Worker {
             board,
             sender,
             claimer: tokio::spawn(claims(claimer, own)),
+            heart: beating,
             takeover: tokio::spawn(takeover.run()),
             fenced,
         })
@@ -212,26 +212,27 @@ impl Worker {
         }
         self.keys.abort();
         self.board.abort();
-        let given_back = self.give_back().await;
+        // It lived until here: others take nothing over that is about to be given back.
+        self.heart.stop().await;
+        let given_back = give_back(&self.executor).await;
         // Also where the ledger is gone: this host's memory is not the ledger's.
         self.executor.host.leave();
         given_back
     }
+}
 
-    async fn give_back(&self) -> Result<()> {
-        let (ledger, id) = (&self.executor.flows.ledger, &self.executor.id);
-        let leave = async {
-            ledger.executors().resign(id).await?;
-            ledger.executors().leave(id).await
-        };
-        let silent = |_| LedgerError::silent();
-        let given_back =
-            tokio::time::timeout(STOP_PATIENCE, leave).await.map_err(silent).flatten()?;
-        if given_back > 0 {
-            tracing::info!(workflows = given_back, "unfinished workflows are queued again");
-        }
-        reconcile(&self.executor).await
+async fn give_back(executor: &Executor) -> Result<()> {
+    let (ledger, id) = (&executor.flows.ledger, &executor.id);
+    let leave = async {
+        ledger.executors().resign(id).await?;
+        ledger.executors().leave(id).await
+    };
+    let silent = |_| LedgerError::silent();
+    let given_back = tokio::time::timeout(STOP_PATIENCE, leave).await.map_err(silent).flatten()?;
+    if given_back > 0 {
+        tracing::info!(workflows = given_back, "unfinished workflows are queued again");
     }
+    reconcile(executor).await
 }
 
 fn register(engine: &DBOS, executor: &Arc<Executor>) -> dbos::Result<Registered> {

@@ -110,40 +110,7 @@ impl Queues<'_> {
     }
 }
 
-/// What waits on a queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Backlog {
-    /// The queue.
-    pub queue: String,
-    /// How many workflows.
-    pub depth: i64,
-    /// How long the oldest one has waited, in milliseconds.
-    pub oldest_ms: i64,
-}
-
 impl Queues<'_> {
-    /// The queues on which something waits, for `/healthz`.
-    pub async fn backlogs(self) -> Result<Vec<Backlog>> {
-        let rows = sqlx::query(
-            "SELECT queue_name, count(*) AS depth,
-                    greatest(0, app.ms(clock_timestamp()) - min(created_at))::bigint AS oldest_ms
-               FROM dbos.workflow_status
-              WHERE status = 'ENQUEUED' AND application_name = 'cofferdam' AND queue_name IS NOT NULL
-              GROUP BY queue_name ORDER BY queue_name",
-        )
-        .fetch_all(self.pool())
-        .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Backlog {
-                    queue: row.try_get("queue_name")?,
-                    depth: row.try_get("depth")?,
-                    oldest_ms: row.try_get("oldest_ms")?,
-                })
-            })
-            .collect()
-    }
-
     /// The workflows that this executor owns. Those that the engine took itself, from the queue of
     /// its own, are only among them until it starts them.
     pub async fn claimed(self, executor: &ExecutorId, own: &str) -> Result<Vec<String>> {

@@ -1,9 +1,8 @@
 //! Workers: heartbeats, the leader, and takeover from the dead.
 
-use cofferdam_ambient::clock;
-use cofferdam_contracts::id::{ExecutorId, SandboxId};
+use cofferdam_contracts::id::ExecutorId;
 
-use sqlx::{Connection, Row};
+use sqlx::Row;
 
 use crate::APP_VERSION;
 use crate::error::Result;
@@ -51,23 +50,6 @@ impl Executors<'_> {
         .execute(self.pool())
         .await?;
         Ok(())
-    }
-
-    /// One heartbeat, of the worker and of those of its sandboxes that it sees alive, in one statement.
-    /// `false`: this executor was declared dead, so its work is somebody else's now.
-    pub async fn beat(self, executor: &ExecutorId, alive: &[SandboxId]) -> Result<bool> {
-        beat(&mut *self.steady().acquire().await?, executor, alive).await
-    }
-
-    /// The same over a connection that is made for it: where a beat was not answered in time, the connection
-    /// may be what is lost, and a worker has no time to find out.
-    pub async fn beat_anew(self, executor: &ExecutorId, alive: &[SandboxId]) -> Result<bool> {
-        let options = self.steady().connect_options();
-        let mut connection = sqlx::PgConnection::connect_with(&options).await?;
-        let beaten = beat(&mut connection, executor, alive).await?;
-        // It has said what it is for; whether its end arrives does not matter.
-        let _ = connection.close().await;
-        Ok(beaten)
     }
 
     /// A worker leaves in good order: what it still held goes back to its queues.
@@ -139,32 +121,4 @@ impl Executors<'_> {
         .fetch_one(self.pool())
         .await?)
     }
-}
-
-async fn beat(
-    connection: &mut sqlx::PgConnection,
-    executor: &ExecutorId,
-    alive: &[SandboxId],
-) -> Result<bool> {
-    let alive: Vec<&str> = alive.iter().map(SandboxId::as_str).collect();
-    // A session that is being written at this moment needs no beat, and must not delay the worker's. One is stale after ten
-    // seconds: of a thousand that live, a third is written each time.
-    let row = sqlx::query(
-        "WITH e AS (
-           UPDATE app.executors SET heartbeat_at = clock_timestamp() WHERE id = $1 AND state = 'live' RETURNING id),
-         s AS (
-           UPDATE app.remote_execution_sessions SET last_heartbeat_at = clock_timestamp()
-            WHERE sandbox_id IN (
-                  SELECT x.sandbox_id FROM app.remote_execution_sessions x, e
-                   WHERE x.sandbox_id = ANY($2) AND x.executor_id = e.id AND x.ended_at IS NULL
-                     AND coalesce(x.last_heartbeat_at < clock_timestamp() - interval '2.5 seconds', true)
-                     FOR UPDATE OF x SKIP LOCKED))
-         SELECT count(*) AS beaten, app.ms(clock_timestamp()) AS now_ms FROM e",
-    )
-    .bind(executor.as_str())
-    .bind(&alive)
-    .fetch_one(connection)
-    .await?;
-    clock::agree(row.try_get("now_ms")?);
-    Ok(row.try_get::<i64, _>("beaten")? == 1)
 }

@@ -1,4 +1,4 @@
-//! Places at which a test kills this process. In a build without debug assertions, which is every
+//! Places at which a test kills this process, or keeps a thread of it busy. In a build without debug assertions, which is every
 //! build that is shipped, a place is nothing at all.
 
 #[cfg(debug_assertions)]
@@ -21,12 +21,27 @@ mod armed {
             }
         }
     }
+
+    static BUSY: OnceLock<Option<String>> = OnceLock::new();
+
+    /// Keeps this thread from all else for half a minute where `COFFERDAM_BUSY` names this place.
+    pub fn busy_point(place: &str) {
+        let at = BUSY.get_or_init(|| env::var("COFFERDAM_BUSY"));
+        if at.as_deref() == Some(place) {
+            std::thread::sleep(std::time::Duration::from_secs(30));
+        }
+    }
 }
 
 #[cfg(debug_assertions)]
-pub use armed::fail_point;
+pub use armed::{busy_point, fail_point};
 
 /// Does nothing in this build.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub fn fail_point(_place: &str) {}
+
+/// Does nothing in this build.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub fn busy_point(_place: &str) {}

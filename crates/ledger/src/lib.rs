@@ -42,6 +42,7 @@ pub mod planner;
 pub mod policies;
 pub mod prompts;
 pub mod proofs;
+pub mod pulse;
 pub mod quota;
 pub mod recipes;
 pub mod retries;
@@ -88,7 +89,7 @@ const CONNECTIONS_EACH: usize = 3;
 /// The least of them.
 const MIN_CONNECTIONS: u32 = 6;
 
-/// Connections for what a process does all the time: claims and heartbeats. They are kept apart
+/// Connections for what a process does all the time: claims. They are kept apart
 /// because a pool hands out its connections in turn: regular work in the large pool would keep every
 /// connection of a busy hour in use, and its backend in memory, for ever.
 const STEADY_CONNECTIONS: u32 = 1;
@@ -111,6 +112,8 @@ pub struct Ledger {
     patient: PgPool,
     /// Where the engine of this process finds the database.
     engine_url: Arc<str>,
+    /// Where the database itself is.
+    direct: Arc<str>,
     /// Where the database is elsewhere.
     wires: Option<Arc<Wires>>,
 }
@@ -148,7 +151,8 @@ impl Ledger {
         let steady = options.clone().max_connections(STEADY_CONNECTIONS).connect_lazy(quick)?;
         let patient = options.max_connections(PATIENT_CONNECTIONS).connect_lazy(patient)?;
         let engine_url = quick.into();
-        let own = Self { pool, steady, patient, engine_url, wires: wires.map(Arc::new) };
+        let (direct, wires) = (url.into(), wires.map(Arc::new));
+        let own = Self { pool, steady, patient, engine_url, direct, wires };
         let now_ms: i64 = sqlx::query_scalar(NOW_MS).fetch_one(own.pool()).await?;
         clock::agree(now_ms);
         Ok(own)
@@ -167,6 +171,11 @@ impl Ledger {
         &self.engine_url
     }
 
+    /// Where the database is without a wire before it.
+    pub(crate) fn direct(&self) -> &str {
+        &self.direct
+    }
+
     /// Before this process becomes another user, for good: connections go on being made.
     ///
     /// # Errors
@@ -179,7 +188,7 @@ impl Ledger {
         &self.pool
     }
 
-    /// For claims and heartbeats.
+    /// For claims and the leader's turns.
     pub(crate) fn steady(&self) -> &PgPool {
         &self.steady
     }

@@ -116,13 +116,6 @@ impl Sessions<'_> {
         tx.commit().await?;
         Ok(settlement)
     }
-
-    /// How many sessions of all tenants are held, for `/healthz`.
-    pub async fn held(self) -> Result<i64> {
-        Ok(sqlx::query_scalar("SELECT count(*) FROM app.held_sessions")
-            .fetch_one(self.pool())
-            .await?)
-    }
 }
 
 fn not_held(state: &str) -> Refusal {

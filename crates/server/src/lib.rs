@@ -12,6 +12,7 @@ mod door;
 mod e2b;
 mod handlers;
 mod listen;
+mod lookout;
 pub mod openapi;
 mod paced;
 mod parameters;

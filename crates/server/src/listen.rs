@@ -1,9 +1,10 @@
 //! The listeners: connections in, each within its bounds of number and time.
 //!
 //! ```text
-//! accept -> a place, or closed at once -> TLS -> head within 20 s -> body within 30 s -> answer
-//!              ^                                    |
-//!              +---- the place comes back ----------+ idle for 20 s, stalled for 60 s, or closed
+//! lookout: accept -> a place, or closed at once
+//!   -> TLS -> head within 20 s -> body within 30 s -> answer
+//!      ^                                    |
+//!      +---- the place comes back ----------+ idle for 20 s, stalled for 60 s, or closed
 //! ```
 //! HTTP/1.1 alone is spoken: no client of ours needs more, and one connection is then one request
 //! at a time, which is what the bounds count.
@@ -19,6 +20,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Response;
 use cofferdam_ambient::clock;
+use cofferdam_ledger::pulse::Pulse;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -27,7 +29,7 @@ use hyper_util::service::TowerToHyperService;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -35,6 +37,7 @@ use crate::answer::refuse;
 use crate::bound::{Bound, Place, Shares};
 use crate::door::Door;
 use crate::e2b::{self, Front};
+use crate::lookout::{self, Arrived};
 use crate::paced::Paced;
 
 /// How long a client may take for the head of a request, and how long an idle connection is kept.
@@ -44,7 +47,7 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a head with all its headers; ours have some hundred.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Where no descriptor is left, accepting again at once would be a busy loop.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 /// A peer that vanished without a word is asked after a minute of silence, and given up after another.
 const KEEPALIVE_IDLE_S: u32 = 60;
 const KEEPALIVE_EVERY_S: u32 = 15;
@@ -90,7 +93,9 @@ impl Serving {
     ) -> io::Result<()> {
         let shares = Shares::of_this_process();
         let bound = Bound::new(shares.network);
-        let network = Arc::clone(&self).network(network, bound, stop.clone());
+        let network = network.into_std()?;
+        let arrivals = lookout::open(Arc::clone(&self), network, bound, stop.clone())?;
+        let network = Arc::clone(&self).network(arrivals, stop.clone());
         let Some(Local { listener, owner }) = local else {
             network.await;
             return Ok(());
@@ -103,22 +108,20 @@ impl Serving {
 
     async fn network(
         self: Arc<Self>,
-        listener: TcpListener,
-        bound: Arc<Bound>,
+        mut arrivals: mpsc::UnboundedReceiver<Arrived>,
         mut stop: watch::Receiver<bool>,
     ) {
         let mut open = JoinSet::new();
-        while let Some(accepted) = next(listener.accept(), &mut open, &mut stop).await {
-            let Ok((stream, from)) = accepted else {
-                clock::sleep(PAUSE).await;
-                continue;
+        loop {
+            let arrived = async { arrivals.recv().await.ok_or(io::ErrorKind::BrokenPipe.into()) };
+            let Some(Ok((stream, place))) = next(arrived, &mut open, &mut stop).await else {
+                break;
             };
-            // Dropped where there is no place: the descriptor is free again at once.
-            if let Some(place) = bound.place(Some(from.ip())) {
+            if let Ok(stream) = TcpStream::from_std(stream) {
                 open.spawn(Arc::clone(&self).connection(stream, place, stop.clone()));
             }
         }
-        drop(listener);
+        drop(arrivals);
         while open.join_next().await.is_some() {}
     }
 
@@ -142,7 +145,10 @@ impl Serving {
             if let Some(place) = bound.place(None) {
                 let serving = Arc::clone(&self);
                 let stop = stop.clone();
-                open.spawn(async move { serving.http(stream, None, place, stop).await });
+                open.spawn(async move {
+                    let answer = |request| serving.answer(None, request);
+                    serving.http(stream, place, stop, answer).await;
+                });
             }
         }
         drop(listener);
@@ -156,28 +162,33 @@ impl Serving {
         stop: watch::Receiver<bool>,
     ) {
         let Ok(arrived) = stream.local_addr().map(|address| address.ip()) else { return };
-        keep_alive(&stream);
+        let answer = |request| self.answer(Some(arrived), request);
         let Some(tls) = self.tls.clone() else {
-            return self.http(stream, Some(arrived), place, stop).await;
+            return self.http(stream, place, stop, answer).await;
         };
         let shaken = tokio::time::timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await;
         if let Ok(Ok(stream)) = shaken {
-            self.http(stream, Some(arrived), place, stop).await;
+            self.http(stream, place, stop, answer).await;
         }
     }
 
-    async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    /// The requests of one connection, each answered so.
+    pub(crate) async fn http<S, A, F>(
         &self,
         stream: S,
-        arrived: Option<IpAddr>,
         place: Place,
         mut stop: watch::Receiver<bool>,
-    ) {
+        answer: A,
+    ) where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        A: Fn(hyper::Request<Incoming>) -> F,
+        F: Future<Output = Result<Response<Body>, Infallible>>,
+    {
         let place = Arc::new(place);
         let service = service_fn(|mut request: hyper::Request<Incoming>| {
             // An upgraded connection lives on without this one, and takes its place along.
             request.extensions_mut().insert(Arc::clone(&place));
-            self.answer(arrived, request)
+            answer(request)
         });
         let stream = TokioIo::new(Paced::new(stream));
         let connection = self.http.serve_connection(stream, service).with_upgrades();
@@ -194,7 +205,25 @@ impl Serving {
         }
     }
 
-    async fn answer(
+    /// Whether every connection of the network begins with a handshake.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// A connection to the database for a thread of its own.
+    pub(crate) fn pulse(&self) -> cofferdam_ledger::Result<Pulse> {
+        self.front.shared.flows.ledger.pulse()
+    }
+
+    /// Whether a request is for a route of ours, and may be asked here.
+    pub(crate) fn is_for_us(&self, arrived: IpAddr, request: &hyper::Request<Incoming>) -> bool {
+        let (arrived, uri, headers) = (Some(arrived), request.uri(), request.headers());
+        self.door.sandbox(arrived, headers).is_none()
+            && self.door.admit(arrived, request.method(), uri, headers).is_ok()
+            && e2b::target(uri, headers).is_none()
+    }
+
+    pub(crate) async fn answer(
         &self,
         arrived: Option<IpAddr>,
         request: hyper::Request<Incoming>,
@@ -215,7 +244,7 @@ impl Serving {
 }
 
 /// The next connection, or an error of accepting it; `None` at the end. Ended ones are forgotten meanwhile.
-async fn next<T>(
+pub(crate) async fn next<T>(
     accept: impl Future<Output = io::Result<T>>,
     open: &mut JoinSet<()>,
     stop: &mut watch::Receiver<bool>,
@@ -240,7 +269,7 @@ fn is_of(stream: &UnixStream, owner: u32) -> bool {
 }
 
 /// A follower's stream may be silent for days; whether its reader is still there, the kernel asks.
-fn keep_alive(stream: &TcpStream) {
+pub(crate) fn keep_alive(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = setsockopt(stream, sockopt::KeepAlive, &true);
     let _ = setsockopt(stream, sockopt::TcpKeepIdle, &KEEPALIVE_IDLE_S);

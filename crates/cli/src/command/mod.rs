@@ -51,6 +51,7 @@ mod signing;
 mod state;
 mod stdin;
 mod stdout;
+mod stop;
 mod tail;
 mod template;
 mod user;

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use cofferdam_server::{Auth, Doors, HostName, PublicUrl, Tls};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::at::At;
 use super::exit::Exit;
 use super::local::{self, Draft};
 use super::node::{Node, Parts};
 use super::state::Endpoint;
+use super::stop::Stop;
 use super::worker::WorkerArgs;
 use super::{output, state, user};
 
@@ -122,9 +122,7 @@ fn doors(args: &ServeArgs, dir: &Path) -> anyhow::Result<(Draft, Doors)> {
 
 pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Result<Exit> {
     let dir = state::dir(at)?;
-    // Before anything starts, so that no signal ends the process without its clean-up.
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut stop = Stop::listen()?;
     let user = args.user().map(|name| user::wanted(at, name)).transpose()?;
     let (draft, listen) = args.serve().map(|args| doors(args, &dir)).transpose()?.unzip();
     let parts = Parts {
@@ -157,12 +155,13 @@ pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Re
         }
     };
     let exit = tokio::select! {
-        _ = terminate.recv() => Exit::Ok,
-        _ = interrupt.recv() => Exit::Ok,
+        () = stop.told() => Exit::Ok,
         () = fenced => Exit::Fenced,
     };
     state::endpoint_remove(&dir);
-    output::note("stopping");
+    if exit != Exit::Ok {
+        output::note("stopping");
+    }
     node.stop().await?;
     Ok(exit)
 }

@@ -139,7 +139,7 @@ fn knock<B>(port: u16, request: &Request<B>) -> Option<Knock<'_>> {
 /// What serves E2B's clients.
 #[derive(Debug)]
 pub(crate) struct Front {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// What is known of each sandbox that was talked to: its processes and watchers.
     rooms: Mutex<HashMap<LiveId, Arc<Room>>>,
     /// Where files for builds may be sent.

@@ -5,6 +5,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::RecipeId;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef, RecipeStatus};
 use cofferdam_flows::checks::check;
+use cofferdam_ledger::failpoint::busy_point;
 use cofferdam_ledger::recipes::{Promotion, StoredRecipe, WantedRecipe};
 use serde_json::Value;
 
@@ -16,6 +17,7 @@ use crate::recipes::{
 };
 
 pub(crate) async fn list(call: Call) -> Answered {
+    busy_point("recipes.list");
     ok(&call.flows().ledger.recipes().list(&call.who.tenant).await?)
 }
 
