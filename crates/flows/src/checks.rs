@@ -27,7 +27,7 @@ static PLACES: LazyLock<Places> = LazyLock::new(|| {
 
 /// A tenant's place, until it is dropped.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct CheckPlace<'a> {
     _own: OwnedSemaphorePermit,
     places: &'a Places,
 }
@@ -44,19 +44,19 @@ struct Places {
 ///
 /// # Errors
 /// It has so many checks that this one did not begin in time.
-pub async fn place(tenant: &TenantId) -> Result<Place<'static>, Refusal> {
+pub async fn place(tenant: &TenantId) -> Result<CheckPlace<'static>, Refusal> {
     PLACES.take(tenant).await
 }
 
 /// Does a check of this tenant's at a place of its own.
 ///
 /// # Errors
-/// As [`place`] and [`Place::run`].
+/// As [`place`] and [`CheckPlace::run`].
 pub async fn check<T>(tenant: &TenantId, work: impl FnOnce() -> T) -> Result<T, Refusal> {
     place(tenant).await?.run(work).await
 }
 
-impl Place<'_> {
+impl CheckPlace<'_> {
     /// Does a check. What else waited for this thread goes on at another one.
     ///
     /// # Errors
@@ -77,10 +77,10 @@ impl Places {
         Self { common: Semaphore::new(common), tenants: Mutex::default(), patience }
     }
 
-    async fn take(&self, tenant: &TenantId) -> Result<Place<'_>, Refusal> {
+    async fn take(&self, tenant: &TenantId) -> Result<CheckPlace<'_>, Refusal> {
         let own = tokio::time::timeout(self.patience, self.of(tenant).acquire_owned());
         let own = own.await.ok().and_then(Result::ok).ok_or_else(|| self.late())?;
-        Ok(Place { _own: own, places: self })
+        Ok(CheckPlace { _own: own, places: self })
     }
 
     fn late(&self) -> Refusal {

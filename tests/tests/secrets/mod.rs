@@ -335,12 +335,23 @@ async fn a_host_without_the_key_says_so_and_sends_nothing() {
     set(&home, &[], VALUE);
     let key = home.path().join("secrets.key");
     let other = "1".repeat(64);
-    for now in [None, Some(other.as_str())] {
-        match now {
-            None => fs::remove_file(&key).unwrap(),
-            Some(text) => private(&key, text),
+    // A private database's only host: without the key it would seal under another one, and open nothing.
+    let kept = fs::read_to_string(&key).unwrap();
+    fs::remove_file(&key).unwrap();
+    let refused = home.run(&["up", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.status.code(), Some(3), "{}", said(&refused));
+    assert!(said(&refused).contains("secrets.key is missing"), "{}", said(&refused));
+    assert!(!key.exists(), "no key is made over sealed rows");
+    private(&key, &kept);
+    // Another host of the same database may do without it, and says so.
+    let mut api = Server::start(&home, &["api", "--listen", "127.0.0.1:0"], &[]);
+    let second = Home::on(&home.database_url());
+    for (home, now) in [(&second, None), (&home, Some(other.as_str()))] {
+        if let Some(text) = now {
+            assert!(api.stop().success());
+            private(&key, text);
         }
-        let up = forge.up(&home);
+        let up = forge.up(home);
         let refused = piped(&home, &["secret", "rotate", "forge"], NEXT);
         assert!(
             !refused.status.success() && said(&refused).contains("secrets.key"),

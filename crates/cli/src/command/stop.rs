@@ -23,7 +23,7 @@ const MOVE: Duration = Duration::from_millis(200);
 /// A runtime that shows nothing for so long after a signal is given up.
 const STUCK: Duration = Duration::from_secs(10);
 /// Exit status of a stop that did not wait, as of any failure.
-const FAILED: i32 = 1;
+const FAILED: i32 = 2;
 
 /// The order to stop.
 pub(crate) struct Stop {

@@ -26,17 +26,24 @@ pub(crate) async fn vault(at: &At, ledger: &Ledger, dir: &Path) -> anyhow::Resul
         return Ok(Some(found));
     }
     if ledger.secrets().sealed_by().await?.is_some() {
+        // A private database has one host, and its key was here. A host of a fleet may do without.
+        if at.db.is_none() {
+            return Err(missing(&path, "secrets").into());
+        }
         tracing::info!("this host lacks the secrets key: it sets no secrets and sends none");
         return Ok(None);
     }
     // Files that this directory keeps open with no other key. Another host of a fleet has its own files, and its own key.
     let keeps = std::fs::read_dir(dir.join(KEPT)).is_ok_and(|mut files| files.next().is_some());
     if keeps && ledger.snapshots().has_sealed().await? {
-        return Err(Misuse(format!(
-            "{} is missing, and files that were kept are sealed under it; restore it from a backup",
-            path.display()
-        ))
-        .into());
+        return Err(missing(&path, "files that were kept").into());
     }
     Ok(Some(Vault::make(&path)?))
+}
+
+fn missing(path: &Path, what: &str) -> Misuse {
+    Misuse(format!(
+        "{} is missing, and {what} are sealed under it: restore it from a backup, or name another place by --secrets-key",
+        path.display()
+    ))
 }

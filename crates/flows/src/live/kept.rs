@@ -444,7 +444,6 @@ impl Flows {
         fail_point("resume.opened");
         let basis = self.basis_again(&again)?;
         let Again { request: asked, tokens, .. } = again;
-        let tokens = self.tokens_again(id, tokens).await?;
         let request = LiveRequest {
             timeout_s: Some(wish.lives_s(asked.timeout_s)),
             pause_on_timeout: wish.pauses.unwrap_or(asked.pause_on_timeout),
@@ -480,7 +479,7 @@ impl Flows {
             basis,
             inherited: BTreeMap::new(),
             files,
-            tokens,
+            tokens: self.tokens_again(id, tokens).await?,
         };
         let _asked = self.live_expect((id, first.key()), one)?;
         let place = self.live.place(first.key());
