@@ -25,8 +25,8 @@ const ACL_ENTRY: usize = 8;
 /// Tags of entries that name a user and a group.
 const ACL_NAMED: [u16; 2] = [0x02, 0x08];
 
-/// Attributes that belong to the file, with the ids of the sandbox in them.
-pub(super) fn read(path: &Path, first: u32) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+/// Names of the attributes that belong to the file, in order.
+pub(super) fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let mut names = vec![0; MAX_VALUE];
     let size = match llistxattr(path, names.as_mut_slice()) {
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
@@ -37,27 +37,27 @@ pub(super) fn read(path: &Path, first: u32) -> io::Result<Vec<(Vec<u8>, Vec<u8>)
         if name == METACOPY {
             return Err(io::Error::other("its bytes are in a layer below"));
         }
-        if !is_kept(name) {
-            continue;
+        if is_kept(name) {
+            kept.push(name.to_vec());
         }
-        let mut value = vec![0; MAX_VALUE];
-        let size = lgetxattr(path, name, value.as_mut_slice())?;
-        value.truncate(size);
-        shift(name, &mut value, |id| Ok(inside(id, first)))?;
-        kept.push((name.to_vec(), value));
     }
     kept.sort_unstable();
     Ok(kept)
 }
 
-/// Gives a file its attributes back.
-pub(super) fn write(path: &Path, all: &[(Vec<u8>, Vec<u8>)], first: u32) -> io::Result<()> {
-    for (name, value) in all {
-        let mut value = value.clone();
-        shift(name, &mut value, |id| outside(id, first))?;
-        lsetxattr(path, name.as_slice(), &value, XattrFlags::empty())?;
-    }
-    Ok(())
+/// The value of one of them, with the ids of the sandbox in it.
+pub(super) fn value(path: &Path, name: &[u8], first: u32) -> io::Result<Vec<u8>> {
+    let mut value = vec![0; MAX_VALUE];
+    let size = lgetxattr(path, name, value.as_mut_slice())?;
+    value.truncate(size);
+    shift(name, &mut value, |id| Ok(inside(id, first)))?;
+    Ok(value)
+}
+
+/// Gives a file an attribute back.
+pub(super) fn write(path: &Path, name: &[u8], mut value: Vec<u8>, first: u32) -> io::Result<()> {
+    shift(name, &mut value, |id| outside(id, first))?;
+    Ok(lsetxattr(path, name, &value, XattrFlags::empty())?)
 }
 
 /// Refuses a name that no stream has.

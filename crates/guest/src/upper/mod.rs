@@ -2,22 +2,35 @@
 //! was deleted of the layers below.
 //!
 //! ```text
-//! stream: MAGIC  entry*  END count
-//! entry:  kind  path  mode uid gid  mtime  attributes  [ extents | target ]      numbers little-endian
+//! stream:  MAGIC  entry*  Up head attributes  count                                  numbers little-endian
+//! entry:   Dir name  entry*  Up head attributes        what is in a directory stands between the two
+//!          File name names  head  extents  attributes
+//!          Link name names  head  target  attributes
+//!          Fifo | Socket  name names  head  attributes
+//!          Same name number                            another name of the file with that number
+//!          Whiteout name
 //! ```
 //! Owners are those inside: the first id of the sandbox's own is 0. Holes stay holes. A name is any bytes without NUL and
-//! slash. Entries of a directory follow it; a hard link follows the file that it is.
+//! slash. Names are relative to the directory that they are in, so a tree is as large in the stream as it is by itself, however
+//! deep it lies; what is held of it at either side is one directory's way up. Files with more than one name have numbers in the
+//! order in which they come.
 //!
 //! The worker writes and reads it where the layer is the host's, a machine's init where it is the machine's. Whoever reads one
-//! trusts nothing of it.
+//! trusts nothing of it. Older streams are read as [`first`] says.
 
 mod attributes;
+mod first;
 mod pack;
 mod pass;
 mod read;
 mod unpack;
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, chmodat, chownat, utimensat};
 
 pub use pack::pack;
 pub use pass::pass;
@@ -27,22 +40,26 @@ pub use unpack::unpack;
 pub const IDS: u32 = 65_536;
 
 /// First bytes of a stream, with the version of its form.
-const MAGIC: &[u8; 8] = b"cfdlyr01";
+const MAGIC: &[u8; 8] = b"cfdlyr02";
 /// Bytes that are read and written at a time.
 const PIECE: usize = 128 * 1024;
-/// Files, directories and links of one layer: a file system in memory of 16 GiB has as many inodes.
-const MAX_ENTRIES: u64 = 4_000_000;
-/// Bytes of all attributes together. Those of directories are in memory until the last entry was written.
-const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024 * 1024;
 /// Whom the kernel shows for an id that a sandbox does not have.
 pub const NOBODY: u32 = 65_534;
 /// Ends the extents of a file; its size follows.
 const NO_EXTENT: u64 = u64::MAX;
-/// An attribute's name and value, as the kernel bounds them.
+
+// Writer and reader have the same bounds: the kernel's, or what is said here.
+
+/// Files, directories and links of one layer: a file system in memory of 16 GiB has as many inodes.
+const MAX_ENTRIES: u64 = 4_000_000;
+/// Directories below each other.
+const MAX_DEPTH: usize = 1_000_000;
+/// A name of a file, and of an attribute.
 const MAX_NAME: usize = 255;
+/// An attribute's value, and all names of a file's attributes.
 const MAX_VALUE: usize = 64 * 1024;
-/// A path or a target, as the kernel bounds them.
-const MAX_PATH: usize = 4_096;
+/// A link's target.
+const MAX_TARGET: usize = 4_096;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,10 +75,12 @@ enum EntryKind {
     Socket,
     /// What the layers below have under this name is deleted.
     Whiteout,
+    /// The end of a directory.
+    Up,
 }
 
 impl EntryKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::End,
         Self::Dir,
         Self::File,
@@ -70,6 +89,7 @@ impl EntryKind {
         Self::Fifo,
         Self::Socket,
         Self::Whiteout,
+        Self::Up,
     ];
 
     fn byte(self) -> u8 {
@@ -82,7 +102,7 @@ impl EntryKind {
     }
 }
 
-/// What every entry has.
+/// What every file has.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Head {
     mode: u32,
@@ -90,7 +110,40 @@ struct Head {
     gid: u32,
     seconds: i64,
     nanos: u32,
+    /// Of the first form alone: now they come one by one.
     attributes: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Owner, attributes, mode and time, in this order: a change of the owner takes set-id bits and capabilities away.
+fn put(dir: &OwnedFd, name: &OsStr, kind: EntryKind, head: &Head, first: u32) -> io::Result<()> {
+    own(dir, name, head)?;
+    let at = path_of(dir, name);
+    for (name, value) in &head.attributes {
+        attributes::write(&at, name, value.clone(), first)?;
+    }
+    close(dir, name, kind, head)
+}
+
+/// Gives it its owner.
+fn own(dir: &OwnedFd, name: &OsStr, head: &Head) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(head.uid), Gid::from_raw(head.gid));
+    Ok(chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// Gives it its mode and times, once it has its attributes.
+fn close(dir: &OwnedFd, name: &OsStr, kind: EntryKind, head: &Head) -> io::Result<()> {
+    if kind != EntryKind::Link {
+        // No link is here: it was made by ourselves a moment ago.
+        chmodat(dir, name, Mode::from_raw_mode(head.mode), AtFlags::empty())?;
+    }
+    let time = Timespec { tv_sec: head.seconds, tv_nsec: head.nanos.into() };
+    let times = Timestamps { last_access: time, last_modification: time };
+    Ok(utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// For calls that take a path.
+fn path_of(dir: &OwnedFd, name: &OsStr) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
 }
 
 /// An id as the sandbox sees it, of ids that begin at `first`; 0 is the host's own ids.

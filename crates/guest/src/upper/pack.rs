@@ -1,22 +1,34 @@
 //! A layer, read into a stream.
+//!
+//! It is walked by descriptors: one directory is open at a time, and the way up is checked to be the one that led down, so no
+//! depth is too deep for it and nothing leads out of it.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstat, major, minor,
-    openat, openat2, readlinkat, seek, statat,
+    AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat, fstat, major, minor, openat, readlinkat,
+    seek, statat,
 };
 use rustix::io::{Errno, pread};
 
 use super::{
-    EntryKind, Head, MAGIC, MAX_ATTRIBUTE_BYTES, MAX_ENTRIES, MAX_PATH, NO_EXTENT, PIECE,
-    attributes, inside,
+    EntryKind, MAGIC, MAX_DEPTH, MAX_ENTRIES, MAX_NAME, MAX_TARGET, NO_EXTENT, PIECE, attributes,
+    inside, path_of,
 };
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Names of one directory that are looked at together, in their order.
+const NAMES: usize = 16 * 1024;
+/// Bytes of names that are held: of directories that are still to be looked into, beside the way up.
+const MAX_HELD: usize = 64 * 1024 * 1024;
+/// Bytes of a path that an error tells.
+const MAX_TOLD: usize = 256;
 
 /// Writes everything below `upper`, whose owners begin at `first`. It is to stand still meanwhile. Once `goes_on` says no, it
 /// is an error.
@@ -29,172 +41,247 @@ pub fn pack(
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
-    let top = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
+    let at = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
+    let place = place(&fstat(&at)?);
     let mut packing = Packing {
-        top,
+        at,
+        way: vec![Level { place, name: OsString::new(), below: Vec::new() }],
+        device: place.0,
         first,
         out,
         goes_on,
-        count: 0,
-        attribute_bytes: 0,
-        seen: HashMap::new(),
+        count: 1,
+        held: 0,
+        shared: HashMap::new(),
+        numbers: 0,
         piece: vec![0; PIECE],
     };
     packing.out.write_all(MAGIC)?;
     packing.all()?;
-    packing.out.write_all(&[EntryKind::End.byte()])?;
     packing.out.write_all(&packing.count.to_le_bytes())
 }
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// A directory or file, as the kernel knows it.
+type Place = (u64, u64);
+
+/// A directory on the way to the one that is open.
+struct Level {
+    place: Place,
+    name: OsString,
+    /// Directories in it that are still to be looked into, the next one last.
+    below: Vec<OsString>,
+}
 
 struct Packing<'a> {
-    top: OwnedFd,
+    /// The directory that is open: the last of the way.
+    at: OwnedFd,
+    way: Vec<Level>,
+    device: u64,
     first: u32,
     out: &'a mut dyn Write,
     goes_on: &'a dyn Fn() -> bool,
     count: u64,
-    attribute_bytes: usize,
-    /// Files with more than one name, by device and inode: the first name.
-    seen: HashMap<(u64, u64), PathBuf>,
+    held: usize,
+    /// Files of which more names are to come: their number, and how many.
+    shared: HashMap<Place, (u32, u64)>,
+    numbers: u32,
     piece: Vec<u8>,
 }
 
 impl Packing<'_> {
     fn all(&mut self) -> io::Result<()> {
-        let found = fstat(&self.top)?;
-        let own = PathBuf::from(format!("/proc/self/fd/{}/.", self.top.as_raw_fd()));
-        self.head(EntryKind::Dir, Path::new(""), &found, &own)?;
-        let mut open = vec![PathBuf::new()];
-        while let Some(path) = open.pop() {
-            let below = self.directory(&path).map_err(|error| at(&path, error))?;
-            open.extend(below.into_iter().rev());
+        self.files().map_err(|error| self.told(None, error))?;
+        loop {
+            let Some(level) = self.way.last_mut() else { return Ok(()) };
+            match level.below.pop() {
+                Some(name) => {
+                    self.held = self.held.saturating_sub(name.len());
+                    self.down(&name).map_err(|error| self.told(Some(&name), error))?;
+                    self.files().map_err(|error| self.told(None, error))?;
+                }
+                None => self.up().map_err(|error| self.told(None, error))?,
+            }
+        }
+    }
+
+    fn down(&mut self, name: &OsStr) -> io::Result<()> {
+        self.begin(EntryKind::Dir, name)?;
+        if self.way.len() > MAX_DEPTH {
+            let why = format!("more than {MAX_DEPTH} directories lie below each other");
+            return Err(io::Error::other(why));
+        }
+        let dir = openat(&self.at, name, DIRECTORY, Mode::empty())?;
+        let place = place(&fstat(&dir)?);
+        if place.0 != self.device {
+            return Err(io::Error::other("another file system is mounted there"));
+        }
+        self.hold(name.len())?;
+        self.way.push(Level { place, name: name.to_owned(), below: Vec::new() });
+        self.at = dir;
+        Ok(())
+    }
+
+    /// Ends the directory that is open, and opens the one above it.
+    fn up(&mut self) -> io::Result<()> {
+        let found = fstat(&self.at)?;
+        self.out.write_all(&[EntryKind::Up.byte()])?;
+        self.head(&found)?;
+        self.attributes(OsStr::new("."))?;
+        if let Some(left) = self.way.pop() {
+            self.held = self.held.saturating_sub(left.name.len());
+        }
+        let Some(above) = self.way.last() else { return Ok(()) };
+        let dir = openat(&self.at, "..", DIRECTORY, Mode::empty())?;
+        if place(&fstat(&dir)?) != above.place {
+            return Err(io::Error::other("it was moved while it was read"));
+        }
+        self.at = dir;
+        Ok(())
+    }
+
+    /// Writes what is in the directory that is open but for its directories, which are noted.
+    fn files(&mut self) -> io::Result<()> {
+        let mut below = Vec::new();
+        let mut entries = Dir::read_from(&self.at)?;
+        loop {
+            let mut names = Vec::new();
+            for entry in entries.by_ref() {
+                let name = entry?.file_name().to_bytes().to_vec();
+                if !matches!(name.as_slice(), b"." | b"..") {
+                    names.push(OsString::from_vec(name));
+                }
+                if names.len() >= NAMES {
+                    break;
+                }
+            }
+            if names.is_empty() {
+                break;
+            }
+            names.sort_unstable();
+            for name in names {
+                let is_dir = self.entry(&name).map_err(|error| self.told(Some(&name), error))?;
+                if is_dir {
+                    self.hold(name.len())?;
+                    below.push(name);
+                }
+            }
+        }
+        below.reverse();
+        if let Some(level) = self.way.last_mut() {
+            level.below = below;
         }
         Ok(())
     }
 
-    /// Writes what a directory has; gives the directories in it, which follow.
-    fn directory(&mut self, path: &Path) -> io::Result<Vec<PathBuf>> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        let name = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let dir = openat2(&self.top, name, DIRECTORY, Mode::empty(), resolve)?;
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&dir)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b"..") {
-                names.push(name.to_vec());
-            }
+    fn hold(&mut self, bytes: usize) -> io::Result<()> {
+        self.held = self.held.saturating_add(bytes);
+        match self.held > MAX_HELD {
+            true => Err(io::Error::other("too many directories lie beside each other")),
+            false => Ok(()),
         }
-        names.sort_unstable();
-        let mut below = Vec::new();
-        for name in names {
-            let name = OsStr::from_bytes(&name);
-            let inner = path.join(name);
-            let is_dir = self.entry(&dir, name, &inner).map_err(|error| at(&inner, error))?;
-            if is_dir {
-                below.push(inner);
-            }
-        }
-        Ok(below)
     }
 
-    /// Writes one entry; whether it is a directory.
-    fn entry(&mut self, dir: &OwnedFd, name: &OsStr, path: &Path) -> io::Result<bool> {
-        let found = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let own = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
+    /// Writes one entry, unless it is a directory, which it says.
+    fn entry(&mut self, name: &OsStr) -> io::Result<bool> {
+        let found = statat(&self.at, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let kind = match FileType::from_raw_mode(found.st_mode) {
-            FileType::Directory => EntryKind::Dir,
+            FileType::Directory => return Ok(true),
             FileType::RegularFile => EntryKind::File,
             FileType::Symlink => EntryKind::Link,
             FileType::Fifo => EntryKind::Fifo,
             FileType::Socket => EntryKind::Socket,
             FileType::CharacterDevice if major(found.st_rdev) == 0 && minor(found.st_rdev) == 0 => {
-                EntryKind::Whiteout
+                self.begin(EntryKind::Whiteout, name)?;
+                return Ok(false);
             }
             _ => return Err(io::Error::other("it is a device")),
         };
-        if kind != EntryKind::Dir && kind != EntryKind::Whiteout && found.st_nlink > 1 {
-            let id = (found.st_dev, found.st_ino);
-            if let Some(same) = self.seen.get(&id).cloned() {
-                self.head(EntryKind::Same, path, &found, &own)?;
-                self.text(same.as_os_str().as_bytes())?;
+        let mut names = 1;
+        if found.st_nlink > 1 {
+            let place = place(&found);
+            if let Some((number, left)) = self.shared.get_mut(&place) {
+                let number = *number;
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    self.shared.remove(&place);
+                }
+                self.begin(EntryKind::Same, name)?;
+                self.out.write_all(&number.to_le_bytes())?;
                 return Ok(false);
             }
-            self.seen.insert(id, path.to_owned());
+            names = u32::try_from(found.st_nlink).unwrap_or(u32::MAX);
+            self.shared.insert(place, (self.numbers, found.st_nlink.saturating_sub(1)));
+            self.numbers = self.numbers.saturating_add(1);
         }
-        self.head(kind, path, &found, &own)?;
+        self.begin(kind, name)?;
+        self.out.write_all(&names.to_le_bytes())?;
+        self.head(&found)?;
         match kind {
-            EntryKind::File => self.bytes(dir, name, &found)?,
+            EntryKind::File => self.bytes(name, &found)?,
             EntryKind::Link => {
-                let target = readlinkat(dir, name, Vec::new())?;
-                self.text(target.to_bytes())?;
+                let target = readlinkat(&self.at, name, Vec::new())?;
+                self.text(target.to_bytes(), MAX_TARGET)?;
             }
             _ => {}
         }
-        Ok(kind == EntryKind::Dir)
+        self.attributes(name)?;
+        Ok(false)
     }
 
-    fn head(&mut self, kind: EntryKind, path: &Path, found: &Stat, own: &Path) -> io::Result<()> {
-        if !(self.goes_on)() {
-            return Err(io::Error::other("the sandbox ends"));
-        }
+    /// Writes an entry's kind and name.
+    fn begin(&mut self, kind: EntryKind, name: &OsStr) -> io::Result<()> {
+        self.goes_on()?;
         self.count = self.count.saturating_add(1);
         if self.count > MAX_ENTRIES {
             return Err(io::Error::other(format!("there are more than {MAX_ENTRIES} files")));
         }
-        let head = match kind {
-            // The file that it is has them, or there is none.
-            EntryKind::Same | EntryKind::Whiteout => Head::default(),
-            _ => Head {
-                mode: found.st_mode & 0o7777,
-                uid: inside(found.st_uid, self.first),
-                gid: inside(found.st_gid, self.first),
-                seconds: found.st_mtime,
-                nanos: u32::try_from(found.st_mtime_nsec).unwrap_or(0),
-                attributes: attributes::read(own, self.first)?,
-            },
-        };
         self.out.write_all(&[kind.byte()])?;
-        self.text(path.as_os_str().as_bytes())?;
-        for number in [head.mode, head.uid, head.gid] {
+        self.text(name.as_encoded_bytes(), MAX_NAME)
+    }
+
+    fn goes_on(&self) -> io::Result<()> {
+        match (self.goes_on)() {
+            true => Ok(()),
+            false => Err(io::Error::other("the sandbox ends")),
+        }
+    }
+
+    fn head(&mut self, found: &Stat) -> io::Result<()> {
+        let (uid, gid) = (inside(found.st_uid, self.first), inside(found.st_gid, self.first));
+        for number in [found.st_mode & 0o7777, uid, gid] {
             self.out.write_all(&number.to_le_bytes())?;
         }
-        self.out.write_all(&head.seconds.to_le_bytes())?;
-        self.out.write_all(&head.nanos.to_le_bytes())?;
-        let count = u16::try_from(head.attributes.len());
+        self.out.write_all(&found.st_mtime.to_le_bytes())?;
+        let nanos = u32::try_from(found.st_mtime_nsec).unwrap_or(0);
+        self.out.write_all(&nanos.to_le_bytes())
+    }
+
+    fn attributes(&mut self, name: &OsStr) -> io::Result<()> {
+        let path = path_of(&self.at, name);
+        let names = attributes::names(&path)?;
+        let count = u16::try_from(names.len());
         let count = count.map_err(|_| io::Error::other("it has too many attributes"))?;
         self.out.write_all(&count.to_le_bytes())?;
-        for (name, value) in &head.attributes {
-            self.attribute_bytes =
-                self.attribute_bytes.saturating_add(name.len().saturating_add(value.len()));
-            if self.attribute_bytes > MAX_ATTRIBUTE_BYTES {
-                return Err(io::Error::other("all attributes together have too many bytes"));
-            }
-            self.text(name)?;
-            self.long(value)?;
+        for name in names {
+            let value = attributes::value(&path, &name, self.first)?;
+            self.text(&name, MAX_NAME)?;
+            self.out.write_all(&u32::try_from(value.len()).unwrap_or(0).to_le_bytes())?;
+            self.out.write_all(&value)?;
         }
         Ok(())
     }
 
-    fn text(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let size = u16::try_from(bytes.len()).ok().filter(|size| usize::from(*size) < MAX_PATH);
-        let size = size.ok_or_else(|| io::Error::other("its path is too long"))?;
-        self.out.write_all(&size.to_le_bytes())?;
-        self.out.write_all(bytes)
-    }
-
-    fn long(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let size = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    fn text(&mut self, bytes: &[u8], most: usize) -> io::Result<()> {
+        let size = u16::try_from(bytes.len()).ok().filter(|size| usize::from(*size) <= most);
+        let size = size.ok_or_else(|| io::Error::other("its name is too long"))?;
         self.out.write_all(&size.to_le_bytes())?;
         self.out.write_all(bytes)
     }
 
     /// The parts of a file that are not holes.
-    fn bytes(&mut self, dir: &OwnedFd, name: &OsStr, found: &Stat) -> io::Result<()> {
+    fn bytes(&mut self, name: &OsStr, found: &Stat) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(dir, name, flags, Mode::empty())?;
+        let file = openat(&self.at, name, flags, Mode::empty())?;
         let size = u64::try_from(found.st_size).unwrap_or(0);
         let mut at = 0;
         while at < size {
@@ -215,21 +302,31 @@ impl Packing<'_> {
                 self.out.write_all(&count.to_le_bytes())?;
                 self.out.write_all(self.piece.get(..got).unwrap_or_default())?;
                 at = at.saturating_add(u64::from(count));
-                if !(self.goes_on)() {
-                    return Err(io::Error::other("the sandbox ends"));
-                }
+                self.goes_on()?;
             }
         }
         self.out.write_all(&NO_EXTENT.to_le_bytes())?;
         self.out.write_all(&size.to_le_bytes())
     }
+
+    /// Which of the sandbox's files it was.
+    fn told(&self, name: Option<&OsStr>, error: io::Error) -> io::Error {
+        if error.to_string().starts_with('/') {
+            return error;
+        }
+        let mut path = PathBuf::from("/");
+        for level in &self.way {
+            if path.as_os_str().len() > MAX_TOLD {
+                break;
+            }
+            path.push(&level.name);
+        }
+        path.extend(name);
+        let shown: String = path.to_string_lossy().chars().take(MAX_TOLD).collect();
+        io::Error::new(error.kind(), format!("{shown}: {error}"))
+    }
 }
 
-/// Which of the sandbox's files it was.
-fn at(path: &Path, error: io::Error) -> io::Error {
-    if error.to_string().starts_with('/') {
-        return error;
-    }
-    let shown: String = path.to_string_lossy().chars().take(256).collect();
-    io::Error::new(error.kind(), format!("/{shown}: {error}"))
+fn place(found: &Stat) -> Place {
+    (found.st_dev, found.st_ino)
 }

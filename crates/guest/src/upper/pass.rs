@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use super::read::{EntryReader, Extent};
-use super::{EntryKind, PIECE};
+use super::{EntryKind, MAGIC, PIECE, first, wrong};
 
 /// Copies a stream of at most so many bytes, to its end and no further.
 ///
@@ -11,12 +11,23 @@ use super::{EntryKind, PIECE};
 /// What is not of the form that [`super::unpack`] takes, is cut off or too long; what cannot be written.
 pub fn pass(from: &mut dyn Read, to: &mut dyn Write, most: u64) -> io::Result<()> {
     let mut copied = Copied { from, to, left: most, most };
-    let mut entries = EntryReader::begin(&mut copied, 0)?;
+    let mut magic = [0; MAGIC.len()];
+    copied.read_exact(&mut magic)?;
+    match &magic {
+        MAGIC => check(&mut copied),
+        first::MAGIC => first::check(&mut copied),
+        _ => Err(wrong("another form, or another version of it")),
+    }
+}
+
+fn check(from: &mut dyn Read) -> io::Result<()> {
+    let mut entries = EntryReader::begin(from, 0);
     let mut piece = vec![0; PIECE];
     while let Some(entry) = entries.entry()? {
         if entry.kind == EntryKind::File {
             while let Extent::Bytes(..) = entries.extent(&mut piece)? {}
         }
+        while entries.attribute()?.is_some() {}
     }
     Ok(())
 }

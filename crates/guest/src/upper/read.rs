@@ -1,27 +1,25 @@
 //! A stream, entry by entry. Everything that a text of it can say is checked here, whoever wrote it and whatever is done with
 //! it.
 
-use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Component, Path, PathBuf};
 
 use super::{
-    EntryKind, Head, MAGIC, MAX_ATTRIBUTE_BYTES, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_VALUE,
-    NO_EXTENT, attributes, outside, wrong,
+    EntryKind, Head, MAX_DEPTH, MAX_ENTRIES, MAX_NAME, MAX_TARGET, MAX_VALUE, NO_EXTENT,
+    attributes, outside, wrong,
 };
-
-/// Extended attributes of one file: more than fit into what the kernel lists.
-const MAX_ATTRIBUTES: u16 = 4_096;
 
 /// What an entry says before its bytes.
 pub(super) struct LayerEntry {
     pub kind: EntryKind,
-    /// Below the layer, without a link to follow by itself; empty: the layer itself, which comes first.
-    pub path: PathBuf,
+    /// In the directory that is open; empty: it is left.
+    pub name: Vec<u8>,
+    /// How many names it has.
+    pub names: u32,
     pub head: Head,
-    /// Of a symbolic link, any bytes; of another name, a path of this layer.
+    /// Of a symbolic link, any bytes.
     pub target: Vec<u8>,
+    /// Of another name: which file's.
+    pub number: u32,
 }
 
 /// A part of a file, or its end.
@@ -37,57 +35,104 @@ pub(super) struct EntryReader<'a> {
     from: &'a mut dyn Read,
     first: u32,
     count: u64,
-    /// That attributes may still have.
-    attribute_bytes: usize,
+    depth: usize,
+    /// Files with more than one name, so far.
+    shared: u32,
+    /// Attributes of the last entry that are to be read.
+    attributes: u16,
+    is_over: bool,
 }
 
 impl<'a> EntryReader<'a> {
-    /// Begins a stream, for owners that begin at `first`.
-    pub fn begin(from: &'a mut dyn Read, first: u32) -> io::Result<Self> {
-        let mut entries = Self { from, first, count: 0, attribute_bytes: MAX_ATTRIBUTE_BYTES };
-        match entries.array::<8>()? == *MAGIC {
-            true => Ok(entries),
-            false => Err(wrong("another form, or another version of it")),
-        }
+    /// Begins behind the stream's first bytes, for owners that begin at `first`.
+    pub fn begin(from: &'a mut dyn Read, first: u32) -> Self {
+        Self { from, first, count: 1, depth: 0, shared: 0, attributes: 0, is_over: false }
     }
 
-    /// The next entry. `None`: it was the end, and the stream is whole.
+    /// The next entry, once the last one's extents and attributes were read. `None`: the stream was whole.
     pub fn entry(&mut self) -> io::Result<Option<LayerEntry>> {
-        let [kind] = self.array()?;
-        let kind = EntryKind::of(kind).ok_or_else(|| wrong("an entry of no known kind"))?;
-        if kind == EntryKind::End {
+        if self.is_over {
             return match self.wide()? == self.count {
                 true => Ok(None),
                 false => Err(wrong("another number of entries than it says")),
             };
         }
-        let (path, head) = (self.path()?, self.head()?);
-        let is_top = path.as_os_str().is_empty();
-        if is_top != (self.count == 0) || is_top && kind != EntryKind::Dir {
-            return Err(wrong("no root at its head, two roots, or one that is not a directory"));
+        let [kind] = self.array()?;
+        let kind = EntryKind::of(kind).filter(|kind| *kind != EntryKind::End);
+        let kind = kind.ok_or_else(|| wrong("an entry of no known kind"))?;
+        let mut entry = LayerEntry {
+            kind,
+            name: Vec::new(),
+            names: 1,
+            head: Head::default(),
+            target: Vec::new(),
+            number: 0,
+        };
+        if kind == EntryKind::Up {
+            entry.head = self.head()?;
+            self.attributes = self.array().map(u16::from_le_bytes)?;
+            self.is_over = self.depth == 0;
+            self.depth = self.depth.saturating_sub(1);
+            return Ok(Some(entry));
         }
         self.count = self.count.saturating_add(1);
         if self.count > MAX_ENTRIES {
             return Err(wrong("too many entries"));
         }
-        let target = match kind {
-            EntryKind::Link => self.text(MAX_PATH)?,
-            EntryKind::Same => self.path()?.into_os_string().into_vec(),
-            _ => Vec::new(),
-        };
-        Ok(Some(LayerEntry { kind, path, head, target }))
+        entry.name = self.name()?;
+        match kind {
+            EntryKind::Dir => {
+                self.depth = self.depth.saturating_add(1);
+                if self.depth > MAX_DEPTH {
+                    return Err(wrong("too many directories below each other"));
+                }
+            }
+            EntryKind::Same => {
+                entry.number = self.number()?;
+                if entry.number >= self.shared {
+                    return Err(wrong("another name of a file that did not come"));
+                }
+            }
+            EntryKind::Whiteout => {}
+            _ => {
+                entry.names = self.number()?;
+                entry.head = self.head()?;
+                if kind == EntryKind::Link {
+                    entry.target = self.text(MAX_TARGET)?;
+                }
+                if entry.names > 1 {
+                    self.shared = self.shared.saturating_add(1);
+                }
+                if kind != EntryKind::File {
+                    self.attributes = self.array().map(u16::from_le_bytes)?;
+                }
+            }
+        }
+        Ok(Some(entry))
     }
 
     /// The next part of the file that was just named.
     pub fn extent(&mut self, piece: &mut [u8]) -> io::Result<Extent> {
         let at = self.wide()?;
         if at == NO_EXTENT {
-            return self.wide().map(Extent::End);
+            let size = self.wide()?;
+            self.attributes = self.array().map(u16::from_le_bytes)?;
+            return Ok(Extent::End(size));
         }
         let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
         let bytes = piece.get_mut(..size).ok_or_else(|| wrong("a piece that is too long"))?;
         self.from.read_exact(bytes)?;
         Ok(Extent::Bytes(at, size))
+    }
+
+    /// The next attribute of the last entry, behind its extents.
+    pub fn attribute(&mut self) -> io::Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let Some(left) = self.attributes.checked_sub(1) else { return Ok(None) };
+        self.attributes = left;
+        let name = self.text(MAX_NAME)?;
+        attributes::check(&name)?;
+        let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
+        Ok(Some((name, self.some(size, MAX_VALUE)?)))
     }
 
     fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
@@ -118,13 +163,12 @@ impl<'a> EntryReader<'a> {
         self.some(usize::from(size), most)
     }
 
-    fn path(&mut self) -> io::Result<PathBuf> {
-        let bytes = self.text(MAX_PATH)?;
-        let path = Path::new(OsStr::from_bytes(&bytes));
-        let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-        match plain && !bytes.contains(&0) {
-            true => Ok(path.to_owned()),
-            false => Err(wrong("a path that leads elsewhere")),
+    fn name(&mut self) -> io::Result<Vec<u8>> {
+        let name = self.text(MAX_NAME)?;
+        let leads = matches!(name.as_slice(), b"" | b"." | b"..");
+        match leads || name.contains(&0) || name.contains(&b'/') {
+            true => Err(wrong("a name that leads elsewhere")),
+            false => Ok(name),
         }
     }
 
@@ -132,20 +176,7 @@ impl<'a> EntryReader<'a> {
         let (mode, uid, gid) = (self.number()?, self.number()?, self.number()?);
         let seconds = self.array().map(i64::from_le_bytes)?;
         let nanos = self.number()?;
-        let count = self.array().map(u16::from_le_bytes)?;
-        if count > MAX_ATTRIBUTES {
-            return Err(wrong("too many attributes"));
-        }
-        let mut attributes = Vec::new();
-        for _ in 0..count {
-            let name = self.text(MAX_NAME)?;
-            attributes::check(&name)?;
-            let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-            let left = self.attribute_bytes.checked_sub(name.len().saturating_add(size));
-            self.attribute_bytes = left.ok_or_else(|| wrong("too many bytes of attributes"))?;
-            attributes.push((name, self.some(size, MAX_VALUE)?));
-        }
         let (uid, gid) = (outside(uid, self.first)?, outside(gid, self.first)?);
-        Ok(Head { mode: mode & 0o7777, uid, gid, seconds, nanos, attributes })
+        Ok(Head { mode: mode & 0o7777, uid, gid, seconds, nanos, attributes: Vec::new() })
     }
 }

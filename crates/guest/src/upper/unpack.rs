@@ -1,114 +1,196 @@
 //! A stream, written into an empty layer.
 //!
-//! No name of it leads out of the layer: every parent is opened beneath it and through no link. Directories get their modes
-//! and times at the end, so that nothing is changed by what follows.
+//! It is walked as it was written: one directory is open at a time, and the way up is checked to be the one that led down. No name of it
+//! leads out of the layer. A directory gets its owner, attributes, mode and times when it is left.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, chmodat,
-    chownat, ftruncate, linkat, makedev, mkdirat, mknodat, openat, openat2, symlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, fstat, ftruncate, linkat, makedev, mkdirat, mknodat, openat,
+    symlinkat, unlinkat,
 };
 use rustix::io::pwrite;
 
 use super::read::{EntryReader, Extent, LayerEntry};
-use super::{EntryKind, Head, PIECE, attributes, wrong};
+use super::{EntryKind, Head, MAGIC, PIECE, attributes, close, first, own, path_of, wrong};
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Writes a stream's files into `upper`, which is empty, for owners that begin at `first`.
 ///
 /// # Errors
 /// A stream that is cut off or not of this form; what the layer has no room for.
 pub fn unpack(upper: &Path, first: u32, from: &mut dyn Read) -> io::Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let top = rustix::fs::open(upper, flags, Mode::empty())?;
-    let mut entries = EntryReader::begin(from, first)?;
-    let mut unpacking = Unpacking { top, first, parent: None, dirs: Vec::new() };
-    while let Some(entry) = entries.entry()? {
-        unpacking.entry(entry, &mut entries)?;
+    let mut magic = [0; MAGIC.len()];
+    from.read_exact(&mut magic)?;
+    match &magic {
+        MAGIC => Unpacking::of(upper, first)?.all(from),
+        first::MAGIC => first::unpack(upper, first, from),
+        _ => Err(wrong("another form, or another version of it")),
     }
-    unpacking.finish()
 }
 
+/// A directory, as the kernel knows it.
+type Place = (u64, u64);
+
 struct Unpacking {
-    top: OwnedFd,
     first: u32,
-    /// The directory that the last entry was written into.
-    parent: Option<(PathBuf, OwnedFd)>,
-    /// Directories with what they get at the end.
-    dirs: Vec<(PathBuf, Head)>,
+    top: OwnedFd,
+    /// The directory that is open.
+    at: OwnedFd,
+    /// Those above it.
+    above: Vec<Place>,
+    piece: Vec<u8>,
+    /// Where files with more than one name lie by their numbers until the last one came.
+    shelf: Option<(String, OwnedFd)>,
+    /// How many names are to come of each of them.
+    due: HashMap<u32, u32>,
+    shared: u32,
 }
 
 impl Unpacking {
-    /// Opens the directory of an entry, once for all that follow each other in it.
-    fn enter(&mut self, path: &Path) -> io::Result<(i32, Vec<u8>)> {
-        let name = path.file_name().ok_or_else(|| wrong("an entry without a name"))?;
-        let above = path.parent().unwrap_or(Path::new(""));
-        if self.parent.as_ref().is_none_or(|(known, _)| known != above) {
-            self.parent = Some((above.to_owned(), self.open(above)?));
-        }
-        let fd = self.parent.as_ref().map_or(-1, |(_, fd)| fd.as_raw_fd());
-        Ok((fd, name.as_bytes().to_vec()))
+    fn of(upper: &Path, first: u32) -> io::Result<Self> {
+        let top = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
+        let (at, above, piece) = (top.try_clone()?, Vec::new(), vec![0; PIECE]);
+        Ok(Self { first, top, at, above, piece, shelf: None, due: HashMap::new(), shared: 0 })
     }
 
-    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        let name = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(openat2(&self.top, name, flags, Mode::empty(), resolve)?)
+    fn all(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        let mut entries = EntryReader::begin(from, self.first);
+        while let Some(entry) = entries.entry()? {
+            self.entry(&entry, &mut entries)?;
+        }
+        Ok(())
     }
 
     /// Writes one entry, with the bytes that follow it.
-    fn entry(&mut self, entry: LayerEntry, from: &mut EntryReader<'_>) -> io::Result<()> {
-        let LayerEntry { kind, path, head, target } = entry;
-        if path.as_os_str().is_empty() {
-            self.dirs.push((path, head));
-            return Ok(());
-        }
-        let (_, name) = self.enter(&path)?;
-        let name = OsStr::from_bytes(&name);
-        let Some((_, dir)) = &self.parent else { return Err(wrong("an entry without a parent")) };
-        let node = |kind, mode, device| mknodat(dir, name, kind, mode, device);
-        let private = Mode::RUSR | Mode::WUSR;
-        match kind {
-            EntryKind::Dir => mkdirat(dir, name, Mode::RWXU)?,
-            EntryKind::Link => symlinkat(OsStr::from_bytes(&target), dir, name)?,
-            EntryKind::Fifo => node(FileType::Fifo, private, 0)?,
-            EntryKind::Socket => node(FileType::Socket, private, 0)?,
+    fn entry(&mut self, entry: &LayerEntry, from: &mut EntryReader<'_>) -> io::Result<()> {
+        let name = OsStr::from_bytes(&entry.name);
+        let node = |kind| mknodat(&self.at, name, kind, Mode::RUSR | Mode::WUSR, 0);
+        match entry.kind {
+            EntryKind::Dir => {
+                let place = place(&self.at)?;
+                mkdirat(&self.at, name, Mode::RWXU)?;
+                self.at = openat(&self.at, name, DIRECTORY, Mode::empty())?;
+                self.above.push(place);
+                return Ok(());
+            }
+            EntryKind::Up => return self.up(&entry.head, from),
             EntryKind::Whiteout => {
-                node(FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?;
-                return Ok(());
+                let kind = FileType::CharacterDevice;
+                return Ok(mknodat(&self.at, name, kind, Mode::empty(), makedev(0, 0))?);
             }
-            EntryKind::Same => {
-                let target = PathBuf::from(OsStr::from_bytes(&target));
-                let above = self.open(target.parent().unwrap_or(Path::new("")))?;
-                let of = target.file_name().ok_or_else(|| wrong("a link to the root"))?;
-                linkat(&above, of, dir, name, AtFlags::empty())?;
-                return Ok(());
-            }
+            EntryKind::Same => return self.same(name, entry.number),
             EntryKind::File => self.bytes(name, from)?,
-            EntryKind::End => {}
+            EntryKind::Link => symlinkat(OsStr::from_bytes(&entry.target), &self.at, name)?,
+            EntryKind::Fifo => node(FileType::Fifo)?,
+            EntryKind::Socket => node(FileType::Socket)?,
+            EntryKind::End => return Err(wrong("an end within a directory")),
         }
-        self.dress(name, kind, &path, head)
+        own(&self.at, name, &entry.head)?;
+        self.attributes(name, from)?;
+        close(&self.at, name, entry.kind, &entry.head)?;
+        if entry.names > 1 {
+            self.share(name, entry.names)?;
+        }
+        Ok(())
     }
 
-    fn bytes(&self, name: &OsStr, from: &mut EntryReader<'_>) -> io::Result<()> {
+    /// Leaves a directory.
+    fn up(&mut self, head: &Head, from: &mut EntryReader<'_>) -> io::Result<()> {
+        let above = self.above.pop();
+        if above.is_none() {
+            self.clear()?;
+        }
+        // Before its mode may close it.
+        let next = above.map(|above| self.parent(above)).transpose()?;
+        let this = OsStr::new(".");
+        own(&self.at, this, head)?;
+        self.attributes(this, from)?;
+        close(&self.at, this, EntryKind::Dir, head)?;
+        if let Some(next) = next {
+            self.at = next;
+        }
+        Ok(())
+    }
+
+    fn parent(&self, above: Place) -> io::Result<OwnedFd> {
+        let parent = openat(&self.at, "..", DIRECTORY, Mode::empty())?;
+        match place(&parent)? == above {
+            true => Ok(parent),
+            false => Err(io::Error::other("a directory was moved while the layer was filled")),
+        }
+    }
+
+    fn attributes(&self, name: &OsStr, from: &mut EntryReader<'_>) -> io::Result<()> {
+        while let Some((attribute, value)) = from.attribute()? {
+            attributes::write(&path_of(&self.at, name), &attribute, value, self.first)?;
+        }
+        Ok(())
+    }
+
+    /// A file of which other names are to come.
+    fn share(&mut self, name: &OsStr, names: u32) -> io::Result<()> {
+        let number = self.shared;
+        self.shared = self.shared.saturating_add(1);
+        if self.shelf.is_none() {
+            self.shelf = Some(self.make_shelf()?);
+        }
+        let Some((_, shelf)) = &self.shelf else { return Ok(()) };
+        linkat(&self.at, name, shelf, number.to_string(), AtFlags::empty())?;
+        self.due.insert(number, names.saturating_sub(1));
+        Ok(())
+    }
+
+    fn same(&mut self, name: &OsStr, number: u32) -> io::Result<()> {
+        let (Some((_, shelf)), Some(due)) = (&self.shelf, self.due.get_mut(&number)) else {
+            return Err(wrong("more names of a file than it says"));
+        };
+        linkat(shelf, number.to_string(), &self.at, name, AtFlags::empty())?;
+        *due = due.saturating_sub(1);
+        if *due == 0 {
+            // A link of its own takes room as any other does.
+            unlinkat(shelf, number.to_string(), AtFlags::empty())?;
+            self.due.remove(&number);
+        }
+        Ok(())
+    }
+
+    /// In the layer's root, under a name that no stream can know.
+    fn make_shelf(&self) -> io::Result<(String, OwnedFd)> {
+        let name = format!(".cofferdam-{:016x}", RandomState::new().build_hasher().finish());
+        mkdirat(&self.top, &*name, Mode::RWXU)?;
+        let shelf = openat(&self.top, &*name, DIRECTORY, Mode::empty())?;
+        Ok((name, shelf))
+    }
+
+    /// The files stay; their numbers go.
+    fn clear(&mut self) -> io::Result<()> {
+        let Some((name, shelf)) = self.shelf.take() else { return Ok(()) };
+        for number in std::mem::take(&mut self.due).into_keys() {
+            unlinkat(&shelf, number.to_string(), AtFlags::empty())?;
+        }
+        drop(shelf);
+        Ok(unlinkat(&self.top, &*name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn bytes(&mut self, name: &OsStr, from: &mut EntryReader<'_>) -> io::Result<()> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match &self.parent {
-            Some((_, dir)) => openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?,
-            None => return Err(wrong("a file without a parent")),
-        };
-        let mut piece = vec![0; PIECE];
+        let file = openat(&self.at, name, flags, Mode::RUSR | Mode::WUSR)?;
         loop {
-            let (at, size) = match from.extent(&mut piece)? {
+            let (at, size) = match from.extent(&mut self.piece)? {
                 Extent::Bytes(at, size) => (at, size),
                 Extent::End(size) => return Ok(ftruncate(&file, size)?),
             };
-            let bytes = piece.get(..size).unwrap_or_default();
+            let bytes = self.piece.get(..size).unwrap_or_default();
             let mut done = 0;
             while done < size {
                 let offset = at.saturating_add(u64::try_from(done).unwrap_or(0));
@@ -120,39 +202,9 @@ impl Unpacking {
             }
         }
     }
-
-    /// Owner, attributes, mode and time, in this order: a change of the owner takes set-id bits and capabilities away.
-    fn dress(&mut self, name: &OsStr, kind: EntryKind, path: &Path, head: Head) -> io::Result<()> {
-        if kind == EntryKind::Dir {
-            self.dirs.push((path.to_owned(), head));
-            return Ok(());
-        }
-        match &self.parent {
-            Some((_, dir)) => put(dir, name, kind, &head, self.first),
-            None => Err(wrong("an entry without a parent")),
-        }
-    }
-
-    /// Directories, the deepest last made first.
-    fn finish(&mut self) -> io::Result<()> {
-        for (path, head) in std::mem::take(&mut self.dirs).into_iter().rev() {
-            let dir = self.open(&path)?;
-            put(&dir, OsStr::new("."), EntryKind::Dir, &head, self.first)?;
-        }
-        Ok(())
-    }
 }
 
-fn put(dir: &OwnedFd, name: &OsStr, kind: EntryKind, head: &Head, first: u32) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(head.uid), Gid::from_raw(head.gid));
-    chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-    let own = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
-    attributes::write(&own, &head.attributes, first)?;
-    if kind != EntryKind::Link {
-        // No link is here: it was made by ourselves a moment ago.
-        chmodat(dir, name, Mode::from_raw_mode(head.mode), AtFlags::empty())?;
-    }
-    let time = Timespec { tv_sec: head.seconds, tv_nsec: head.nanos.into() };
-    let times = Timestamps { last_access: time, last_modification: time };
-    Ok(utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+fn place(dir: &OwnedFd) -> io::Result<Place> {
+    let found = fstat(dir)?;
+    Ok((found.st_dev, found.st_ino))
 }

@@ -379,7 +379,7 @@ async fn files_of_a_machine_that_are_no_files_go_no_further() {
         (vec![(Kind::Chunk, &stream)], "hung up"),
         (vec![(Kind::Chunk, &stream), (Kind::Stdout, b"x")], "something else"),
         (vec![(Kind::Chunk, b""), (Kind::Chunk, &stream), (Kind::End, end)], "something else"),
-        (vec![(Kind::Chunk, b"cfdlyr02")], "another form"),
+        (vec![(Kind::Chunk, b"cfdlyr03")], "another form"),
         (vec![(Kind::Chunk, &large), (Kind::End, end)], "more than 200 bytes"),
     ] {
         let (kept, out) = kept(&frames).await;
