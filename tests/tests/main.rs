@@ -20,6 +20,7 @@ mod chaos;
 mod cli;
 mod config;
 mod contract;
+mod databases;
 mod determinism;
 mod dispatch_bad_input;
 mod dispatch_import;

@@ -30,6 +30,7 @@ migrations! {
     "0033_live_networks", "0034_template_layers", "0035_lives_begin_at_once",
     "0036_layers_that_rest",
     "0037_what_proofs_compare", "0038_lives_use_quota",
+    "0043_state_directories",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.
