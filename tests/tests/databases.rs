@@ -11,7 +11,7 @@ use std::time::Duration;
 use cofferdam_tests::postgres::Postgres;
 use cofferdam_tests::{Home, Server};
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::{count, ended, names, said, signal, until};
 
@@ -91,6 +91,9 @@ async fn a_fleets_state_directory_is_answered_by_the_fleets_database_or_not_at_a
         refused(&bare(&home, args), code);
         refused(&with(&home, &database.url(), args), "database_unreachable");
     }
+    let report = home.run_json(&["doctor", "--json"]);
+    let problem = report["serverProblem"].as_str().unwrap_or_default();
+    assert!(problem.contains("does not reach its database"), "{report}");
     no_private(&home);
     assert_eq!(key(&home), before, "the key is the one that its server knows");
 
@@ -105,6 +108,10 @@ async fn a_fleets_state_directory_is_answered_by_the_fleets_database_or_not_at_a
         let words = refused(&bare(&home, args), "database_not_given");
         assert!(words.contains("fleet at 127.0.0.1") && !words.contains("owner"), "{words}");
     }
+    let mut doctor = home.command(&["doctor", "--json"]);
+    doctor.env_remove("DATABASE_URL");
+    let report: Value = serde_json::from_slice(&ended(doctor, SOON).stdout).unwrap();
+    assert!(report["database"].as_str().unwrap().contains("the database fleet at"), "{report}");
     no_private(&home);
     assert_eq!(key(&home), before);
     fine(&with(&home, &database.url(), &["prove"]));

@@ -49,6 +49,7 @@ mod models;
 mod names;
 mod opencode;
 mod outages;
+mod own_runs;
 mod permanent;
 mod pipes;
 mod places;

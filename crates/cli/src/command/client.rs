@@ -100,15 +100,15 @@ impl Client {
     }
 
     /// Whether the server answers and reaches its database: without a worker it says 503 and serves.
-    pub(crate) async fn look(&self) -> Result<(), Ill> {
+    pub(crate) async fn look(&self) -> Result<Value, Ill> {
         let asked = self.http.get(format!("{}/healthz", self.base)).timeout(PATIENCE).send();
         let health = match asked.await {
-            Ok(answer) => answer.json::<Value>().await,
+            Ok(answer) => answer.json::<Value>().await.map_err(|_| Ill::Unreadable)?,
             Err(error) if error.is_connect() => return Err(Ill::Gone),
             Err(_) => return Err(Ill::Silent),
         };
-        match health.ok().and_then(|health| health.get("db").and_then(Value::as_bool)) {
-            Some(true) => Ok(()),
+        match health.get("db").and_then(Value::as_bool) {
+            Some(true) => Ok(health),
             Some(false) => Err(Ill::Databaseless),
             None => Err(Ill::Unreadable),
         }

@@ -121,7 +121,7 @@ async fn running(dir: &Path, given: Option<&str>) -> anyhow::Result<Option<Clien
         let looked = match state::endpoint_read(dir) {
             Some(endpoint) => {
                 let client = Client::local(socket, &endpoint.url, &key)?;
-                client.look().await.map(|()| client)
+                client.look().await.map(|_| client)
             }
             None => Err(Ill::Unannounced),
         };

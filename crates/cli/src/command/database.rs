@@ -55,7 +55,8 @@ pub(crate) enum Kind {
 }
 
 impl Record {
-    fn words(&self) -> String {
+    /// For people.
+    pub(crate) fn words(&self) -> String {
         let id = self.id.get(..8).unwrap_or(&self.id);
         match self.kind {
             Kind::Private => format!("its private database ({id})"),
