@@ -50,6 +50,7 @@ mod names;
 mod opencode;
 mod outages;
 mod own_runs;
+mod packages;
 mod permanent;
 mod pipes;
 mod places;
