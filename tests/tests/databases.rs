@@ -73,8 +73,11 @@ async fn a_fleets_state_directory_is_answered_by_the_fleets_database_or_not_at_a
     let home = Home::on(&database.url());
     let mut up = home.up();
     let before = key(&home);
-    let header =
-        up.run_recipe("{id: v, v: \"1\", plan: {tasks: [{name: t, value: kept}]}}", json!({}), json!({}));
+    let header = up.run_recipe(
+        "{id: v, v: \"1\", plan: {tasks: [{name: t, value: kept}]}}",
+        json!({}),
+        json!({}),
+    );
     let run = cofferdam_tests::text(&header.await, "runId");
     up.wait_terminal(&run).await;
     let listed = bare(&home, &["ps"]);
@@ -123,7 +126,9 @@ async fn on_a_workers_host_no_go_is_said_of_another_database() {
     let database = Postgres::start().await;
     let home = Home::on(&database.url());
     let _worker = Server::start(&home, &["worker"], &[]);
-    for args in [&["prove"][..], &["ps"], &["up", "--listen", "127.0.0.1:0"], &["worker"], &["adopt"]] {
+    for args in
+        [&["prove"][..], &["ps"], &["up", "--listen", "127.0.0.1:0"], &["worker"], &["adopt"]]
+    {
         refused(&bare(&home, args), "database_not_given");
     }
     no_private(&home);
@@ -141,7 +146,9 @@ async fn on_a_workers_host_no_go_is_said_of_another_database() {
     let port = database.address().port();
     for spelled in [
         format!("postgresql://owner@localhost:{port}/fleet"),
-        format!("postgres://owner:unused@127.0.0.1:{port}/fleet?sslmode=disable&application_name=x"),
+        format!(
+            "postgres://owner:unused@127.0.0.1:{port}/fleet?sslmode=disable&application_name=x"
+        ),
     ] {
         fine(&with(&home, &spelled, &["prove"]));
     }

@@ -58,7 +58,8 @@ fn an_upgrade_takes_settings_from_other_users_and_loosens_none() {
         for file in [&settings, &old] {
             let found = fs::metadata(file).unwrap();
             assert_eq!(found.mode() & 0o7777, after, "{before:o} {}", file.display());
-            let group = Group::from_name("cofferdam").unwrap().map_or(0, |group| group.gid.as_raw());
+            let group =
+                Group::from_name("cofferdam").unwrap().map_or(0, |group| group.gid.as_raw());
             assert_eq!((found.uid(), found.gid()), (0, group));
         }
     }

@@ -88,7 +88,8 @@ impl Keys<'_> {
             .await?;
             for key in &lost {
                 let reason = "its state directory has another one";
-                let revoked = Audit { op: "key.revoke", target: key, reason, detail: None, ..*audit };
+                let revoked =
+                    Audit { op: "key.revoke", target: key, reason, detail: None, ..*audit };
                 append(&mut tx, &revoked).await?;
             }
         }

@@ -147,7 +147,8 @@ impl Ops<'_> {
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         let is_own = target.is_work && target.key_id == audit.key_id;
         if whose == Cancels::Own && !is_own {
-            let why = "this run was submitted with another key: canceling it needs the role operator";
+            let why =
+                "this run was submitted with another key: canceling it needs the role operator";
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
         if !["PENDING", "ENQUEUED", "DELAYED"].contains(&target.status.as_str()) {

@@ -50,7 +50,8 @@ impl Ledger {
         }
         // As JSON, since an older version's table has no such column.
         let name = "SELECT to_jsonb(p)->>'installation' FROM app.database_place p";
-        let name: Option<Option<String>> = sqlx::query_scalar(name).fetch_optional(self.pool()).await?;
+        let name: Option<Option<String>> =
+            sqlx::query_scalar(name).fetch_optional(self.pool()).await?;
         Ok(name.flatten())
     }
 

@@ -43,19 +43,27 @@ impl Ill {
         match self {
             Self::Unannounced => WrongDatabase::new(
                 "server_unannounced",
-                format!("a server listens in {dir}, and {dir}/endpoint.json cannot be read: start it again"),
+                format!(
+                    "a server listens in {dir}, and {dir}/endpoint.json cannot be read: start it again"
+                ),
             ),
             Self::Gone | Self::Silent => WrongDatabase::new(
                 "server_silent",
-                format!("the server of {dir} does not answer: nothing was asked; look at its log, or start it again"),
+                format!(
+                    "the server of {dir} does not answer: nothing was asked; look at its log, or start it again"
+                ),
             ),
             Self::Unreadable => WrongDatabase::new(
                 "server_unreadable",
-                format!("the answer of the server of {dir} is not understood: use a command line of its version"),
+                format!(
+                    "the answer of the server of {dir} is not understood: use a command line of its version"
+                ),
             ),
             Self::Databaseless => WrongDatabase::new(
                 "database_unreachable",
-                format!("the server of {dir} does not reach its database: nothing was asked; try again when that is back"),
+                format!(
+                    "the server of {dir} does not reach its database: nothing was asked; try again when that is back"
+                ),
             ),
         }
     }

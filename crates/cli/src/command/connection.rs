@@ -128,7 +128,9 @@ async fn running(dir: &Path, given: Option<&str>) -> anyhow::Result<Option<Clien
         match looked {
             Ok(client) => return Ok(Some(client)),
             // It begins, or ends, at this moment.
-            Err(Ill::Unannounced | Ill::Gone) if waited.elapsed() < TURN => clock::sleep(LOOK).await,
+            Err(Ill::Unannounced | Ill::Gone) if waited.elapsed() < TURN => {
+                clock::sleep(LOOK).await
+            }
             Err(ill) => return Err(ill.says(dir).into()),
         }
     }

@@ -208,7 +208,7 @@ pub(crate) async fn open(at: &At, dir: &Path) -> anyhow::Result<Opened> {
     }
 }
 
-/// The same for a command that only says where it is: nothing is written, the record neither.
+/// Opens it for a command that only says where it is: nothing is written, and no record.
 pub(crate) async fn look(at: &At, dir: &Path) -> anyhow::Result<Opened> {
     let record = read(dir)?;
     let opened = connect(at, dir, record.as_ref()).await?;
@@ -230,15 +230,14 @@ async fn connect(at: &At, dir: &Path, record: Option<&Record>) -> anyhow::Result
 }
 
 async fn given(url: &str, dir: &Path, record: Option<&Record>) -> anyhow::Result<Opened> {
+    let belongs = record.map(|record| format!("; {} belongs to {}", dir.display(), record.words()));
     let ledger = Ledger::connect(url).await.with_context(|| {
-        let belongs = record.map_or_else(String::new, |record| {
-            format!("; {} belongs to {}", dir.display(), record.words())
-        });
         WrongDatabase::new(
             "database_unreachable",
             format!(
-                "cannot connect to the database {}: nothing was done{belongs}",
-                whereabouts(url)
+                "cannot connect to the database {}: nothing was done{}",
+                whereabouts(url),
+                belongs.unwrap_or_default()
             ),
         )
     })?;
@@ -365,6 +364,7 @@ async fn replaces(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyho
     if record == Some(&fresh) {
         return Ok(());
     }
+    let _turn = state::turn(dir).await?;
     // A key of another database is kept: that one may come back.
     if let Some(key) = state::key_read(dir)?
         && !ledger.made_key(&key).await?
@@ -386,12 +386,14 @@ pub(crate) fn read(dir: &Path) -> anyhow::Result<Option<Record>> {
     let path = dir.join(NAME);
     match fs::read(&path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).with_context(|| {
-            let path = path.display();
-            let why = format!(
-                "{path} cannot be read, so no database was opened: restore it, or name the database of this directory: \
-                 cofferdam adopt --db URL"
-            );
-            WrongDatabase::new("database_unknown", why)
+            WrongDatabase::new(
+                "database_unknown",
+                format!(
+                    "{} cannot be read, so no database was opened: restore it, or name the database of this directory: \
+                     cofferdam adopt --db URL",
+                    path.display()
+                ),
+            )
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),

@@ -103,7 +103,10 @@ impl Flows {
         let workflow = found
             .workflow
             .ok_or_else(|| refuse("an imported dispatch has no process here".into()))?;
-        self.ledger.ops().cancel(&workflow, Cancels::All, &audit(who, "cancel", workflow.as_str(), None)).await?;
+        self.ledger
+            .ops()
+            .cancel(&workflow, Cancels::All, &audit(who, "cancel", workflow.as_str(), None))
+            .await?;
         self.dispatch_view(who, id).await
     }
 

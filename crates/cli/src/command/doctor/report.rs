@@ -32,14 +32,14 @@ pub(super) struct Report {
     pub facts: HostFacts,
     pub findings: Vec<Finding>,
     pub database: Database,
-    pub server: Answer,
+    pub server: Asked,
     pub runtimes: Vec<Runtime>,
     pub probed: Option<Vec<Probed>>,
 }
 
 /// What a server of this state directory says.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct Asked {
     /// Sessions whose wipe could not be verified; `None` where no server runs or says so.
     pub held: Option<i64>,
     /// Why one that is there cannot be asked.
@@ -51,7 +51,9 @@ pub(super) async fn database(at: &At, dir: &Path) -> Database {
         return Database::Given;
     }
     match database::read(dir) {
-        Ok(Some(record)) if record.kind == Kind::External => return Database::Recorded(record.words()),
+        Ok(Some(record)) if record.kind == Kind::External => {
+            return Database::Recorded(record.words());
+        }
         Err(error) => return Database::Recorded(error.to_string()),
         _ => {}
     }
@@ -62,7 +64,7 @@ pub(super) async fn database(at: &At, dir: &Path) -> Database {
 }
 
 /// What a running server of this state directory says; doctor starts none.
-pub(super) async fn server(dir: &Path) -> Answer {
+pub(super) async fn server(dir: &Path) -> Asked {
     let asked = async {
         let Some(socket) = local::find(dir).await? else { return Ok(None) };
         let endpoint = state::endpoint_read(dir).ok_or_else(|| Ill::Unannounced.says(dir))?;
@@ -71,8 +73,8 @@ pub(super) async fn server(dir: &Path) -> Answer {
         anyhow::Ok(health.get("heldSessions").and_then(Value::as_i64))
     };
     match asked.await {
-        Ok(held) => Answer { held, problem: None },
-        Err(error) => Answer { held: None, problem: Some(format!("{error:#}")) },
+        Ok(held) => Asked { held, problem: None },
+        Err(error) => Asked { held: None, problem: Some(format!("{error:#}")) },
     }
 }
 
