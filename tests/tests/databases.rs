@@ -212,6 +212,11 @@ async fn a_private_database_is_exchanged_for_another_by_adopt_alone() {
     // Its own address, given, is itself.
     let up = home.up();
     fine(&with(&home, &home.database_url(), &["key", "signing"]));
+    fine(&with(&home, &home.database_url(), &["ps"]));
+    // Its server would answer of the recorded one, which is not what was asked for.
+    for args in [&["prove"][..], &["ps"], &["run", "examples/value.yaml"]] {
+        refused(&with(&home, &database.url(), args), "database_differs");
+    }
     let output = with(&home, &database.url(), &["adopt"]);
     assert_eq!(output.status.code(), Some(3), "a server runs on it: {}", said(&output));
     drop(up);

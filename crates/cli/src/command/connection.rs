@@ -12,7 +12,7 @@ use super::client::{Client, Ill};
 use super::exit::{Exit, Misuse};
 use super::node::{Node, Parts};
 use super::worker::WorkerArgs;
-use super::{local, output, state};
+use super::{database, local, output, state};
 
 /// Loopback, any free port.
 const ANY_PORT: std::net::SocketAddr =
@@ -56,6 +56,7 @@ impl Connection {
         let dir = state::dir(at)?;
         let given = at.key()?;
         if let Some(client) = running(&dir, given.as_deref()).await? {
+            database::agrees(at, &dir).await?;
             return Ok(Self { client, node: None });
         }
         let public_url = env::var(PUBLIC_URL).filter(|url| !url.is_empty());

@@ -221,6 +221,15 @@ pub(crate) async fn look(at: &At, dir: &Path) -> anyhow::Result<Opened> {
     }
 }
 
+/// Whether the database that a command names, if it names one, is that of the server that it is about to ask.
+pub(crate) async fn agrees(at: &At, dir: &Path) -> anyhow::Result<()> {
+    let Some(url) = &at.db else { return Ok(()) };
+    match read(dir)? {
+        Some(record) if record.kind == Kind::External && record.place == whereabouts(url) => Ok(()),
+        _ => look(at, dir).await?.close().await,
+    }
+}
+
 async fn connect(at: &At, dir: &Path, record: Option<&Record>) -> anyhow::Result<Opened> {
     match (choose(signs(at, dir, record)?), &at.db) {
         (Err(doubt), _) => Err(doubt.says(dir, record).into()),
