@@ -237,10 +237,19 @@ async fn a_directory_from_before_the_record_is_taken_on_where_its_key_says_whose
     fine(&fleet.run(&["ps"]));
     let record = |home: &Home| home.path().join("database.json");
     fs::remove_file(record(&fleet)).unwrap();
+    let sql = database.sql().await;
+    let unclaimed = "UPDATE app.api_keys SET state_dir = NULL";
+    sqlx::query(unclaimed).execute(&sql).await.unwrap();
     refused(&bare(&fleet, &["ps"]), "database_unknown");
     no_private(&fleet);
     fine(&fleet.run(&["ps"]));
     refused(&bare(&fleet, &["ps"]), "database_not_given");
+    // Its key is known as its own now: losing the file leaves no second one.
+    let lost = key(&fleet);
+    fs::remove_file(fleet.path().join("admin.key")).unwrap();
+    fine(&fleet.run(&["ps"]));
+    assert_ne!(key(&fleet), lost);
+    assert_eq!(count(&sql, ADMINS).await, 1);
 
     let alone = Home::new();
     fine(&alone.run(&["ps"]));
