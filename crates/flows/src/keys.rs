@@ -45,7 +45,8 @@ impl Flows {
         groups.sort_unstable();
         groups.dedup();
         let label = request.label.as_deref();
-        self.key_mint(&who.key_id, &tenant, &roles, &groups, (label, request.format)).await
+        let made = (label, request.format, None);
+        self.key_mint(&who.key_id, &tenant, &roles, &groups, made).await
     }
 
     /// The keys of a tenant: the caller's, where none is named.
@@ -83,11 +84,11 @@ impl Flows {
         Ok(())
     }
 
-    /// A fresh admin key for this host's state directory, for instance after its file was lost.
-    pub async fn key_local(&self) -> Result<KeyCreated> {
+    /// A fresh admin key for this state directory, for instance after its file was lost; the one that it had is revoked.
+    pub async fn key_local(&self, state_dir: Option<&str>) -> Result<KeyCreated> {
         let tenant = TenantId::parse(DEFAULT_TENANT).map_err(Error::corrupt("id"))?;
-        let note = (Some("state directory"), KeyFormat::Cofferdam);
-        self.key_mint(HOST, &tenant, &[Role::Admin], &[], note).await
+        let made = (Some("state directory"), KeyFormat::Cofferdam, state_dir);
+        self.key_mint(HOST, &tenant, &[Role::Admin], &[], made).await
     }
 
     async fn key_mint(
@@ -96,14 +97,14 @@ impl Flows {
         tenant: &TenantId,
         roles: &[Role],
         groups: &[GroupId],
-        (label, format): (Option<&str>, KeyFormat),
+        (label, format, state_dir): (Option<&str>, KeyFormat, Option<&str>),
     ) -> Result<KeyCreated> {
         let key = match format {
             KeyFormat::Cofferdam => format!("cfd_{}", secret_hex(SECRET_BYTES)),
             KeyFormat::E2b => format!("e2b_{}", secret_hex(E2B_BYTES)),
         };
         let key_id = format!("k_{}", secret_hex(8));
-        let new = NewKey { key_id: &key_id, secret: &key, tenant, roles, groups, label };
+        let new = NewKey { key_id: &key_id, secret: &key, tenant, roles, groups, label, state_dir };
         let audit = Audit {
             tenant,
             key_id: by,

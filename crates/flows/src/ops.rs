@@ -2,9 +2,11 @@
 
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::{RunId, WorkflowId};
+use cofferdam_contracts::key::Role;
 use cofferdam_contracts::ops::{OpsAccepted, OpsAction};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::ops::Cancels;
 use serde_json::{Value, json};
 
 use crate::Flows;
@@ -49,7 +51,9 @@ impl Flows {
         action: &OpsAction,
     ) -> Result<OpsAccepted> {
         no_step(action)?;
-        self.ledger.ops().cancel(on, &audit(who, "cancel", on, action, None)).await?;
+        // A submitter's own run is its own to end.
+        let whose = if who.has(Role::Operator) { Cancels::All } else { Cancels::Own };
+        self.ledger.ops().cancel(on, whose, &audit(who, "cancel", on, action, None)).await?;
         Ok(accepted(on))
     }
 

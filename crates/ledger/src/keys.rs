@@ -59,6 +59,8 @@ pub struct NewKey<'a> {
     pub groups: &'a [GroupId],
     /// For people.
     pub label: Option<&'a str>,
+    /// The state directory whose admin key it is: it takes the place of the one that this directory had.
+    pub state_dir: Option<&'a str>,
 }
 
 pub(crate) fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
@@ -72,14 +74,30 @@ pub(crate) fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
 }
 
 impl Keys<'_> {
-    /// Stores a key by its hash, with its audit row.
+    /// Stores a key by its hash, with its audit row. One of a state directory revokes, in the same transaction, what
+    /// that directory had.
     pub async fn create(self, new: &NewKey<'_>, audit: &Audit<'_>) -> Result<()> {
         let groups: Vec<&str> = new.groups.iter().map(GroupId::as_str).collect();
         let roles: Vec<&str> = new.roles.iter().map(|r| r.as_str()).collect();
         let mut tx = self.pool().begin().await?;
+        if let Some(state_dir) = new.state_dir {
+            let lost: Vec<String> = sqlx::query_scalar(
+                "UPDATE app.api_keys SET revoked_at = clock_timestamp()
+                  WHERE state_dir = $1 AND revoked_at IS NULL RETURNING key_id",
+            )
+            .bind(state_dir)
+            .fetch_all(&mut *tx)
+            .await?;
+            for key in &lost {
+                let reason = "its state directory has another one";
+                let revoked =
+                    Audit { op: "key.revoke", target: key, reason, detail: None, ..*audit };
+                append(&mut tx, &revoked).await?;
+            }
+        }
         sqlx::query(
-            "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles, label, groups)
-             VALUES ($1, $2, $3, $4, $5, $6)",
+            "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles, label, groups, state_dir)
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(new.key_id)
         .bind(digest_bytes(new.secret.as_bytes()).as_str())
@@ -87,6 +105,7 @@ impl Keys<'_> {
         .bind(&roles)
         .bind(new.label)
         .bind(&groups)
+        .bind(new.state_dir)
         .execute(&mut *tx)
         .await?;
         append(&mut tx, audit).await?;
@@ -110,6 +129,20 @@ impl Keys<'_> {
             })
         })
         .transpose()
+    }
+
+    /// Says of a key from before keys had one which state directory it belongs to.
+    pub async fn of_state_dir(self, key_id: &str, state_dir: &str) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.api_keys SET state_dir = $2
+              WHERE key_id = $1 AND state_dir IS NULL AND revoked_at IS NULL
+                AND NOT EXISTS (SELECT 1 FROM app.api_keys WHERE state_dir = $2 AND revoked_at IS NULL)",
+        )
+        .bind(key_id)
+        .bind(state_dir)
+        .execute(self.pool())
+        .await?;
+        Ok(())
     }
 
     /// Whether a key was revoked, by its id.

@@ -32,6 +32,19 @@ struct Steered {
     status: String,
     run: RunId,
     is_parent: bool,
+    /// A run's own or a task's, rather than an escalation.
+    is_work: bool,
+    /// The key that submitted the run.
+    key_id: String,
+}
+
+/// Whose runs a caller may cancel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancels {
+    /// Every one of its tenant.
+    All,
+    /// Those that its own key submitted.
+    Own,
 }
 
 impl Ops<'_> {
@@ -124,9 +137,20 @@ impl Ops<'_> {
     }
 
     /// Cancels a workflow; a run's with its gates, its tasks and its sandboxes.
-    pub async fn cancel(self, workflow: &WorkflowId, audit: &Audit<'_>) -> Checked<()> {
+    pub async fn cancel(
+        self,
+        workflow: &WorkflowId,
+        whose: Cancels,
+        audit: &Audit<'_>,
+    ) -> Checked<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
+        let is_own = target.is_work && target.key_id == audit.key_id;
+        if whose == Cancels::Own && !is_own {
+            let why =
+                "this run was submitted with another key: canceling it needs the role operator";
+            return Err(Refusal::new(ErrorCode::Forbidden, why).into());
+        }
         if !["PENDING", "ENQUEUED", "DELAYED"].contains(&target.status.as_str()) {
             return Err(wrong_state("cancel", &target.status, "running or queued"));
         }
@@ -294,7 +318,8 @@ async fn target_lock(
     workflow: &WorkflowId,
 ) -> Checked<Steered> {
     let row = sqlx::query(
-        "SELECT w.status, coalesce(p.id, t.run_id, g.run_id) AS run_id, p.id IS NOT NULL AS is_parent
+        "SELECT w.status, coalesce(p.id, t.run_id, g.run_id) AS run_id, p.id IS NOT NULL AS is_parent,
+                coalesce(p.id, t.run_id) IS NOT NULL AS is_work, r.key_id
            FROM dbos.workflow_status w
            LEFT JOIN app.runs p ON p.workflow_id = w.workflow_uuid
            LEFT JOIN app.sbx_runs t ON t.task_key = w.workflow_uuid
@@ -311,6 +336,8 @@ async fn target_lock(
         status: row.try_get("status")?,
         run: id("runs.id", row.try_get("run_id")?)?,
         is_parent: row.try_get("is_parent")?,
+        is_work: row.try_get("is_work")?,
+        key_id: row.try_get("key_id")?,
     })
 }
 

@@ -423,7 +423,15 @@ fn a_gate_does_what_its_model_does_whatever_happens_to_it() {
             let groups: Vec<GroupId> = GroupId::parse(group).into_iter().collect();
             let roles = &[Role::Approver];
             let (key_id, tenant) = (key, &tenant);
-            let new = NewKey { key_id, secret: key, tenant, roles, groups: &groups, label: None };
+            let new = NewKey {
+                key_id,
+                secret: key,
+                tenant,
+                roles,
+                groups: &groups,
+                label: None,
+                state_dir: None,
+            };
             let (op, target, actor) = ("key.create", key, "host");
             let audit = Audit { tenant, key_id, actor, op, target, reason: "", detail: None };
             ledger.keys().create(&new, &audit).await.unwrap();

@@ -7,6 +7,7 @@ use cofferdam_ledger::APP_VERSION;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::error::OpError;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::ops::Cancels;
 use cofferdam_ledger::retries::Retried;
 use sqlx::PgPool;
 
@@ -65,7 +66,7 @@ async fn a_run_that_has_ended_is_not_canceled_while_its_workflow_still_goes_on()
     assert!(end.await.unwrap());
     let (who, workflow) = (who(), WorkflowId::parse(WORKFLOW).unwrap());
     let audit = Audit { reason: "late", ..Audit::by(&who, "cancel", WORKFLOW) };
-    let answer = ledger.ops().cancel(&workflow, &audit).await;
+    let answer = ledger.ops().cancel(&workflow, Cancels::All, &audit).await;
     let Err(OpError::Refused(refusal)) = answer else { panic!("it was canceled: {answer:?}") };
     assert_eq!(refusal.code, ErrorCode::StateConflict);
     let left: (String, String, i64) = sqlx::query_as(

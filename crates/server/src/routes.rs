@@ -157,6 +157,8 @@ impl std::fmt::Debug for Route {
 const SUBMIT: &[Role] = &[Role::Submitter];
 const APPROVE: &[Role] = &[Role::Approver];
 const OPERATE: &[Role] = &[Role::Operator];
+/// A submitter cancels what its own key submitted.
+const CANCEL: &[Role] = &[Role::Submitter, Role::Operator];
 const ADMIN: &[Role] = &[Role::Admin];
 const READ: &[Role] = &[Role::Submitter, Role::Approver, Role::Operator, Role::Auditor];
 const AUDIT: &[Role] = &[Role::Auditor, Role::Operator];
@@ -241,7 +243,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/ops/wf", AUDIT, ["status", "name", "limit"], None, 200, s::<Vec<OpsWorkflow>>(), handlers::ops::list, "Workflows of the engine, newest first"),
     route!("GET" "/api/ops/wf/{wid}", AUDIT, [], None, 200, s::<OpsWorkflow>(), handlers::ops::get, "One workflow with its audit"),
     route!("GET" "/api/ops/wf/{wid}/steps", AUDIT, [], None, 200, s::<Vec<OpsStep>>(), handlers::ops::steps, "Its recorded steps"),
-    route!("POST" "/api/ops/wf/{wid}/cancel", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels a workflow with its gates, tasks and sandboxes"),
+    route!("POST" "/api/ops/wf/{wid}/cancel", CANCEL, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels a workflow with its gates, tasks and sandboxes; a submitter: those of its own runs"),
     route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::resume, "Resumes a canceled workflow"),
     route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], Some(forking), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
     route!("GET" "/api/ops/queue-depth", AUDIT, [], None, 200, s::<Vec<QueueDepth>>(), handlers::ops::queue_depth, "Waiting and running work of the caller's tenant, by queue"),

@@ -16,6 +16,7 @@ const MARKS: &[(&str, &str)] = &[
     ("Refusal::not_found(", "refusal"),
     ("PlanError::new(", "refusal"),
     ("Misuse(", "usage"),
+    ("WrongDatabase::new(", "error"),
     ("Negative(", "no"),
     ("bail!(", "error"),
     ("ensure!(", "error"),

@@ -115,7 +115,7 @@ pub(crate) enum Command {
         #[arg(long)]
         superuser: bool,
     },
-    /// Accept a restored state directory and database in place of a lost original
+    /// Accept a restored state directory, or another database, in place of a lost original
     Adopt,
     /// Print the OpenAPI document
     Openapi,

@@ -1,11 +1,15 @@
 //! The API from the caller's side.
 
+use std::path::Path;
+use std::time::Duration;
+
 use anyhow::Context;
 use cofferdam_contracts::error::{ErrorBody, ErrorCode};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::database::WrongDatabase;
 use super::exit::Negative;
 use super::local::Socket;
 
@@ -14,6 +18,56 @@ const MAX_ANSWER_BYTES: u64 = 128 * 1024 * 1024;
 
 /// The URL that requests over a socket begin with: the connection goes to the socket, whatever the name.
 const SOCKET_URL: &str = "http://localhost";
+
+/// A server that lives answers, or says in 2 s that its database does not.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a server that listens on the socket of a state directory cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ill {
+    /// No file says where it is.
+    Unannounced,
+    /// It ended after it was found.
+    Gone,
+    /// No answer.
+    Silent,
+    /// An answer that is not understood.
+    Unreadable,
+    /// It does not reach its database.
+    Databaseless,
+}
+
+impl Ill {
+    pub(crate) fn says(self, dir: &Path) -> WrongDatabase {
+        let dir = dir.display();
+        match self {
+            Self::Unannounced => WrongDatabase::new(
+                "server_unannounced",
+                format!(
+                    "a server listens in {dir}, and {dir}/endpoint.json cannot be read: start it again"
+                ),
+            ),
+            Self::Gone | Self::Silent => WrongDatabase::new(
+                "server_silent",
+                format!(
+                    "the server of {dir} does not answer: nothing was asked; look at its log, or start it again"
+                ),
+            ),
+            Self::Unreadable => WrongDatabase::new(
+                "server_unreadable",
+                format!(
+                    "the answer of the server of {dir} is not understood: use a command line of its version"
+                ),
+            ),
+            Self::Databaseless => WrongDatabase::new(
+                "database_unreachable",
+                format!(
+                    "the server of {dir} does not reach its database: nothing was asked; try again when that is back"
+                ),
+            ),
+        }
+    }
+}
 
 /// A server and a key to it.
 #[derive(Debug, Clone)]
@@ -53,18 +107,19 @@ impl Client {
         Ok(Self { http: http.build()?, base, url, key: key.to_owned(), _socket: socket })
     }
 
-    /// Whether a server answers there that reaches its database: without a worker it says 503 and serves.
-    pub(crate) async fn is_up(&self) -> bool {
-        let asked = self
-            .http
-            .get(format!("{}/healthz", self.base))
-            .timeout(std::time::Duration::from_secs(2))
-            .send();
-        let Ok(answer) = asked.await else { return false };
-        answer
-            .json::<Value>()
-            .await
-            .is_ok_and(|health| health.get("db") == Some(&Value::Bool(true)))
+    /// Whether the server answers and reaches its database: without a worker it says 503 and serves.
+    pub(crate) async fn look(&self) -> Result<Value, Ill> {
+        let asked = self.http.get(format!("{}/healthz", self.base)).timeout(PATIENCE).send();
+        let health = match asked.await {
+            Ok(answer) => answer.json::<Value>().await.map_err(|_| Ill::Unreadable)?,
+            Err(error) if error.is_connect() => return Err(Ill::Gone),
+            Err(_) => return Err(Ill::Silent),
+        };
+        match health.get("db").and_then(Value::as_bool) {
+            Some(true) => Ok(health),
+            Some(false) => Err(Ill::Databaseless),
+            None => Err(Ill::Unreadable),
+        }
     }
 
     /// Workers that are heard of; `None` where that is not known.

@@ -1,16 +1,18 @@
 //! A command's way to the API: a server that runs, or a node in this process for its duration.
 
 use std::path::Path;
+use std::time::Duration;
 
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::env;
 use cofferdam_server::{Doors, PublicUrl};
 
 use super::at::At;
-use super::client::Client;
+use super::client::{Client, Ill};
 use super::exit::{Exit, Misuse};
 use super::node::{Node, Parts};
 use super::worker::WorkerArgs;
-use super::{local, output, state};
+use super::{database, local, output, state};
 
 /// Loopback, any free port.
 const ANY_PORT: std::net::SocketAddr =
@@ -18,6 +20,11 @@ const ANY_PORT: std::net::SocketAddr =
 
 /// As `up --public-url` reads it: links that are made here outlive this process.
 const PUBLIC_URL: &str = "COFFERDAM_PUBLIC_URL";
+
+/// A server announces itself just after it listens, and takes that back just before it ends.
+const TURN: Duration = Duration::from_secs(2);
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// An API to talk to.
 #[derive(Debug)]
@@ -49,6 +56,7 @@ impl Connection {
         let dir = state::dir(at)?;
         let given = at.key()?;
         if let Some(client) = running(&dir, given.as_deref()).await? {
+            database::agrees(at, &dir).await?;
             return Ok(Self { client, node: None });
         }
         let public_url = env::var(PUBLIC_URL).filter(|url| !url.is_empty());
@@ -98,19 +106,35 @@ pub(crate) async fn within(
     outcome
 }
 
-/// The server that runs on a state directory. A key goes to the process that its socket proves to be that server, and
-/// never to a port that a file names.
+/// The server that runs on a state directory; `None` only where none does, or where no key to it is here. A key goes to
+/// the process that its socket proves to be that server, and never to a port that a file names.
+///
+/// # Errors
+/// A server that is there and cannot be used: what it would have been asked is asked of nothing else.
 async fn running(dir: &Path, given: Option<&str>) -> anyhow::Result<Option<Client>> {
-    let Some(endpoint) = state::endpoint_read(dir) else { return Ok(None) };
-    if endpoint.socket.as_deref() != Some(local::NAME) {
-        return Ok(None);
+    let waited = Stopwatch::start();
+    loop {
+        let Some(socket) = local::find(dir).await? else { return Ok(None) };
+        let key = given.map(str::to_owned);
+        let Some(key) = key.map_or_else(|| state::key_read(dir), |key| Ok(Some(key)))? else {
+            return Ok(None);
+        };
+        let looked = match state::endpoint_read(dir) {
+            Some(endpoint) => {
+                let client = Client::local(socket, &endpoint.url, &key)?;
+                client.look().await.map(|_| client)
+            }
+            None => Err(Ill::Unannounced),
+        };
+        match looked {
+            Ok(client) => return Ok(Some(client)),
+            // It begins, or ends, at this moment.
+            Err(Ill::Unannounced | Ill::Gone) if waited.elapsed() < TURN => {
+                clock::sleep(LOOK).await
+            }
+            Err(ill) => return Err(ill.says(dir).into()),
+        }
     }
-    let Some(key) = given.map(str::to_owned).or_else(|| state::key_read(dir)) else {
-        return Ok(None);
-    };
-    let Some(socket) = local::find(dir).await? else { return Ok(None) };
-    let client = Client::local(socket, &endpoint.url, &key)?;
-    Ok(client.is_up().await.then_some(client))
 }
 
 /// What to say of an address that a key would reach in clear, beyond this host.

@@ -72,7 +72,7 @@ pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
         facts: facts.clone(),
         findings,
         database: report::database(at, &dir).await,
-        held: report::held(&dir).await,
+        server: report::server(&dir).await,
         runtimes: Runtime::all(),
         probed: match args.probes() {
             true => Some(selftest::every_runtime(&dir, &host.facts().classes).await),

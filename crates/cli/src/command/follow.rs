@@ -22,7 +22,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{Client, segment};
-use super::exit::{Exit, Negative};
+use super::exit::Exit;
 use super::question::{AtGate, at_gate, open_gate};
 use super::{output, stdout};
 
@@ -124,20 +124,32 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
                 }
                 interrupted = true;
                 canceled = true;
-                output::note("canceling; press Ctrl-C again to leave");
-                cancel(client, &header, "interrupted").await?;
+                output::note(&format!("canceling {run}; press Ctrl-C again to leave"));
+                tokio::select! {
+                    done = cancel(client, &header, "interrupted") => done?,
+                    _ = interrupts.recv() => {
+                        output::note(&format!("left before {run} was canceled: see `cofferdam show {run}`"));
+                        return Ok(Followed::Left);
+                    }
+                }
             }
         }
     }
 }
 
 /// Cancels the run; one that just ended by itself needs none.
+///
+/// # Errors
+/// A run that goes on, by why.
 async fn cancel(client: &Client, header: &RunHeader, reason: &str) -> anyhow::Result<()> {
     let action = json!({"actor": "cli", "reason": reason});
     let on = segment(header.workflow_id.as_str());
-    match client.post::<OpsAccepted>(&format!("/api/ops/wf/{on}/cancel"), &action).await {
-        Err(error) if !error.is::<Negative>() => Err(error),
-        _ => Ok(()),
+    let asked = client.post::<OpsAccepted>(&format!("/api/ops/wf/{on}/cancel"), &action).await;
+    let Err(error) = asked else { return Ok(()) };
+    let run = header.run_id.as_str();
+    match client.get::<RunHeader>(&format!("/api/runs/{}", segment(run))).await {
+        Ok(now) if now.status.is_terminal() => Ok(()),
+        _ => Err(error.context(format!("{run} was not canceled and goes on"))),
     }
 }
 

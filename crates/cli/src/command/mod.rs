@@ -8,6 +8,7 @@ mod changes;
 mod client;
 mod config;
 mod connection;
+mod database;
 mod dispatch;
 mod dispatch_args;
 mod dispatch_import;
@@ -155,7 +156,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Image(args) => image::image(&at, &args).await,
         Command::Template(args) => template::template(&at, &args).await,
         Command::Cache(args) => cache::cache(&at, &args).await,
-        Command::Db { superuser } => node::database(&at, superuser).await,
+        Command::Db { superuser } => node::print_url(&at, superuser).await,
         Command::Adopt => node::adopt(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),
         Command::Schema { name } => output::schema(name.as_deref()),

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::at::At;
+use super::database::{self, Opened};
 use super::exit::{Exit, Misuse};
 use super::worker::WorkerArgs;
 use super::{output, place, signing, state, user, vault};
@@ -60,17 +61,7 @@ struct Serving {
 impl Node {
     /// Starts everything that is asked for; when it returns, all of it is ready and the API's address is bound.
     pub(crate) async fn start(at: &At, dir: &Path, parts: Parts<'_>) -> anyhow::Result<Self> {
-        let (cluster, url) = match &at.db {
-            Some(url) => (None, url.clone()),
-            None => {
-                let cluster =
-                    Cluster::start(dir).await.context("the private database did not start")?;
-                let url = cluster.url();
-                (Some(cluster), url)
-            }
-        };
-        let ledger = Ledger::connect(&url).await.context("cannot connect to the database")?;
-        ledger.migrate().await?;
+        let Opened { ledger, cluster, .. } = database::open(at, dir).await?;
         if !ledger.place_is_kept().await? {
             // What only reads does no harm to the original; who executes would take its workers for dead.
             if parts.worker.is_some() {
@@ -165,32 +156,8 @@ const COPIED: &str = "the database is a copy of another one: its runs, sandboxes
 pub(crate) async fn adopt(at: &At) -> anyhow::Result<Exit> {
     let dir = state::path(at)?;
     place::adopt(&dir)?;
-    let cluster = match &at.db {
-        Some(_) => None,
-        None => Some(Cluster::start(&dir).await.context("the private database did not start")?),
-    };
-    let url = at.db.clone().or_else(|| cluster.as_ref().map(Cluster::url)).unwrap_or_default();
-    let outcome = adopt_database(&url).await;
-    if let Some(cluster) = cluster {
-        cluster.stop().await?;
-    }
-    outcome.map(|()| Exit::Ok)
-}
-
-async fn adopt_database(url: &str) -> anyhow::Result<()> {
-    let ledger = Ledger::connect(url).await.context("cannot connect to the database")?;
-    ledger.migrate().await?;
-    if !ledger.place_is_kept().await? {
-        // Workers are refused on a copy: whoever beats here beat in the original a moment ago, or is older.
-        if ledger.executors().heard().await? > 0 {
-            let why = "the database was not adopted: one of its workers is alive; stop the original's workers first";
-            return Err(Misuse(why.to_owned()).into());
-        }
-        ledger.place_adopt().await?;
-        output::line("the database replaces its original");
-    }
-    ledger.close().await;
-    Ok(())
+    database::adopt(at, &dir).await?;
+    Ok(Exit::Ok)
 }
 
 /// How long the end waits for connections to close.
@@ -212,36 +179,46 @@ fn config(args: &WorkerArgs, dir: &Path) -> anyhow::Result<WorkerConfig> {
     })
 }
 
-/// The admin key of the state directory; made on the first start, and again where its file is gone
-/// or belongs to another database.
+/// The admin key of the state directory; made on the first start, and again where its file is gone or its key revoked:
+/// then the one before is revoked with it.
 async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
-    if let Some(key) = state::key_read(dir)
-        && flows.ledger.keys().principal(&key).await?.is_some()
+    // Two that begin at once take turns: the second one finds the first one's.
+    let _turn = state::turn(dir).await?;
+    let place = place::id(dir)?;
+    let kept = state::key_read(dir)?;
+    if let Some(key) = &kept
+        && let Some(found) = flows.ledger.keys().principal(key).await?
     {
-        return Ok(key);
+        if let Some(place) = &place {
+            flows.ledger.keys().of_state_dir(&found.key_id, place).await?;
+        }
+        return Ok(key.clone());
     }
-    let created = flows.key_local().await?;
+    if let Some(key) = kept {
+        let kept = state::key_set_aside(dir, &key)?;
+        output::note(&format!("admin.key works no more and is kept in {kept}; there is a new one"));
+    }
+    let created = flows.key_local(place.as_deref()).await?;
     state::key_write(dir, &created.key)?;
     Ok(created.key)
 }
 
 /// The URL that everything above connects to. A private database runs only while somebody uses it.
-pub(crate) async fn database(at: &At, superuser: bool) -> anyhow::Result<Exit> {
-    if let Some(url) = &at.db {
-        if superuser {
-            let why =
-                "--superuser works for the private database only; DATABASE_URL has its own roles";
-            return Err(Misuse(why.into()).into());
-        }
-        output::line(url);
-        return Ok(Exit::Ok);
+pub(crate) async fn print_url(at: &At, superuser: bool) -> anyhow::Result<Exit> {
+    if at.db.is_some() && superuser {
+        let why = "--superuser works for the private database only; DATABASE_URL has its own roles";
+        return Err(Misuse(why.into()).into());
     }
-    let dir = state::dir(at)?;
-    let cluster = Cluster::start(&dir).await.context("the private database did not start")?;
-    output::line(&if superuser { cluster.superuser_url() } else { cluster.url() });
-    output::note(
-        "the database answers while `cofferdam up` or another command on this state directory runs",
-    );
-    cluster.stop().await?;
+    let opened = database::look(at, &state::dir(at)?).await?;
+    match (&opened.cluster, superuser) {
+        (Some(cluster), true) => output::line(&cluster.superuser_url()),
+        _ => output::line(&opened.url),
+    }
+    if opened.cluster.is_some() {
+        output::note(
+            "the database answers while `cofferdam up` or another command on this state directory runs",
+        );
+    }
+    opened.close().await?;
     Ok(Exit::Ok)
 }

@@ -117,6 +117,11 @@ pub(crate) fn check(dir: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// What the directory is called, wherever it was moved; `None` where it has no record.
+pub(crate) fn id(dir: &Path) -> anyhow::Result<Option<String>> {
+    Ok(read(dir)?.map(|recorded| recorded.id))
+}
+
 fn refusal(dir: &Path, recorded: &Place) -> String {
     format!(
         "the state directory {dir} is a copy of {original} ({id}): nothing of it was used, since its database, sandboxes \

@@ -1,11 +1,12 @@
 //! The state directory: where the private database, the admin key and a running server's address are.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::Write;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use cofferdam_contracts::canonical::digest_bytes;
 use serde::{Deserialize, Serialize};
 
 use super::at::At;
@@ -75,15 +76,40 @@ pub(crate) fn endpoint_remove(dir: &Path) {
     }
 }
 
-pub(crate) fn key_read(dir: &Path) -> Option<String> {
-    let key = fs::read_to_string(dir.join("admin.key")).ok()?;
-    Some(key.trim().to_owned()).filter(|k| !k.is_empty())
+/// The admin key; `None` where there is none.
+///
+/// # Errors
+/// One that cannot be read, so that no other one is made in its place.
+pub(crate) fn key_read(dir: &Path) -> anyhow::Result<Option<String>> {
+    let path = dir.join(KEY);
+    match fs::read_to_string(&path) {
+        Ok(key) => Ok(Some(key.trim().to_owned()).filter(|key| !key.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// The turn of those who would make the admin key; it ends when it is dropped.
+pub(crate) async fn turn(dir: &Path) -> anyhow::Result<File> {
+    let what = format!("cannot lock {}", dir.display());
+    let held = File::open(dir).with_context(|| what.clone())?;
+    let locked = tokio::task::spawn_blocking(move || held.lock().map(|()| held)).await?;
+    locked.context(what)
+}
+
+/// Keeps an admin key that another one replaces, under a name of its own: which.
+pub(crate) fn key_set_aside(dir: &Path, key: &str) -> anyhow::Result<String> {
+    let digest = digest_bytes(key.as_bytes()).to_string();
+    let name = format!("{KEY}.{}", digest.get(..8).unwrap_or(&digest));
+    fs::rename(dir.join(KEY), dir.join(&name))
+        .with_context(|| format!("cannot rename {KEY} in {}", dir.display()))?;
+    Ok(name)
 }
 
 pub(crate) fn key_write(dir: &Path, key: &str) -> anyhow::Result<()> {
     // From now on no task of any worker of this host is given it.
     cofferdam_sandbox::mark(dir).with_context(|| format!("cannot mark {}", dir.display()))?;
-    replace(&dir.join("admin.key"), format!("{key}\n").as_bytes(), 0o600)
+    replace(&dir.join(KEY), format!("{key}\n").as_bytes(), 0o600)
 }
 
 /// The signing key of webhooks and reply links, as it stands in its file.
@@ -111,6 +137,7 @@ pub(crate) fn signing_write(dir: &Path, key: &str) -> anyhow::Result<()> {
     replace(&dir.join(SIGNING), key.as_bytes(), 0o600)
 }
 
+const KEY: &str = "admin.key";
 const SIGNING: &str = "signing.key";
 
 /// Whole or not at all: a reader never sees half a file.

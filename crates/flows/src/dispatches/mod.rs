@@ -32,6 +32,7 @@ use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase, SandboxRequest};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::dispatches::NewDispatch;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::ops::Cancels;
 use cofferdam_sandbox::{HostPath, Links};
 use serde_json::{Value, json};
 
@@ -102,7 +103,10 @@ impl Flows {
         let workflow = found
             .workflow
             .ok_or_else(|| refuse("an imported dispatch has no process here".into()))?;
-        self.ledger.ops().cancel(&workflow, &audit(who, "cancel", workflow.as_str(), None)).await?;
+        self.ledger
+            .ops()
+            .cancel(&workflow, Cancels::All, &audit(who, "cancel", workflow.as_str(), None))
+            .await?;
         self.dispatch_view(who, id).await
     }
 

@@ -56,6 +56,7 @@ use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::live_begin::{NewLife, NewLive, RecordedLife};
+use cofferdam_ledger::ops::Cancels;
 use cofferdam_ledger::{Checked, OpError};
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::templates::Template;
@@ -526,7 +527,7 @@ impl Flows {
         let workflow = self.ledger.live().workflow(&who.tenant, id).await?;
         let workflow = workflow.ok_or_else(|| Refusal::not_found("sandbox"))?;
         let audit = Audit { reason: "sandbox", ..Audit::by(who, "cancel", workflow.as_str()) };
-        match self.ledger.ops().cancel(&workflow, &audit).await.map_err(Error::from) {
+        match self.ledger.ops().cancel(&workflow, Cancels::All, &audit).await.map_err(Error::from) {
             // It ended meanwhile, or is about to.
             Err(Error::Refused(refusal)) if refusal.code == ErrorCode::StateConflict => Ok(()),
             other => other,

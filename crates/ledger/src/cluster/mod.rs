@@ -202,6 +202,13 @@ pub fn runs_as(state_dir: &Path) -> Option<String> {
     account.is_another().then(|| account.name().to_owned())
 }
 
+/// Whether this state directory has a private database, running or not.
+#[must_use]
+pub fn is_made(state_dir: &Path) -> bool {
+    let base = state_dir.join("database");
+    base.join("elsewhere").exists() || base.join("data").exists()
+}
+
 /// The user that is made for it; nothing else runs as this one.
 pub const OWN_USER: &str = account::OWN;
 

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::selftest::Probed;
 use crate::command::at::At;
-use crate::command::client::Client;
+use crate::command::client::{Client, Ill};
+use crate::command::database::{self, Kind};
 use crate::command::exit::Exit;
 use crate::command::{local, output, state};
 
@@ -17,6 +18,8 @@ use crate::command::{local, output, state};
 pub(super) enum Database {
     /// `--db` or `DATABASE_URL` names one.
     Given,
+    /// A record of the state directory names one, and the command does not.
+    Recorded(String),
     /// Server binaries of this machine, and the user that runs them where that is not who asks.
     Private(PathBuf, u32, Option<String>),
     /// None: the first start fetches one, or fails.
@@ -29,15 +32,30 @@ pub(super) struct Report {
     pub facts: HostFacts,
     pub findings: Vec<Finding>,
     pub database: Database,
-    /// Sessions whose wipe could not be verified; `None` where no server of this state directory runs.
-    pub held: Option<i64>,
+    pub server: Asked,
     pub runtimes: Vec<Runtime>,
     pub probed: Option<Vec<Probed>>,
+}
+
+/// What a server of this state directory says.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// Sessions whose wipe could not be verified; `None` where no server runs or says so.
+    pub held: Option<i64>,
+    /// Why one that is there cannot be asked.
+    pub problem: Option<String>,
 }
 
 pub(super) async fn database(at: &At, dir: &Path) -> Database {
     if at.db.is_some() {
         return Database::Given;
+    }
+    match database::read(dir) {
+        Ok(Some(record)) if record.kind == Kind::External => {
+            return Database::Recorded(record.words());
+        }
+        Err(error) => return Database::Recorded(error.to_string()),
+        _ => {}
     }
     match Search::machine().newest().await {
         Some((bin, major)) => Database::Private(bin, major, runs_as(dir)),
@@ -46,18 +64,25 @@ pub(super) async fn database(at: &At, dir: &Path) -> Database {
 }
 
 /// What a running server of this state directory says; doctor starts none.
-pub(super) async fn held(dir: &Path) -> Option<i64> {
-    let endpoint = state::endpoint_read(dir)?;
-    let socket = local::find(dir).await.ok()??;
-    let client = Client::local(socket, &endpoint.url, "").ok()?;
-    let health: Value = client.get("/healthz").await.ok()?;
-    health.get("heldSessions")?.as_i64()
+pub(super) async fn server(dir: &Path) -> Asked {
+    let asked = async {
+        let Some(socket) = local::find(dir).await? else { return Ok(None) };
+        let endpoint = state::endpoint_read(dir).ok_or_else(|| Ill::Unannounced.says(dir))?;
+        let client = Client::local(socket, &endpoint.url, "")?;
+        let health = client.look().await.map_err(|ill| ill.says(dir))?;
+        anyhow::Ok(health.get("heldSessions").and_then(Value::as_i64))
+    };
+    match asked.await {
+        Ok(held) => Asked { held, problem: None },
+        Err(error) => Asked { held: None, problem: Some(format!("{error:#}")) },
+    }
 }
 
 impl Database {
     pub(super) fn words(&self) -> String {
         match self {
             Self::Given => "given by --db or DATABASE_URL".to_owned(),
+            Self::Recorded(words) => format!("{words}; name it by --db or DATABASE_URL"),
             Self::Private(bin, major, user) => {
                 let whose = match user.as_deref() {
                     Some(user) if user != OWN_USER => format!(
@@ -87,7 +112,9 @@ impl Report {
 
     /// 1 for a surprise whatever was asked, and for weakness where `--strict` asks.
     pub(super) fn exit(&self, strict: bool) -> Exit {
-        let is_weak = self.weak().next().is_some() || matches!(self.database, Database::Absent);
+        let is_weak = self.weak().next().is_some()
+            || matches!(self.database, Database::Absent)
+            || self.server.problem.is_some();
         match !self.holds() || (strict && is_weak) {
             true => Exit::No,
             false => Exit::Ok,
@@ -148,7 +175,8 @@ impl Report {
             "cpus": facts.cpus,
             "memMB": facts.mem_mb,
             "database": self.database.words(),
-            "heldSessions": self.held,
+            "heldSessions": self.server.held,
+            "serverProblem": self.server.problem,
             "weak": weak,
             "findings": self.findings.iter().map(|finding| json!({
                 "id": finding.id,

@@ -31,7 +31,10 @@ pub(super) fn print(report: &Report) {
     line("host");
     line(&row("runtime", &report.facts.runtime.path.to_string_lossy()));
     line(&row("database", &report.database.words()));
-    if let Some(held) = report.held.filter(|held| *held > 0) {
+    if let Some(problem) = &report.server.problem {
+        row_of("server", Color("31", "ill "), problem);
+    }
+    if let Some(held) = report.server.held.filter(|held| *held > 0) {
         let found = format!("{held} with a wipe that is not verified");
         row_of("sessions", Color("31", "held"), &found);
         line(&format!("  {:<24}       mend: cofferdam session ls --held", ""));
