@@ -25,8 +25,11 @@ const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Names of one directory that are looked at together, in their order.
 const NAMES: usize = 16 * 1024;
-/// Bytes of names that are held: of directories that are still to be looked into, beside the way up.
-const MAX_HELD: usize = 64 * 1024 * 1024;
+/// Bytes that are held of directories that are still to be looked into, beside the way up. In the layer each of them takes four
+/// times as many.
+const MAX_HELD: usize = 256 * 1024 * 1024;
+/// What a name takes beside its bytes.
+const NAME: usize = 48;
 /// Bytes of a path that an error tells.
 const MAX_TOLD: usize = 256;
 
@@ -95,7 +98,7 @@ impl Packing<'_> {
             let Some(level) = self.way.last_mut() else { return Ok(()) };
             match level.below.pop() {
                 Some(name) => {
-                    self.held = self.held.saturating_sub(name.len());
+                    self.held = self.held.saturating_sub(name.len().saturating_add(NAME));
                     self.down(&name).map_err(|error| self.told(Some(&name), error))?;
                     self.files().map_err(|error| self.told(None, error))?;
                 }
@@ -128,7 +131,7 @@ impl Packing<'_> {
         self.head(&found)?;
         self.attributes(OsStr::new("."))?;
         if let Some(left) = self.way.pop() {
-            self.held = self.held.saturating_sub(left.name.len());
+            self.held = self.held.saturating_sub(left.name.len().saturating_add(NAME));
         }
         let Some(above) = self.way.last() else { return Ok(()) };
         let dir = openat(&self.at, "..", DIRECTORY, Mode::empty())?;
@@ -174,7 +177,7 @@ impl Packing<'_> {
     }
 
     fn hold(&mut self, bytes: usize) -> io::Result<()> {
-        self.held = self.held.saturating_add(bytes);
+        self.held = self.held.saturating_add(bytes.saturating_add(NAME));
         match self.held > MAX_HELD {
             true => Err(io::Error::other("too many directories lie beside each other")),
             false => Ok(()),

@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, fstat, ftruncate, linkat, makedev, mkdirat, mknodat, openat,
-    symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, fstat, ftruncate, linkat, makedev, mkdirat,
+    mknodat, openat, renameat_with, symlinkat, unlinkat,
 };
 use rustix::io::pwrite;
 
@@ -153,13 +153,13 @@ impl Unpacking {
         let (Some((_, shelf)), Some(due)) = (&self.shelf, self.due.get_mut(&number)) else {
             return Err(wrong("more names of a file than it says"));
         };
-        linkat(shelf, number.to_string(), &self.at, name, AtFlags::empty())?;
         *due = due.saturating_sub(1);
-        if *due == 0 {
-            // A link of its own takes room as any other does.
-            unlinkat(shelf, number.to_string(), AtFlags::empty())?;
-            self.due.remove(&number);
+        if *due > 0 {
+            return Ok(linkat(shelf, number.to_string(), &self.at, name, AtFlags::empty())?);
         }
+        // The last one takes the shelf's place, so that it never has more names than it had.
+        renameat_with(shelf, number.to_string(), &self.at, name, RenameFlags::NOREPLACE)?;
+        self.due.remove(&number);
         Ok(())
     }
 
