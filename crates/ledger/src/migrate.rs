@@ -30,7 +30,7 @@ migrations! {
     "0033_live_networks", "0034_template_layers", "0035_lives_begin_at_once",
     "0036_layers_that_rest",
     "0037_what_proofs_compare", "0038_lives_use_quota",
-    "0043_state_directories", "0044_doors_end_with_their_key",
+    "0043_state_directories", "0044_doors_end_with_their_key", "0045_room_while_it_is_kept",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

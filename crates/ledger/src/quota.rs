@@ -6,7 +6,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use serde_json::json;
 
-use crate::error::Checked;
+use crate::error::{Checked, Result};
 use crate::families::Runs;
 
 /// The quota where no row says otherwise, as a parameter of SQL.
@@ -66,5 +66,15 @@ impl Runs<'_> {
             .fetch_one(self.pool())
             .await?;
         refusal(over).map_or(Ok(erased > 0), |refusal| Err(refusal.into()))
+    }
+
+    /// Bytes that the tenant's quota leaves, where layers of its builds make room.
+    pub async fn quota_rest(self, tenant: &TenantId) -> Result<u64> {
+        let rest: i64 = sqlx::query_scalar("SELECT app.blobs_rest($1, $2)")
+            .bind(tenant.as_str())
+            .bind(default_mb())
+            .fetch_one(self.pool())
+            .await?;
+        Ok(u64::try_from(rest).unwrap_or(0))
     }
 }

@@ -15,6 +15,8 @@ use crate::families::SnapshotRows;
 
 /// Snapshots that one page lists.
 const MAX_LISTED: i64 = 1_000;
+/// Characters of a reason.
+const MAX_WHY: usize = 500;
 
 /// What kept files are when they are recorded.
 #[derive(Debug, Clone, Copy)]
@@ -202,6 +204,28 @@ impl SnapshotRows<'_> {
         .fetch_one(self.pool())
         .await?;
         Ok(found)
+    }
+
+    /// Puts on record that the files of a pause cannot be sealed, and why: they are lost with the process that has them.
+    pub async fn unsealable(
+        self,
+        tenant: &TenantId,
+        snapshot: &SnapshotId,
+        why: &str,
+    ) -> Result<()> {
+        let why: String = why.replace('\0', "").chars().take(MAX_WHY).collect();
+        let mut tx = self.pool().begin().await?;
+        let entry = Audit {
+            tenant,
+            key_id: "worker",
+            actor: "worker",
+            op: "sandbox.unsealable",
+            target: snapshot.as_str(),
+            reason: &why,
+            detail: None,
+        };
+        append(&mut tx, &entry).await?;
+        Ok(tx.commit().await?)
     }
 
     /// Records the files of a running sandbox, which goes on. `false`: it does not run any more.

@@ -277,11 +277,12 @@ async fn what_is_kept_counts_for_the_quota_until_it_is_erased() {
     let (id, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
     let upload = ann.upload((&id, &token), "/home/user/large").body(vec![7_u8; 3 * 1024 * 1024]);
     assert_eq!(answered(upload).await.0, 200);
-    let quota = json!({"value": 2, "expectedVersion": 0, "scope": "global"}).to_string();
+    let quota = json!({"value": 5, "expectedVersion": 0, "scope": "global"}).to_string();
     let path = "/api/config/quota.blobs_mb";
     let (status, set) =
         server.request("PUT", path, Some(&server.key), Some(quota.into_bytes())).await;
     assert_eq!(status, 200, "{set}");
+    // The first one fits, and no second one does: what is left is known before anything is written.
     let snapshots = format!("/sandboxes/{id}/snapshots");
     let (status, kept) = ann.api("POST", &snapshots, None).await;
     assert_eq!(status, 201, "{kept}");

@@ -302,13 +302,13 @@ pub(super) async fn without_room(class: &'static str) {
         let body = (door == "pause").then(|| json!({"memory": false}));
         let (status, refused) = ann.api("POST", &format!("/sandboxes/{id}/{door}"), body).await;
         let why = refused["message"].as_str().unwrap();
-        assert!(status == 503 && why.contains("No space left"), "{door} {refused}");
+        assert!(status == 503 && why.contains("disk has"), "{door} {refused}");
         assert_eq!(files(&home), Vec::<PathBuf>::new(), "{door}");
         assert_filled(&ann, &id, &token).await;
     }
     let refused = home.run(&["sandbox", "pause", &id, "--files-only"]);
     let why = said(&refused);
-    assert!(!refused.status.success() && why.contains("No space left"), "{why}");
+    assert!(!refused.status.success() && why.contains("disk has"), "{why}");
     // One that is to be paused when its time is over ends then.
     let (late, _) = filled(&ann, json!({"timeout": 3, "autoPause": true})).await;
     let sql = server.sql().await;

@@ -235,13 +235,13 @@ impl Flows {
     ) -> Result<(Still, KeptFile)> {
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        self.quota_admit(&held.tenant).await?;
+        let room = self.kept_room(&held.tenant).await?;
         let (shelf, id, held) = (self.shelf()?, fresh()?, Arc::clone(held));
         let kept = blocking(move || {
-            let goes_on = || held.goes_on();
-            shelf.keep((&held.tenant, id), &again, &keeper, &goes_on)
+            let of = (&held.tenant, id);
+            shelf.keep(of, (&again, room.most()), &keeper, &|| held.goes_on())
         });
-        kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
+        kept.await.map_err(|why| room.fault(&why))
     }
 
     /// Keeps the files of a sandbox that runs and goes on.

@@ -10,6 +10,7 @@
 //!
 //! From the sleep on the sandbox does not go on: a pause that fails then ends it, and the record says so.
 
+use std::io;
 use std::sync::Arc;
 
 use cofferdam_contracts::error::ErrorCode;
@@ -54,7 +55,6 @@ impl Flows {
         if memory == KeptMemory::No {
             return Ok(None);
         }
-        self.quota_admit(&held.tenant).await?;
         let (shelf, id) = (self.shelf()?, fresh()?);
         let unkept = |why: String| match memory {
             KeptMemory::Asked => Err(conflict(format!(
@@ -69,6 +69,11 @@ impl Flows {
         shelf.make().map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         if !keeper.fits(shelf.dir()) {
             return unkept("the disk of the snapshots has no room for it".to_owned());
+        }
+        // Once its processes have ended it is too late to find that there is none.
+        let room = self.kept_room(&held.tenant).await?;
+        if keeper.most() > room.most() {
+            return unkept(room.fault(&io::ErrorKind::FileTooLarge.into()).refusal().message);
         }
         let sleeping = match keeper.sleep().await {
             Ok(sleeping) => sleeping,
@@ -86,7 +91,7 @@ impl Flows {
             let again = Again { memory: true, memory_last, ..keeping.itself() };
             let (goes_on, falls_asleep) = (|| keeping.goes_on(), || keeping.fell_asleep());
             let of = (&keeping.tenant, id);
-            shelf.keep_memory(of, &again, sleeping, (&goes_on, &falls_asleep))
+            shelf.keep_memory(of, (&again, room.most()), sleeping, (&goes_on, &falls_asleep))
         });
         match kept.await {
             Ok((still, kept, fault)) => {

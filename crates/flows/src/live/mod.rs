@@ -29,6 +29,7 @@ mod plain;
 mod registry;
 mod rest;
 pub(crate) mod revoked;
+mod room;
 mod sealed;
 mod sealer;
 mod sealer_line;

@@ -99,7 +99,7 @@ impl Flows {
     async fn stand(&self, held: &Arc<Held>) -> Result<(Still, Stood)> {
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        self.quota_admit(&held.tenant).await?;
+        let room = self.kept_room(&held.tenant).await?;
         let (shelf, id, of) = (self.shelf()?, fresh()?, Arc::clone(held));
         let spare = Arc::clone(&self.plain.spare);
         let stood = blocking(move || {
@@ -107,12 +107,12 @@ impl Flows {
                 return Ok(None);
             };
             let again = of.itself();
-            let kept = shelf.reserve(id, layer.size()?, &again)?;
+            let kept = shelf.reserve(id, (layer.size()?, room.most()), &again)?;
             let both = (again, of.itself());
-            let plain = Plain::begin(&of.tenant, layer, kept, both, &spare)?;
+            let plain = Plain::begin(&of.tenant, layer, (kept, room.most()), both, &spare)?;
             Ok(Some((still, Stood::Plain(Box::new(plain)))))
         });
-        let stood = stood.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
+        let stood = stood.await.map_err(|why| room.fault(&why))?;
         match stood {
             Some(stood) => Ok(stood),
             None => {

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! pause --> sealing --sealed--> file named, on record --> rests, or is ended (`rest`)
-//!            ^   \--lend--> held --begun--> the next life's      \--failed--> again, a second later
+//!            ^   \--lend--> held --begun--> the next life's      \--failed--> again, later each time; in the end never
 //!            \-- given back --/    (it did not begin)
 //! ```
 //! **A layer is lent to one life at a time, and whoever holds the last copy of the files is a process of its own** until they
 //! are sealed or that life is on record.
+
+mod retry;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -14,7 +16,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::kept_files::KeptTable;
@@ -32,8 +34,6 @@ use super::spare::SpareSealer;
 use crate::Flows;
 use crate::patience::patiently;
 
-/// After a sealer that failed.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Between two looks for whoever keeps a layer: each is a walk over all processes.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -188,12 +188,13 @@ impl Plain {
     pub(super) fn begin(
         tenant: &TenantId,
         layer: PlainLayer,
-        kept: KeptFile,
+        (kept, most): (KeptFile, u64),
         (again, copy): (Again, Again),
         spare: &SpareSealer,
     ) -> io::Result<Self> {
         let of = (layer.descriptor()?, layer.first_id());
-        let given = Given::new((tenant, &kept.id), &kept.key, copy, of, kept.descriptor()?)?;
+        let file = (kept.descriptor()?, most);
+        let given = Given::new((tenant, &kept.id), &kept.key, copy, of, file)?;
         let sealer = Sealer::begin(spare.take(), &given)?;
         let (tenant, memory) = (tenant.clone(), Arc::default());
         let (layer, again) = (Arc::new(layer), Arc::new(again));
@@ -226,6 +227,12 @@ struct Tending {
     given: Option<Arc<Given>>,
     /// `None`: it failed, and another is due.
     line: Option<Line>,
+    /// Since when, and in how long another is due.
+    due: (Stopwatch, Duration),
+    /// Sealers that failed.
+    failed: u32,
+    /// Why the last one did.
+    why: String,
     asks: mpsc::UnboundedReceiver<Ask>,
     own: mpsc::UnboundedSender<Ask>,
     /// Who waits for the layer.
@@ -264,6 +271,9 @@ impl Flows {
             tenant,
             given,
             line,
+            due: (Stopwatch::start(), Duration::ZERO),
+            failed: 0,
+            why: "it ended".to_owned(),
             asks,
             own,
             lending: None,
@@ -297,18 +307,26 @@ impl Tending {
                     Settled::Rests => {}
                 }
             }
+            let is_given_up = self.is_given_up();
+            let left = self.due.1.saturating_sub(self.due.0.elapsed());
+            let mut closed = self.flows.plain.closed();
             let next = {
                 let Self { asks, line, sealed, rest, is_lent, .. } = &mut self;
-                let hears = line.is_some() || sealed.is_none() && rest.is_none();
+                let is_due = line.is_none() && sealed.is_none() && rest.is_none() && !is_given_up;
                 tokio::select! {
                     biased;
                     ask = asks.recv() => ask.map(LayerNews::Ask),
-                    said = heard(line), if hears => Some(LayerNews::Said(said)),
+                    said = heard(line), if line.is_some() => Some(LayerNews::Said(said)),
+                    () = clock::sleep(left), if is_due => Some(LayerNews::Due),
                     () = rested(rest), if rest.is_some() && !*is_lent => Some(LayerNews::Rested),
+                    _ = closed.wait_for(|closed| *closed), if is_given_up && !*is_lent => {
+                        Some(LayerNews::Rested)
+                    }
                 }
             };
             match next {
                 Some(LayerNews::Rested) => return self.give_up().await,
+                Some(LayerNews::Due) => self.start_anew().await,
                 Some(LayerNews::Ask(Ask::Begun)) => return self.begun().await,
                 Some(LayerNews::Ask(Ask::End(reply))) if !self.is_lent => {
                     self.ending.push(reply);
@@ -330,9 +348,11 @@ impl Tending {
             Ask::Lend(reply) if !self.layer.has_ids() => drop(reply),
             Ask::Lend(reply) => {
                 self.lending = Some(reply);
+                // Without one, the next one is to hold it, at once.
+                self.due.1 = Duration::ZERO;
                 let may_have_it = match &mut self.line {
                     Some(line) => line.order(true).await,
-                    None => self.rest.is_some(),
+                    None => self.rest.is_some() || self.is_given_up(),
                 };
                 if may_have_it {
                     self.lend().await;
@@ -363,6 +383,7 @@ impl Tending {
             Some(Said::Failed(why)) => {
                 let snapshot = &self.kept.id;
                 tracing::error!(%snapshot, why, "the files of a paused sandbox are not sealed yet");
+                self.why = why;
             }
             // After what it sealed nothing more is asked of it.
             None if self.sealed.is_some() => {
@@ -370,7 +391,7 @@ impl Tending {
                     line.end().await;
                 }
             }
-            None => self.start_anew().await,
+            None => self.failed(None).await,
         }
     }
 
@@ -392,28 +413,6 @@ impl Tending {
         let lent = Lent(Some(self.own.clone()));
         // Who is not there any more gives it back so.
         let _ = reply.send(Lending::Lent(lent, Arc::clone(&self.layer)));
-    }
-
-    /// The sealer has ended, and has not sealed.
-    async fn start_anew(&mut self) {
-        let held = self.is_lent || self.lending.is_some();
-        if let Some(line) = self.line.take() {
-            line.end().await;
-            // What has the last copy of its files besides this process may be gone with it.
-            if !held {
-                clock::sleep(PAUSE).await;
-            }
-        }
-        let Some(given) = self.given.clone() else { return };
-        let started = blocking(move || Sealer::start(&given, held)).await;
-        match started.and_then(Line::of) {
-            Ok(line) => self.line = Some(line),
-            Err(error) => {
-                let snapshot = &self.kept.id;
-                tracing::error!(%snapshot, %error, "the files of a paused sandbox have no sealer");
-                clock::sleep(PAUSE).await;
-            }
-        }
     }
 
     /// The next life has the layer. Its pause's snapshot is erased as one that is not needed.
@@ -579,6 +578,9 @@ impl Tending {
 enum LayerNews {
     Ask(Ask),
     Said(Option<Said>),
+    /// Another sealer.
+    Due,
+    /// It is to end.
     Rested,
 }
 

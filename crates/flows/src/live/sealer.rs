@@ -39,6 +39,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::kept::blocking;
 use super::registry::Again;
+use super::room::Bounded;
 use super::sealed::Sealing;
 use super::shelf::put_head;
 use crate::vault::FileKey;
@@ -76,6 +77,8 @@ struct SealJob {
     snapshot: SnapshotId,
     key: String,
     first: u32,
+    /// Bytes that the file may have.
+    most: u64,
     again: Again,
 }
 
@@ -94,17 +97,17 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// To seal this layer, whose owners begin at `first`, into a file.
+    /// To seal this layer, whose owners begin at `first`, into a file of at most so many bytes.
     pub(super) fn new(
         (tenant, snapshot): (&TenantId, &SnapshotId),
         key: &FileKey,
         again: Again,
         (layer, first): (OwnedFd, u32),
-        file: OwnedFd,
+        (file, most): (OwnedFd, u64),
     ) -> io::Result<Self> {
         let key = hex::encode(key.as_slice());
         let (tenant, snapshot) = (tenant.clone(), snapshot.clone());
-        let job = SealJob { tenant, snapshot, key, first, again };
+        let job = SealJob { tenant, snapshot, key, first, most, again };
         let text = Zeroizing::new(serde_json::to_vec(&job)?);
         let memory = memfd_create("cofferdam-seal", MemfdFlags::CLOEXEC)?;
         let mut memory = std::fs::File::from(memory);
@@ -364,7 +367,8 @@ fn seal(
         let key = <[u8; 32]>::try_from(key.as_slice()).map_err(io::Error::other)?;
         let key = FileKey::new(key);
         file.rewind()?;
-        let mut sealing = Sealing::new(file.try_clone()?, &key, (&job.tenant, &job.snapshot))?;
+        let out = Bounded::new(file.try_clone()?, job.most);
+        let mut sealing = Sealing::new(out, &key, (&job.tenant, &job.snapshot))?;
         let written = put_head(&mut sealing, &job.again)
             .and_then(|()| write_files(layer, job.first, &mut sealing, &goes_on));
         if let Err(error) = written {
@@ -414,6 +418,7 @@ mod tests {
                 snapshot: SnapshotId::parse(&"a".repeat(20)).unwrap(),
                 key: "0".repeat(64),
                 first: 0,
+                most: u64::MAX,
                 again: Again {
                     request: LiveRequest::of(BASE_TEMPLATE),
                     image: None,

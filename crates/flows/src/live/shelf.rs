@@ -20,6 +20,7 @@ use rustix::fs::FallocateFlags;
 
 use super::opened::OpenedFile;
 use super::registry::Again;
+use super::room::Bounded;
 use super::sealed::{Sealing, sealed_size, sha256};
 use crate::vault::FileKey;
 
@@ -91,12 +92,21 @@ impl Shelf {
         Ok((kept, file))
     }
 
-    /// Makes a locked file with room for a layer of this size and what was asked for, to be written by another process.
-    /// Blocking.
-    pub(crate) fn reserve(&self, id: SnapshotId, size: u64, again: &Again) -> io::Result<KeptFile> {
-        let (mut kept, file) = self.begin(id)?;
+    /// Makes a locked file with room for a layer of this size and what was asked for, at most so many bytes, to be written by
+    /// another process. Blocking.
+    pub(super) fn reserve(
+        &self,
+        id: SnapshotId,
+        (size, most): (u64, u64),
+        again: &Again,
+    ) -> io::Result<KeptFile> {
         let head = u64::try_from(serde_json::to_vec(again)?.len()).map_err(io::Error::other)?;
-        kept.bytes = sealed_size(size.saturating_add(head));
+        let bytes = sealed_size(size.saturating_add(head));
+        if bytes > most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let (mut kept, file) = self.begin(id)?;
+        kept.bytes = bytes;
         rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, kept.bytes)?;
         Ok(kept)
     }
@@ -105,23 +115,24 @@ impl Shelf {
     pub(crate) fn keep(
         &self,
         (tenant, id): (&TenantId, SnapshotId),
-        again: &Again,
+        (again, most): (&Again, u64),
         keeper: &LayerKeeper,
         goes_on: &dyn Fn() -> bool,
     ) -> io::Result<(Still, KeptFile)> {
-        self.write((tenant, id), again, |out| keeper.keep(out, goes_on))
+        self.write((tenant, id), (again, most), |out| keeper.keep(out, goes_on))
     }
 
     /// The same with its memory, and why that is not in it where it is not. Blocking.
     pub(crate) fn keep_memory(
         &self,
         (tenant, id): (&TenantId, SnapshotId),
-        again: &Again,
+        (again, most): (&Again, u64),
         sleeping: Sleeping,
         (goes_on, falls_asleep): (&dyn Fn() -> bool, &dyn Fn()),
     ) -> io::Result<(Still, KeptFile, Option<io::Error>)> {
-        let written =
-            self.write((tenant, id), again, |out| sleeping.keep(out, (goes_on, falls_asleep)))?;
+        let written = self.write((tenant, id), (again, most), |out| {
+            sleeping.keep(out, (goes_on, falls_asleep))
+        })?;
         let ((still, fault), mut kept) = written;
         kept.memory = fault.is_none();
         Ok((still, kept, fault))
@@ -131,22 +142,24 @@ impl Shelf {
     fn write<T>(
         &self,
         of: (&TenantId, SnapshotId),
-        again: &Again,
+        (again, most): (&Again, u64),
         body: impl FnOnce(&mut dyn Write) -> Result<T, KeepError>,
     ) -> io::Result<(T, KeptFile)> {
-        self.keep_bytes(of, |mut out| {
+        self.keep_bytes(of, most, |mut out| {
             put_head(&mut out, again)?;
             body(out).map_err(io::Error::other)
         })
     }
 
-    /// Writes a file. Blocking.
+    /// Writes a file of at most so many bytes. Blocking.
     pub(crate) fn keep_bytes<T>(
         &self,
         (tenant, id): (&TenantId, SnapshotId),
+        most: u64,
         body: impl FnOnce(&mut dyn Write) -> io::Result<T>,
     ) -> io::Result<(T, KeptFile)> {
         let (mut kept, file) = self.begin(id)?;
+        let file = Bounded::new(file, most);
         let mut sealing = Sealing::new(file, &kept.key, (tenant, &kept.id))?;
         let done = match body(&mut sealing) {
             Ok(done) => done,

@@ -70,11 +70,11 @@ impl Flows {
         (template, hash): (&TemplateId, &Digest),
         mut pieces: mpsc::Receiver<Option<Bytes>>,
     ) -> Result<()> {
-        self.quota_admit(tenant).await?;
         let (shelf, vault, id) = (self.uploads()?, self.vault()?, fresh()?);
         let (writer, of) = (Arc::clone(&shelf), tenant.clone());
+        let room = self.kept_room(tenant).await?;
         let written = blocking(move || {
-            writer.keep_bytes((&of, id), |out| {
+            writer.keep_bytes((&of, id), room.most(), |out| {
                 let (mut size, mut content) = (0u64, TarDigest::new());
                 loop {
                     match pieces.blocking_recv() {
@@ -95,6 +95,8 @@ impl Flows {
             })
         });
         let (content, kept) = written.await.map_err(|why| match why.kind() {
+            // Without words of its own it is the end of the room.
+            io::ErrorKind::FileTooLarge if why.get_ref().is_none() => room.fault(&why),
             io::ErrorKind::FileTooLarge => refuse(ErrorCode::PolicyViolation, why.to_string()),
             io::ErrorKind::UnexpectedEof => {
                 refuse(ErrorCode::PolicyViolation, "the upload is empty or broke off")

@@ -30,7 +30,9 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, chmodat, chownat, utimensat};
+use rustix::fs::{
+    AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, chmodat, chownat, utimensat,
+};
 
 pub use pack::pack;
 pub use pass::pass;
@@ -139,6 +141,13 @@ fn close(dir: &OwnedFd, name: &OsStr, kind: EntryKind, head: &Head) -> io::Resul
     let time = Timespec { tv_sec: head.seconds, tv_nsec: head.nanos.into() };
     let times = Timestamps { last_access: time, last_modification: time };
     Ok(utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// A directory or file, as the kernel knows it.
+type NodeId = (u64, u64);
+
+fn node_id(found: &Stat) -> NodeId {
+    (found.st_dev, found.st_ino)
 }
 
 /// For calls that take a path.

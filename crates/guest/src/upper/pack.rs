@@ -17,8 +17,8 @@ use rustix::fs::{
 use rustix::io::{Errno, pread};
 
 use super::{
-    EntryKind, MAGIC, MAX_DEPTH, MAX_ENTRIES, MAX_NAME, MAX_TARGET, NO_EXTENT, PIECE, attributes,
-    inside, path_of,
+    EntryKind, MAGIC, MAX_DEPTH, MAX_ENTRIES, MAX_NAME, MAX_TARGET, NO_EXTENT, NodeId, PIECE,
+    attributes, inside, node_id, path_of,
 };
 
 const DIRECTORY: OFlags =
@@ -45,10 +45,10 @@ pub fn pack(
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     let at = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
-    let place = place(&fstat(&at)?);
+    let place = node_id(&fstat(&at)?);
     let mut packing = Packing {
         at,
-        way: vec![Level { place, name: OsString::new(), below: Vec::new() }],
+        way: vec![WayLevel { place, name: OsString::new(), below: Vec::new() }],
         device: place.0,
         first,
         out,
@@ -64,12 +64,9 @@ pub fn pack(
     packing.out.write_all(&packing.count.to_le_bytes())
 }
 
-/// A directory or file, as the kernel knows it.
-type Place = (u64, u64);
-
 /// A directory on the way to the one that is open.
-struct Level {
-    place: Place,
+struct WayLevel {
+    place: NodeId,
     name: OsString,
     /// Directories in it that are still to be looked into, the next one last.
     below: Vec<OsString>,
@@ -78,7 +75,7 @@ struct Level {
 struct Packing<'a> {
     /// The directory that is open: the last of the way.
     at: OwnedFd,
-    way: Vec<Level>,
+    way: Vec<WayLevel>,
     device: u64,
     first: u32,
     out: &'a mut dyn Write,
@@ -86,7 +83,7 @@ struct Packing<'a> {
     count: u64,
     held: usize,
     /// Files of which more names are to come: their number, and how many.
-    shared: HashMap<Place, (u32, u64)>,
+    shared: HashMap<NodeId, (u32, u64)>,
     numbers: u32,
     piece: Vec<u8>,
 }
@@ -114,12 +111,12 @@ impl Packing<'_> {
             return Err(io::Error::other(why));
         }
         let dir = openat(&self.at, name, DIRECTORY, Mode::empty())?;
-        let place = place(&fstat(&dir)?);
+        let place = node_id(&fstat(&dir)?);
         if place.0 != self.device {
             return Err(io::Error::other("another file system is mounted there"));
         }
         self.hold(name.len())?;
-        self.way.push(Level { place, name: name.to_owned(), below: Vec::new() });
+        self.way.push(WayLevel { place, name: name.to_owned(), below: Vec::new() });
         self.at = dir;
         Ok(())
     }
@@ -135,7 +132,7 @@ impl Packing<'_> {
         }
         let Some(above) = self.way.last() else { return Ok(()) };
         let dir = openat(&self.at, "..", DIRECTORY, Mode::empty())?;
-        if place(&fstat(&dir)?) != above.place {
+        if node_id(&fstat(&dir)?) != above.place {
             return Err(io::Error::other("it was moved while it was read"));
         }
         self.at = dir;
@@ -201,7 +198,7 @@ impl Packing<'_> {
         };
         let mut names = 1;
         if found.st_nlink > 1 {
-            let place = place(&found);
+            let place = node_id(&found);
             if let Some((number, left)) = self.shared.get_mut(&place) {
                 let number = *number;
                 *left = left.saturating_sub(1);
@@ -328,8 +325,4 @@ impl Packing<'_> {
         let shown: String = path.to_string_lossy().chars().take(MAX_TOLD).collect();
         io::Error::new(error.kind(), format!("{shown}: {error}"))
     }
-}
-
-fn place(found: &Stat) -> Place {
-    (found.st_dev, found.st_ino)
 }

@@ -18,7 +18,9 @@ use rustix::fs::{
 use rustix::io::pwrite;
 
 use super::read::{EntryReader, Extent, LayerEntry};
-use super::{EntryKind, Head, MAGIC, PIECE, attributes, close, first, own, path_of, wrong};
+use super::{
+    EntryKind, Head, MAGIC, NodeId, PIECE, attributes, close, first, node_id, own, path_of, wrong,
+};
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -37,16 +39,13 @@ pub fn unpack(upper: &Path, first: u32, from: &mut dyn Read) -> io::Result<()> {
     }
 }
 
-/// A directory, as the kernel knows it.
-type Place = (u64, u64);
-
 struct Unpacking {
     first: u32,
     top: OwnedFd,
     /// The directory that is open.
     at: OwnedFd,
     /// Those above it.
-    above: Vec<Place>,
+    above: Vec<NodeId>,
     piece: Vec<u8>,
     /// Where files with more than one name lie by their numbers until the last one came.
     shelf: Option<(String, OwnedFd)>,
@@ -121,7 +120,7 @@ impl Unpacking {
         Ok(())
     }
 
-    fn parent(&self, above: Place) -> io::Result<OwnedFd> {
+    fn parent(&self, above: NodeId) -> io::Result<OwnedFd> {
         let parent = openat(&self.at, "..", DIRECTORY, Mode::empty())?;
         match place(&parent)? == above {
             true => Ok(parent),
@@ -204,7 +203,6 @@ impl Unpacking {
     }
 }
 
-fn place(dir: &OwnedFd) -> io::Result<Place> {
-    let found = fstat(dir)?;
-    Ok((found.st_dev, found.st_ino))
+fn place(dir: &OwnedFd) -> io::Result<NodeId> {
+    Ok(node_id(&fstat(dir)?))
 }

@@ -166,11 +166,17 @@ impl LayerKeeper {
     /// find that it does not.
     #[must_use]
     pub fn fits(&self, dir: &Path) -> bool {
+        StoredMemory::fits(dir, self.most())
+    }
+
+    /// Bytes that its memory and files take at most.
+    #[must_use]
+    pub fn most(&self) -> u64 {
         let memory = match self.storable {
             Some(_) => machine_memory::most(self.mem_bytes),
             None => self.mem_bytes,
         };
-        StoredMemory::fits(dir, memory.saturating_add(self.disk_bytes))
+        memory.saturating_add(self.disk_bytes)
     }
 
     /// Has its agent sleep, so that its memory can be kept.

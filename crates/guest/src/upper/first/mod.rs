@@ -7,7 +7,7 @@ mod unpack;
 use std::io::{self, Read};
 
 use super::{EntryKind, PIECE};
-use read::{EntryReader, Extent};
+use read::{FirstExtent, FirstReader};
 pub(super) use unpack::unpack;
 
 /// First bytes of such a stream.
@@ -15,11 +15,11 @@ pub(super) const MAGIC: &[u8; 8] = b"cfdlyr01";
 
 /// Reads a stream from behind its first bytes to its end: an error where it is not of this form.
 pub(super) fn check(from: &mut dyn Read) -> io::Result<()> {
-    let mut entries = EntryReader::begin(from, 0);
+    let mut entries = FirstReader::begin(from, 0);
     let mut piece = vec![0; PIECE];
     while let Some(entry) = entries.entry()? {
         if entry.kind == EntryKind::File {
-            while let Extent::Bytes(..) = entries.extent(&mut piece)? {}
+            while let FirstExtent::Bytes(..) = entries.extent(&mut piece)? {}
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ pub(super) struct FirstEntry {
 }
 
 /// A part of a file, or its end.
-pub(super) enum Extent {
+pub(super) enum FirstExtent {
     /// So many bytes from this offset on.
     Bytes(u64, usize),
     /// The file's size.
@@ -33,7 +33,7 @@ pub(super) enum Extent {
 }
 
 /// Reads them.
-pub(super) struct EntryReader<'a> {
+pub(super) struct FirstReader<'a> {
     from: &'a mut dyn Read,
     first: u32,
     count: u64,
@@ -41,7 +41,7 @@ pub(super) struct EntryReader<'a> {
     attribute_bytes: usize,
 }
 
-impl<'a> EntryReader<'a> {
+impl<'a> FirstReader<'a> {
     /// Begins behind the stream's first bytes, for owners that begin at `first`.
     pub fn begin(from: &'a mut dyn Read, first: u32) -> Self {
         Self { from, first, count: 0, attribute_bytes: MAX_ATTRIBUTE_BYTES }
@@ -76,15 +76,15 @@ impl<'a> EntryReader<'a> {
     }
 
     /// The next part of the file that was just named.
-    pub fn extent(&mut self, piece: &mut [u8]) -> io::Result<Extent> {
+    pub fn extent(&mut self, piece: &mut [u8]) -> io::Result<FirstExtent> {
         let at = self.wide()?;
         if at == NO_EXTENT {
-            return self.wide().map(Extent::End);
+            return self.wide().map(FirstExtent::End);
         }
         let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
         let bytes = piece.get_mut(..size).ok_or_else(|| wrong("a piece that is too long"))?;
         self.from.read_exact(bytes)?;
-        Ok(Extent::Bytes(at, size))
+        Ok(FirstExtent::Bytes(at, size))
     }
 
     fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {

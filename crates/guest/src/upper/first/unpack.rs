@@ -16,21 +16,21 @@ use rustix::fs::{
 use rustix::io::pwrite;
 
 use super::super::{EntryKind, Head, PIECE, put, wrong};
-use super::read::{EntryReader, Extent, FirstEntry};
+use super::read::{FirstEntry, FirstExtent, FirstReader};
 
 /// Writes a stream's files, from behind its first bytes, into `upper`, which is empty, for owners that begin at `first`.
 pub(in super::super) fn unpack(upper: &Path, first: u32, from: &mut dyn Read) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(upper, flags, Mode::empty())?;
-    let mut entries = EntryReader::begin(from, first);
-    let mut unpacking = Unpacking { top, first, parent: None, dirs: Vec::new() };
+    let mut entries = FirstReader::begin(from, first);
+    let mut unpacking = FirstUnpacking { top, first, parent: None, dirs: Vec::new() };
     while let Some(entry) = entries.entry()? {
         unpacking.entry(entry, &mut entries)?;
     }
     unpacking.finish()
 }
 
-struct Unpacking {
+struct FirstUnpacking {
     top: OwnedFd,
     first: u32,
     /// The directory that the last entry was written into.
@@ -39,7 +39,7 @@ struct Unpacking {
     dirs: Vec<(PathBuf, Head)>,
 }
 
-impl Unpacking {
+impl FirstUnpacking {
     /// Opens the directory of an entry, once for all that follow each other in it.
     fn enter(&mut self, path: &Path) -> io::Result<(i32, Vec<u8>)> {
         let name = path.file_name().ok_or_else(|| wrong("an entry without a name"))?;
@@ -59,7 +59,7 @@ impl Unpacking {
     }
 
     /// Writes one entry, with the bytes that follow it.
-    fn entry(&mut self, entry: FirstEntry, from: &mut EntryReader<'_>) -> io::Result<()> {
+    fn entry(&mut self, entry: FirstEntry, from: &mut FirstReader<'_>) -> io::Result<()> {
         let FirstEntry { kind, path, head, target } = entry;
         if path.as_os_str().is_empty() {
             self.dirs.push((path, head));
@@ -92,7 +92,7 @@ impl Unpacking {
         self.dress(name, kind, &path, head)
     }
 
-    fn bytes(&self, name: &OsStr, from: &mut EntryReader<'_>) -> io::Result<()> {
+    fn bytes(&self, name: &OsStr, from: &mut FirstReader<'_>) -> io::Result<()> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match &self.parent {
@@ -102,8 +102,8 @@ impl Unpacking {
         let mut piece = vec![0; PIECE];
         loop {
             let (at, size) = match from.extent(&mut piece)? {
-                Extent::Bytes(at, size) => (at, size),
-                Extent::End(size) => return Ok(ftruncate(&file, size)?),
+                FirstExtent::Bytes(at, size) => (at, size),
+                FirstExtent::End(size) => return Ok(ftruncate(&file, size)?),
             };
             let bytes = piece.get(..size).unwrap_or_default();
             let mut done = 0;
