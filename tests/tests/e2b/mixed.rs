@@ -1,17 +1,18 @@
 //! Processes side by side on one database, `up`, `api` and `worker` in any mixture: a life is held by the process that was
 //! asked for it, and every other one says so.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cofferdam_tests::e2b::{Caller, answered};
 use cofferdam_tests::postgres::Postgres;
-use cofferdam_tests::{Home, Server, text};
+use cofferdam_tests::{Home, Server, repository, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use tokio::task::JoinSet;
 
 use super::built::{ended, opened};
-use super::gone;
+use super::{PYTHON, gone, installed, run};
 use crate::support::{count, texts, until};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -249,6 +250,19 @@ async fn a_server_that_does_not_hold_a_sandbox_says_which_one_does_and_never_tha
     sql.close().await;
     api.stop();
     let mut other = other;
+    other.stop();
+    gone(home, holds).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_client_takes_nothing_for_done_at_a_server_that_does_not_hold_its_sandbox() {
+    let Some(python) = installed(PYTHON[0]) else { return };
+    let database = Postgres::start().await;
+    let home = Home::on(&database.url());
+    let (holds, mut other) = (home.up(), home.up());
+    let mut command = Command::new(python);
+    command.arg(repository().join("tests/tests/e2b/elsewhere.py")).env("OTHER_URL", &other.url);
+    run(&holds, command, None).await;
     other.stop();
     gone(home, holds).await;
 }
