@@ -119,7 +119,9 @@ async fn kill_all(caller: &Caller, all: &[String]) {
 async fn two_servers_of_one_database_each_hold_what_they_were_asked_for() {
     let database = Postgres::start().await;
     let home = Home::on(&database.url());
-    let (one, two) = (home.up_with(&ROOM, &[]), home.up_with(&ROOM, &[]));
+    let (one, mut two) = (home.up_with(&ROOM, &[]), home.up_with(&ROOM, &[]));
+    let mut beside = [&["worker"][..], &["api", "--listen", "127.0.0.1:0"]]
+        .map(|args| Server::start(&home, args, &[]));
     let sql = one.sql().await;
     granted(&sql).await;
     let ann = Caller::of(&one, "ann").await;
@@ -138,8 +140,9 @@ async fn two_servers_of_one_database_each_hold_what_they_were_asked_for() {
     // A kill is heard by the server that holds it.
     kill_all(&servers[0], &[&made[1][..], &twos].concat()).await;
     sql.close().await;
-    let mut two = two;
-    two.stop();
+    for other in beside.iter_mut().chain([&mut two]) {
+        other.stop();
+    }
     gone(home, one).await;
 }
 
@@ -182,7 +185,7 @@ async fn assert_answers(
 async fn a_server_that_does_not_hold_a_sandbox_says_which_one_does_and_never_that_it_is_done() {
     let database = Postgres::start().await;
     let home = Home::on(&database.url());
-    let (holds, other) = (home.up(), home.up());
+    let (holds, mut other) = (home.up(), home.up());
     let mut api = Server::start(&home, &["api", "--listen", "127.0.0.1:0"], &[]);
     let sql = holds.sql().await;
     let here = Caller::of(&holds, "ann").await;
@@ -249,7 +252,6 @@ async fn a_server_that_does_not_hold_a_sandbox_says_which_one_does_and_never_tha
     there.kill(&id).await;
     sql.close().await;
     api.stop();
-    let mut other = other;
     other.stop();
     gone(home, holds).await;
 }
