@@ -1,5 +1,6 @@
 """The unmodified Python SDK at a server that does not hold its sandbox: nothing is taken for done, or for gone."""
 import os
+import time
 
 from e2b import Sandbox
 from e2b.exceptions import SandboxException, SandboxNotFoundException
@@ -32,6 +33,14 @@ for name, call in {
     else:
         raise AssertionError(f"{name}: {said}")
 assert sandbox.is_running() and sandbox.commands.run("echo here").stdout == "here\n"
+# One without a worker makes none, and its user hears that at once.
+since = time.monotonic()
+try:
+    Sandbox.create(api_url=os.environ["API_URL"])
+except SandboxException as error:
+    assert "holds no sandboxes" in str(error) and time.monotonic() - since < 3, error
+else:
+    raise AssertionError("made")
 # Where it is held it is paused once, and another pause is told so by every server.
 assert sandbox.pause() is not False
 assert Sandbox.pause(sandbox.sandbox_id, **wrong) is False

@@ -233,7 +233,7 @@ async fn a_server_that_does_not_hold_a_sandbox_says_which_one_does_and_never_tha
         assert_answers(any, ("POST", &pause), json!({}), (409, "is paused")).await;
     }
     // A server without a worker holds none, and says so before anything is on record.
-    let holds_none = (503, "holds no sandboxes");
+    let holds_none = (421, "holds no sandboxes");
     let there = at(&here, &api);
     let connect = format!("/sandboxes/{id}/connect");
     let fork = format!("/sandboxes/{id}/fork");
@@ -262,9 +262,12 @@ async fn the_python_client_takes_nothing_for_done_at_a_server_that_does_not_hold
     let database = Postgres::start().await;
     let home = Home::on(&database.url());
     let (holds, mut other) = (home.up(), home.up());
+    let mut api = Server::start(&home, &["api", "--listen", "127.0.0.1:0"], &[]);
     let mut command = Command::new(python);
-    command.arg(repository().join("tests/tests/e2b/elsewhere.py")).env("OTHER_URL", &other.url);
+    command.arg(repository().join("tests/tests/e2b/elsewhere.py"));
+    command.env("OTHER_URL", &other.url).env("API_URL", &api.url);
     run(&holds, command, None).await;
+    api.stop();
     other.stop();
     gone(home, holds).await;
 }

@@ -161,7 +161,7 @@ async fn refused(answer: Response) -> anyhow::Error {
         ErrorCode::NotFound
         | ErrorCode::Conflict
         | ErrorCode::StateConflict
-        | ErrorCode::HeldElsewhere
+        | ErrorCode::WrongServer
         | ErrorCode::DedupeConflict
         | ErrorCode::LinkSpent
         | ErrorCode::TopicMismatch => Negative(text).into(),

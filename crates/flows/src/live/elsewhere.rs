@@ -32,7 +32,7 @@ pub(super) enum Whereabouts {
 /// What another process holds, this one cannot reach.
 pub(super) fn elsewhere() -> Error {
     let why = "the sandbox is held by another process of this installation: ask the server that created it, or that resumed it last";
-    refuse(ErrorCode::HeldElsewhere, why)
+    refuse(ErrorCode::WrongServer, why)
 }
 
 /// This process ends.
@@ -55,7 +55,7 @@ impl Flows {
     pub(super) fn live_asked(&self) -> Result<ExecutorId> {
         let Some(own) = self.live.own_tasks() else {
             let why = "this server holds no sandboxes, for no worker runs in it: ask one that was started with `cofferdam up`";
-            return Err(refuse(ErrorCode::Unavailable, why));
+            return Err(refuse(ErrorCode::WrongServer, why));
         };
         own.executor().cloned().ok_or_else(stops)
     }

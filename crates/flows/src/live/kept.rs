@@ -341,7 +341,7 @@ impl Flows {
         let shelf = self.shelf()?;
         if kept.place != shelf.place() {
             let why = "the snapshot's file is on another host; ask the server that made it";
-            return Err(refuse(ErrorCode::HeldElsewhere, why));
+            return Err(refuse(ErrorCode::WrongServer, why));
         }
         let vault = self.vault()?;
         if *vault.fingerprint() != kept.sealed_by {
