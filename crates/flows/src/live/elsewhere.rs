@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ExecutorId, LiveId};
 use cofferdam_ledger::live::Holder;
 
@@ -31,8 +31,12 @@ pub(super) enum Whereabouts {
 
 /// What another process holds, this one cannot reach.
 pub(super) fn elsewhere() -> Error {
-    let why = "the sandbox is held by another process of this installation: ask the server that created it, or that resumed it last";
-    refuse(ErrorCode::WrongServer, why)
+    Refusal::new(
+        ErrorCode::WrongServer,
+        "the sandbox is held by another process of this installation: ask the server that created it, or that resumed it \
+         last",
+    )
+    .into()
 }
 
 /// This process ends.
@@ -54,8 +58,11 @@ impl Flows {
     /// There is none, or it stops: this process can hold no sandbox.
     pub(super) fn live_asked(&self) -> Result<ExecutorId> {
         let Some(own) = self.live.own_tasks() else {
-            let why = "this server holds no sandboxes, for no worker runs in it: ask one that was started with `cofferdam up`";
-            return Err(refuse(ErrorCode::WrongServer, why));
+            return Err(Refusal::new(
+                ErrorCode::WrongServer,
+                "this server holds no sandboxes, for no worker runs in it: ask one that was started with `cofferdam up`",
+            )
+            .into());
         };
         own.executor().cloned().ok_or_else(stops)
     }
