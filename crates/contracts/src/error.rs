@@ -80,6 +80,8 @@ codes! {
     UnsupportedMediaType = ("unsupported_media_type", 415);
     /// The request names a host that this server does not answer for.
     HostNotAllowed = ("host_not_allowed", 421);
+    /// This server does not hold the sandbox or its files, or holds none at all; ask another one of this installation.
+    WrongServer = ("wrong_server", 421);
     /// The tenant has as many live sandboxes as its quota allows; kill or pause some.
     TooManySandboxes = ("too_many_sandboxes", 429);
     /// Too many invalid reply links; retry in a minute.

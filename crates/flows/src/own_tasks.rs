@@ -69,6 +69,11 @@ impl OwnTasks {
         Some(Place { own: self.clone(), task: task.clone(), fate: Fate::Unknown, _of: of })
     }
 
+    /// The worker; `None`: it stops.
+    pub(crate) fn executor(&self) -> Option<&ExecutorId> {
+        Some(&self.executor).filter(|_| !self.places.is_closed())
+    }
+
     /// The worker stops: it takes none any more.
     pub(crate) fn close(&self) {
         self.places.close();
@@ -76,11 +81,6 @@ impl OwnTasks {
 }
 
 impl Place {
-    /// The worker, as the statement is told of it.
-    pub(crate) fn taker(&self) -> &ExecutorId {
-        &self.own.executor
-    }
-
     /// It is queued, and is this worker's.
     pub(crate) fn start(mut self) {
         let (workflow_id, name) = (self.task.to_string(), TASK_WORKFLOW.to_owned());
@@ -144,7 +144,8 @@ mod tests {
         own.place(&two).unwrap().start();
         assert!(!own.started.has(two.as_str()));
         assert_eq!(own.slots.taken(), 1);
+        assert_eq!(own.executor(), Some(&executor));
         own.close();
-        assert!(own.place(&two).is_none());
+        assert!(own.place(&two).is_none() && own.executor().is_none());
     }
 }

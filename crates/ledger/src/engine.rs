@@ -125,10 +125,16 @@ impl Queues<'_> {
         .await?)
     }
 
-    /// Gives a claimed workflow back to its queue, if it is still this executor's.
+    /// Gives a claimed workflow back to its queue, if it is still this executor's. The beginning of a life stays this one's to
+    /// claim: it was asked for it.
     pub async fn unclaim(self, workflow: &str, executor: &ExecutorId) -> Result<()> {
         sqlx::query(
-            "UPDATE dbos.workflow_status SET status = 'ENQUEUED', started_at_epoch_ms = NULL, owner_xid = NULL
+            "UPDATE dbos.workflow_status w SET status = 'ENQUEUED', started_at_epoch_ms = NULL, owner_xid = NULL,
+                    recovery_attempts = CASE WHEN EXISTS (
+                      SELECT 1 FROM app.live_sandboxes l WHERE l.started_at IS NULL AND l.ended_at IS NULL AND l.run_id IN (
+                             SELECT r.id FROM app.runs r WHERE r.workflow_id = w.workflow_uuid
+                             UNION ALL SELECT s.run_id FROM app.sbx_runs s WHERE s.task_key = w.workflow_uuid))
+                      THEN 0 ELSE w.recovery_attempts END
               WHERE workflow_uuid = $1 AND executor_id = $2 AND status = 'PENDING'",
         )
         .bind(workflow)

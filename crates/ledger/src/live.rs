@@ -52,6 +52,17 @@ pub struct Door {
     pub rest: Rest,
 }
 
+/// The worker that holds a sandbox.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    /// Its id.
+    pub executor: ExecutorId,
+    /// Its host.
+    pub host: String,
+    /// Its process there.
+    pub pid: i32,
+}
+
 /// Whether a sandbox can be resumed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
@@ -207,6 +218,22 @@ impl LiveRows<'_> {
                 traffic: row.try_get("traffic_hash")?,
                 rest,
             })
+        })
+        .transpose()
+    }
+
+    /// Who holds a sandbox of any tenant that runs; `None`: it does not run, or its worker is known to be dead.
+    pub async fn holder(self, live: &LiveId) -> Result<Option<Holder>> {
+        let row = sqlx::query(
+            "SELECT e.id, e.host_id, e.pid FROM app.live_sandboxes l JOIN app.executors e ON e.id = l.executor_id AND e.state = 'live'
+              WHERE l.id = $1 AND l.started_at IS NOT NULL AND l.ended_at IS NULL AND l.paused_at IS NULL",
+        )
+        .bind(live.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            let executor = id("executors.id", row.try_get("id")?)?;
+            Ok(Holder { executor, host: row.try_get("host_id")?, pid: row.try_get("pid")? })
         })
         .transpose()
     }

@@ -30,8 +30,10 @@ pub struct NewLife<'a> {
     pub run: &'a NewRun,
     /// What the run begins with; `None`: its workflow compiles and queues.
     pub opening: Option<&'a Opening<'a>>,
-    /// The worker that takes its task at once, where the queue lets it.
-    pub taker: Option<&'a ExecutorId>,
+    /// The worker that was asked for it: no other one claims its task while this one lives.
+    pub asked: &'a ExecutorId,
+    /// Whether that takes the task at once, where the queue lets it.
+    pub takes: bool,
 }
 
 /// What a run begins with whose plan is known at its start and asks nobody. Its workflow finds both, as after a crash behind them.
@@ -90,7 +92,7 @@ pub struct NextLife<'a> {
 /// A life that is on record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordedLife {
-    /// Whether its task is the taker's.
+    /// Whether its task is claimed already.
     pub is_taken: bool,
 }
 
@@ -107,6 +109,7 @@ impl NewLife<'_> {
             "card": {"task_key": task_key, "inline": plan, "sha256": digest, "uri": uri},
             "task": task.row()?,
             "snapshots": snapshots_json(snapshots)?,
+            "takes": self.takes,
         })))
     }
 }
@@ -171,6 +174,6 @@ fn life_query(query: &'static str, live: Value, life: &NewLife<'_>) -> Result<Qu
         .bind(life.intent.row()?)
         .bind(life.run.row()?)
         .bind(life.opening_row()?)
-        .bind(life.taker.map(|taker| taker.as_str().to_owned()))
+        .bind(life.asked.as_str().to_owned())
         .bind(live_default()))
 }

@@ -21,16 +21,17 @@ macro_rules! migrations {
 }
 
 migrations! {
-    "0001_law", "0002_keys", "0003_config", "0004_recipes", "0005_runs", "0006_tasks", "0007_artifacts",
-    "0008_sessions", "0009_gates", "0010_reach", "0011_cache", "0012_queues", "0013_dispatches",
-    "0014_webhooks", "0015_dispatch_ends", "0016_webhook_events", "0017_gate_audit", "0018_secrets", "0019_models", "0020_planner",
-    "0021_live", "0022_answers_use_quota", "0023_live_again", "0024_snapshots", "0025_resumes",
+    "0001_law", "0002_keys", "0003_config", "0004_recipes", "0005_runs", "0006_tasks",
+    "0007_artifacts", "0008_sessions", "0009_gates", "0010_reach", "0011_cache", "0012_queues",
+    "0013_dispatches", "0014_webhooks", "0015_dispatch_ends", "0016_webhook_events",
+    "0017_gate_audit", "0018_secrets", "0019_models", "0020_planner", "0021_live",
+    "0022_answers_use_quota", "0023_live_again", "0024_snapshots", "0025_resumes",
     "0026_claims_say_what_is_left", "0027_live_beside", "0028_live_programs",
     "0029_kept_by_pauses", "0030_live_lists", "0031_patch_applies", "0032_templates",
     "0033_live_networks", "0034_template_layers", "0035_lives_begin_at_once",
-    "0036_layers_that_rest",
-    "0037_what_proofs_compare", "0038_lives_use_quota",
-    "0043_state_directories", "0044_doors_end_with_their_key", "0045_room_while_it_is_kept",
+    "0036_layers_that_rest", "0037_what_proofs_compare", "0038_lives_use_quota",
+    "0039_lives_of_who_was_asked", "0043_state_directories", "0044_doors_end_with_their_key",
+    "0045_room_while_it_is_kept",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -116,7 +116,7 @@ impl Runs<'_> {
 }
 
 /// The row keeps its version: who goes on replays what is recorded, and that fits the code that recorded it,
-/// whatever version the process has that is asked.
+/// whatever version the process has that is asked. Any worker of that version may go on with it.
 async fn requeue(conn: &mut sqlx::PgConnection, run: &RunId, from: &str, key: &str) -> Result<()> {
     sqlx::query("SELECT set_config('cofferdam.repair', 'on', true)").execute(&mut *conn).await?;
     sqlx::query(
@@ -133,7 +133,7 @@ async fn requeue(conn: &mut sqlx::PgConnection, run: &RunId, from: &str, key: &s
          w AS (
            UPDATE dbos.workflow_status
               SET status = 'ENQUEUED', output = NULL, error = NULL, started_at_epoch_ms = NULL, owner_xid = NULL,
-                  completed_at = NULL, recovery_attempts = 0,
+                  completed_at = NULL, recovery_attempts = 0, executor_id = NULL,
                   updated_at = app.ms(clock_timestamp())
             WHERE workflow_uuid = (SELECT workflow_id FROM r) RETURNING queue_name)
          SELECT pg_notify('cofferdam', 'q:' || queue_name), pg_notify('cofferdam', 'r:' || $1) FROM w",

@@ -99,3 +99,72 @@ async fn a_worker_takes_a_task_of_its_own_only_where_a_claim_would_give_it_that(
     assert!(takes("other", live).await);
     one.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_worker_that_lives_is_claimed_by_no_other() {
+    let one = one_run().await;
+    let (ledger, sql) = (&one.ledger, &one.sql);
+    let set = async |text: &str| {
+        let text = sqlx::AssertSqlSafe(text.to_owned());
+        sqlx::raw_sql(text).execute(sql).await.map(|_| ()).unwrap()
+    };
+    set("INSERT INTO app.executors (id, host_id, pid, app_version) VALUES
+         ('ex-0000000000000001', 'h', 1, 'v'), ('ex-0000000000000002', 'h', 2, 'v')")
+    .await;
+    let executor = |n: u32| ExecutorId::parse(&format!("ex-{n:016}")).unwrap();
+    let (asked, other) = (executor(1), executor(2));
+    // In a queue with tenants, and in one without.
+    let queue = async |queue: &str, id: &str, of: Option<&ExecutorId>| {
+        sqlx::query("SELECT app.enqueue_quietly($2, 'task', 'null', $1, 'acme', 1, NULL, $3, NULL, 0, $4, false)")
+            .bind(queue)
+            .bind(id)
+            .bind(APP_VERSION)
+            .bind(of.map(ExecutorId::as_str))
+            .execute(sql)
+            .await
+            .unwrap();
+    };
+    let claim = async |queue: &str, of: &ExecutorId| {
+        let (claimed, is_any_left) = ledger.queues().claim(queue, of, 0).await.unwrap();
+        let mut ids: Vec<String> = claimed.into_iter().map(|one| one.workflow_id).collect();
+        ids.sort();
+        (ids.join(" "), is_any_left)
+    };
+    let told = |ids: &str, left: bool| (ids.to_owned(), left);
+    for of in ["sbxQ", "q"] {
+        let id = |name: &str| format!("{of}-{name}");
+        queue(of, &id("asked"), Some(&asked)).await;
+        assert_eq!(claim(of, &other).await, told("", false), "and nothing is left for it");
+        queue(of, &id("any"), None).await;
+        assert_eq!(claim(of, &other).await, told(&id("any"), false));
+        assert_eq!(claim(of, &asked).await, told(&id("asked"), false));
+        // What was claimed and is queued again waits for nobody in particular.
+        ledger.queues().unclaim(&id("asked"), &asked).await.unwrap();
+        assert_eq!(claim(of, &other).await, told(&id("asked"), false));
+    }
+    // The beginning of a life stays with who was asked, until it is up.
+    let task = "a".repeat(64);
+    set("INSERT INTO app.live_sandboxes (id, tenant_id, run_id, key_id, template, metadata, egress, timeout_ms, origin)
+         VALUES ('aaaaaaaaaaaaaaaaaaaa', 'acme', 'rn_00000000000000000000000000000001', 'k', 'base', '{}', '\"none\"', 1, 'manual')")
+    .await;
+    let run = "it_00000000000000000000000000000001";
+    let both = format!("{task} {run}");
+    for id in [task.as_str(), run] {
+        queue("sbxQ", id, Some(&asked)).await;
+    }
+    assert_eq!(claim("sbxQ", &asked).await, told(&both, false));
+    for id in [task.as_str(), run] {
+        ledger.queues().unclaim(id, &asked).await.unwrap();
+    }
+    assert_eq!(claim("sbxQ", &other).await, told("", false));
+    // Nor does it wait before what another worker takes of its own.
+    let takes = "SELECT app.may_take_own('acme', $1)";
+    for (of, may) in [(&other, true), (&asked, false)] {
+        let took = sqlx::query_scalar::<_, bool>(takes).bind(of.as_str()).fetch_one(sql).await;
+        assert_eq!(took.unwrap(), may, "{of}");
+    }
+    // Who is dead has nothing: others end what it was asked for.
+    set("UPDATE app.executors SET state = 'dead', ended_at = now() WHERE id = 'ex-0000000000000001'").await;
+    assert_eq!(claim("sbxQ", &other).await, told(&both, false));
+    one.stop().await;
+}

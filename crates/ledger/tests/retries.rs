@@ -22,7 +22,7 @@ async fn the_end_of_a_workflow_that_comes_late_does_not_end_the_run_that_was_ret
     let (ledger, sql) = (&one.ledger, &one.sql);
     workflow_add(sql).await;
     let engine = async |status: &str| {
-        let update = "UPDATE dbos.workflow_status SET status = $1 WHERE workflow_uuid = $2";
+        let update = "UPDATE dbos.workflow_status SET status = $1, executor_id = 'ex-0' WHERE workflow_uuid = $2";
         sqlx::query(update).bind(status).bind(WORKFLOW).execute(sql).await.unwrap();
     };
     let run = RunId::parse(RUN).unwrap();
@@ -42,6 +42,10 @@ async fn the_end_of_a_workflow_that_comes_late_does_not_end_the_run_that_was_ret
     let audit = Audit { reason: "retry", ..Audit::by(&who, "retry", WORKFLOW) };
     let retried = ledger.runs().retry(&run, &audit).await.unwrap();
     assert!(matches!(retried, Retried::From(_)), "{retried:?}");
+    let waits_for = "SELECT executor_id FROM dbos.workflow_status WHERE workflow_uuid = $1";
+    let waits_for: Option<String> =
+        sqlx::query_scalar(waits_for).bind(WORKFLOW).fetch_one(sql).await.unwrap();
+    assert_eq!(waits_for, None, "any worker goes on with it");
     for goes_on in ["ENQUEUED", "PENDING"] {
         engine(goes_on).await;
         assert!(!late().await, "{goes_on}");

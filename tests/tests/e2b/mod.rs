@@ -16,6 +16,7 @@ mod kept_plain;
 mod machine_memory;
 mod machines;
 mod many;
+mod mixed;
 mod network;
 mod packages;
 mod provider;

@@ -216,6 +216,7 @@ async fn refused(answer: Response) -> anyhow::Error {
         ErrorCode::NotFound
         | ErrorCode::Conflict
         | ErrorCode::StateConflict
+        | ErrorCode::WrongServer
         | ErrorCode::DedupeConflict
         | ErrorCode::LinkSpent
         | ErrorCode::TopicMismatch => Negative(text).into(),

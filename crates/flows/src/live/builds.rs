@@ -206,6 +206,7 @@ impl Flows {
         class_min: Option<IsolationClass>,
     ) -> Result<()> {
         let view = self.build_view(who, template, build).await?;
+        self.live_asked()?;
         if view.status != BuildStatus::Waiting {
             return Err(conflict(format!("the build is {} already", view.status.as_str())));
         }

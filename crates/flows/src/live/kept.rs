@@ -39,10 +39,9 @@ use super::plain::{Lending, Lent};
 use super::registry::{Again, Held};
 use super::shelf::{KeptFile, Shelf};
 use super::templates::base_name;
-use super::{KILL_PATIENCE, detached, elsewhere, fresh_letters, moved, refuse, work};
+use super::{KILL_PATIENCE, detached, fresh_letters, moved, refuse, stops, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
-use crate::own_tasks::Place;
 use crate::patience::patiently;
 use crate::{Flows, config, egress};
 
@@ -341,9 +340,8 @@ impl Flows {
         let kept = self.once_sealed(tenant, id).await?;
         let shelf = self.shelf()?;
         if kept.place != shelf.place() {
-            return Err(conflict(
-                "the snapshot's file is on another host; ask the server that made it",
-            ));
+            let why = "the snapshot's file is on another host; ask the server that made it";
+            return Err(refuse(ErrorCode::WrongServer, why));
         }
         let vault = self.vault()?;
         if *vault.fingerprint() != kept.sealed_by {
@@ -394,8 +392,7 @@ impl Flows {
         wish: Wish,
     ) -> Result<Option<Arc<Held>>> {
         let (flows, asker, id) = (self.clone(), who.clone(), id.clone());
-        let resumed = detached(async move { flows.resume(&asker, &id, wish).await });
-        let held = resumed.await;
+        let held = detached(async move { flows.resume(&asker, &id, wish).await }).await;
         self.snapshots_tidy_soon();
         held
     }
@@ -427,6 +424,7 @@ impl Flows {
                 _ => Ok(None),
             };
         };
+        let executor = self.live_asked()?;
         let (lent, settings, quota) = tokio::join!(
             self.lent(&snapshot),
             config::settings(&self.ledger, &who.tenant),
@@ -489,7 +487,8 @@ impl Flows {
                 intent: &intent,
                 run,
                 opening: opening.as_ref(),
-                taker: place.as_ref().map(Place::taker),
+                asked: &executor,
+                takes: place.is_some(),
             },
             snapshot: &snapshot,
             timeout_ms: i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX),
@@ -531,7 +530,7 @@ impl Flows {
             let made: Vec<_> = made.collect();
             let mut done = Vec::with_capacity(made.len());
             for one in made {
-                done.push(one.await.unwrap_or_else(|_| Err(elsewhere())));
+                done.push(one.await.unwrap_or_else(|_| Err(stops())));
             }
             Ok(done)
         })
@@ -547,8 +546,8 @@ impl Flows {
         if let Some(PausedInto { snapshot, .. }) =
             self.ledger.live().paused_into(&who.tenant, id).await?
         {
-            let mut asked = None;
-            let mut fillings = Vec::new();
+            self.live_asked()?;
+            let (mut asked, mut fillings) = (None, Vec::new());
             for _ in 0..count {
                 let (again, filling) = self.live_opened(&who.tenant, &snapshot).await?;
                 asked = Some((self.basis_again(&again)?, again.request));

@@ -7,7 +7,7 @@
 //! ```
 //! **A sandbox is made once.** A second execution, a second attempt and a process that did not ask for it refuse to make
 //! it: its name, its token and its environment are in the memory of the process that its caller asked, and in no table.
-//! That process is the only one that talks to it; another one's answer says so. A paused one has no process: its files
+//! That process alone claims its task and talks to it; another one's answer says so (`elsewhere`). A paused one has no process: its files
 //! and what was asked for are sealed on its host, and whoever resumes it there holds its next life (`kept`).
 
 mod ahead;
@@ -18,6 +18,7 @@ mod build_layers;
 mod build_log;
 mod build_steps;
 mod builds;
+mod elsewhere;
 mod expected;
 mod hold;
 mod kept;
@@ -70,6 +71,7 @@ use tokio::sync::broadcast::Receiver;
 use ahead::{Files, unused_wiped};
 use basis::{Building, Ground};
 pub use builds::{BuildAsked, BuildOpened};
+use elsewhere::stops;
 use expected::{Expected, Expecting};
 pub(crate) use hold::hold;
 pub use kept::Wish;
@@ -119,12 +121,6 @@ fn refuse(code: ErrorCode, why: impl Into<String>) -> Error {
     Refusal::new(code, why).into()
 }
 
-/// What another process holds, this one cannot reach.
-fn elsewhere() -> Error {
-    let why = "the sandbox is held by another process of this installation; ask the server that created it";
-    refuse(ErrorCode::StateConflict, why)
-}
-
 impl Flows {
     /// Creates a sandbox and waits until it answers. One that was created before with the same `dedup` is given instead.
     /// It goes on where its caller hangs up: who repeats the request finds what it made.
@@ -160,6 +156,7 @@ impl Flows {
         ground: Option<Ground>,
     ) -> Result<Arc<Held>> {
         let (name, timeout_s) = checked(request)?;
+        let executor = self.live_asked()?;
         if let Some(dedup) = &request.dedup
             && let Some(found) = self.ledger.live().by_dedup(&who.tenant, dedup).await?
         {
@@ -225,7 +222,8 @@ impl Flows {
                 intent: &intent,
                 run,
                 opening: opening.as_ref(),
-                taker: place.as_ref().map(Place::taker),
+                asked: &executor,
+                takes: place.is_some(),
             },
             template: basis.name.as_str(),
             metadata: &request.metadata,
@@ -329,7 +327,7 @@ impl Flows {
                         if self.live.find(id).is_none()
                             && unseen.get_or_insert_with(Stopwatch::start).elapsed() >= LOOK =>
                     {
-                        return Err(elsewhere());
+                        self.live_not_elsewhere(id).await?;
                     }
                     _ => {}
                 }
@@ -379,9 +377,9 @@ impl Flows {
             return Ok(held);
         }
         match self.live_view(who, id).await?.state {
-            LiveState::Running => Err(elsewhere()),
+            LiveState::Running => Err(self.live_unheld(id).await?),
             LiveState::Starting => {
-                Err(refuse(ErrorCode::StateConflict, "the sandbox has not started yet"))
+                Err(refuse(ErrorCode::Unavailable, "the sandbox has not started yet; try again"))
             }
             LiveState::Paused => {
                 Err(refuse(ErrorCode::StateConflict, "the sandbox is paused: resume it first"))
@@ -540,8 +538,7 @@ impl Flows {
 async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    let stopped = |_| refuse(ErrorCode::Unavailable, "the server stops; try again");
-    tokio::spawn(work).await.map_err(stopped)?
+    tokio::spawn(work).await.map_err(|_| stops())?
 }
 
 fn unverified() -> Error {

@@ -420,6 +420,11 @@ impl Registry {
         }
     }
 
+    /// The tasks of this process's worker; `None`: it has none.
+    pub(super) fn own_tasks(&self) -> Option<&OwnTasks> {
+        self.own.get()
+    }
+
     /// A place for a task that is about to be queued; `None`: it waits in its queue.
     pub(super) fn place(&self, task: &TaskKey) -> Option<Place> {
         self.own.get()?.place(task)

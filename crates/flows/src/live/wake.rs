@@ -16,7 +16,7 @@ use cofferdam_ledger::live::{Door, Rest};
 
 use super::kept::{Wish, conflict};
 use super::registry::Held;
-use super::{CREATE_PATIENCE, LOOK, elsewhere, refuse};
+use super::{CREATE_PATIENCE, LOOK, refuse};
 use crate::Flows;
 use crate::error::Result;
 
@@ -97,7 +97,9 @@ impl Flows {
                 match door.map(|door| door.rest) {
                     None => return Err(Refusal::not_found("paused sandbox").into()),
                     Some(Rest::Paused) => return Ok(None),
-                    Some(Rest::Running) if looks >= LOOKS => return Err(elsewhere()),
+                    Some(Rest::Running) if looks >= LOOKS => {
+                        return Err(self.live_unheld(id).await?);
+                    }
                     Some(Rest::Running) => looks += 1,
                     Some(Rest::Starting) => {}
                 }

@@ -3,6 +3,7 @@
 
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
+use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
 use cofferdam_flows::Error;
 use cofferdam_flows::live::Wish;
@@ -22,8 +23,16 @@ pub(super) async fn pause(call: Asking<'_>, id: &str) -> Outcome {
     let asked: Pause = shape::body(body).await?;
     let paused = front.shared.flows.live_pause(&who, &live, asked.memory).await;
     front.tidy();
-    paused.map_err(|error| found(id, error))?;
-    Ok(shape::empty(204))
+    let Err(error) = paused else { return Ok(shape::empty(204)) };
+    Err(match &error {
+        // Clients take a 409 for a success: it is paused already. So nothing else is one.
+        Error::Refused(refusal) if refusal.code == ErrorCode::StateConflict => {
+            let view = front.shared.flows.live_view(&who, &live).await;
+            let is_paused = view.is_ok_and(|view| view.state == LiveState::Paused);
+            if is_paused { shape::refused(error) } else { shape::error(400, &refusal.message) }
+        }
+        _ => found(id, error),
+    })
 }
 
 pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
@@ -33,13 +42,13 @@ pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
     let seconds = asked.timeout.unwrap_or(OLD_S);
     let wish = Wish::of(Some(seconds), asked.auto_pause, asked.memory);
     let resumed = front.shared.flows.live_resume(&who, &live, wish).await;
-    match resumed.map_err(|error| found(id, error))? {
-        Some(held) => Ok(shape::json_of(201, &sandbox(&held, &domain))),
-        None => Err(shape::error(
-            409,
-            format!("sandbox {id} is not paused: it runs already, or starts"),
-        )),
+    if let Some(held) = resumed.map_err(|error| found(id, error))? {
+        return Ok(shape::json_of(201, &sandbox(&held, &domain)));
     }
+    // Older clients take a 409 for a success: it runs already, and here.
+    let elsewhere = front.shared.flows.live_not_elsewhere(&live).await;
+    elsewhere.map_err(|error| found(id, error))?;
+    Err(shape::error(409, format!("sandbox {id} is not paused: it runs already, or starts")))
 }
 
 pub(super) async fn fork(call: Asking<'_>, id: &str) -> Outcome {

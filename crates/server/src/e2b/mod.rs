@@ -160,7 +160,7 @@ impl Front {
             Target::Control => control::answer(self, request).await,
             Target::Signed => match files::signer(self, request.uri()) {
                 Some(room) => envd::answer(&room, request).await,
-                None => shape::error(401, "the signature fits no running sandbox"),
+                None => shape::error(401, "the signature fits no sandbox that runs on this server"),
             },
             Target::Token(token) => match self.owner(&token) {
                 Some(room) => envd::answer(&room, request).await,
@@ -176,7 +176,7 @@ impl Front {
     }
 
     /// The running sandbox of this id; one that is paused and waits for requests is resumed by them. Whether it runs is no
-    /// such request.
+    /// such request. One that another process holds is refused.
     async fn reached(
         &self,
         id: &str,
@@ -188,11 +188,16 @@ impl Front {
         {
             return Ok(Some(room));
         }
-        let (Ok(live), Some(knock)) = (LiveId::parse(id), knock(port, request)) else {
-            return Ok(None);
-        };
-        let woken = self.shared.flows.live_woken(&live, knock).await?;
-        Ok(woken.and_then(|_| self.room(id)))
+        let Ok(live) = LiveId::parse(id) else { return Ok(None) };
+        let flows = &self.shared.flows;
+        if let Some(knock) = knock(port, request)
+            && flows.live_woken(&live, knock).await?.is_some()
+            && let Some(room) = self.room(id)
+        {
+            return Ok(Some(room));
+        }
+        // One that runs elsewhere is not said to be gone.
+        flows.live_not_elsewhere(&live).await.map(|()| None)
     }
 
     /// The running sandbox that has this token.
