@@ -67,6 +67,7 @@ mod skips;
 mod statements;
 mod storm;
 mod storms;
+mod stranded;
 mod supply;
 mod support;
 mod terminal;
