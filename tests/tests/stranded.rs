@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::{Duration, Instant};
 
-use cofferdam_tests::{Home, Server, text};
+use cofferdam_tests::{Home, Server, superuser, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::{assert_proven, assert_wiped, count, executing, texts, until};
@@ -96,4 +96,37 @@ async fn a_live_sandbox_that_lost_its_workflow_is_ended() {
     assert_wiped(&home, &sql).await;
     sql.close().await;
     assert_proven(&home);
+}
+
+const MATCH: &str = include_str!("../../crates/ledger/proofs/runs_match_engine.sql");
+
+/// A worker that stops between a run's end on the ledger and in the engine gives the workflow back: it waits for the next worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clean_stop_leaves_no_run_that_disagrees_with_its_workflow() {
+    let home = Home::new();
+    let shim = Server::start(&home, &["shim", "--listen", "127.0.0.1:0"], &[]);
+    let mut worker = Server::start(&home, &["worker"], &[]);
+    let sql = shim.sql().await;
+    let value = "id: v\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n";
+    let run = text(&shim.run_recipe(value, json!({}), json!({"runKey": "stop"})).await, "runId");
+    shim.wait_terminal(&run).await;
+    assert!(worker.stop().success());
+    let mut conn = superuser(&sql).await;
+    let mut say = async |statement: &'static str| {
+        sqlx::raw_sql(statement).execute(&mut conn).await.unwrap();
+    };
+    let disagree = async || {
+        let query = MATCH.trim_end().trim_end_matches(';');
+        count(&sql, &format!("SELECT count(*) FROM ({query}) q")).await
+    };
+    say("SET session_replication_role = replica").await;
+    say("UPDATE app.runs SET finished_at = finished_at - interval '2 minutes'").await;
+    say("UPDATE dbos.workflow_status SET status = 'ENQUEUED' WHERE name = 'run'").await;
+    assert_eq!(disagree().await, 0, "it is queued, and no worker is there");
+    say("UPDATE dbos.workflow_status SET status = 'PENDING' WHERE name = 'run'").await;
+    assert_eq!(disagree().await, 1, "in the hands of a worker that left");
+    say("UPDATE dbos.workflow_status SET status = 'ENQUEUED' WHERE name = 'run'").await;
+    say("UPDATE app.executors SET state = 'live', started_at = started_at - interval '2 minutes'")
+        .await;
+    assert_eq!(disagree().await, 1, "a worker is there and leaves it lying");
 }
