@@ -39,7 +39,10 @@ async fn run_with(up: &Server, key: &str, run_key: &str, form: Value) -> Ended {
     let opts = json!({"runKey": run_key});
     let (status, header) = up.start_recipe_as(key, DEPS, form, opts).await;
     assert_eq!(status, 201, "{header}");
-    let id = text(&header, "runId");
+    ended(up, key, text(&header, "runId")).await
+}
+
+async fn ended(up: &Server, key: &str, id: String) -> Ended {
     let path = format!("/api/runs/{id}");
     until("the run has ended", Duration::from_secs(60), async || {
         up.get_as(key, &path).await.1["durableStatus"] == "SUCCESS"
@@ -113,6 +116,58 @@ async fn the_second_run_hits_and_a_changed_lock_file_does_not() {
     );
     assert_wiped(&home, &sql).await;
     sql.close().await;
+    assert_proven(&home);
+}
+
+/// The same recipe, lock file and build for any directory: what the build leaves is the directory's own.
+const OF_A_DIRECTORY: &str = r#"
+id: deps
+v: "1"
+form:
+  type: object
+  additionalProperties: false
+  properties: {from: {type: string}}
+plan:
+  tasks:
+    - name: work
+      files: [{from: "${form.from}", to: /given, access: read-only}]
+      build: {run: "cat /given/who > /deps/id; echo built", cache: CACHE, timeout: 30s}
+      exec: {run: "cat /deps/id", timeout: 30s}
+      limits: {mem_mb: 128, disk_mb: 64}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_base_stays_with_the_directory_that_it_was_built_from() {
+    let (home, allowed) = (Home::new(), tempfile::tempdir().unwrap());
+    let dir = allowed.path().to_str().unwrap();
+    let up = Server::start(&home, &["up", "--listen", "127.0.0.1:0", "--allow-dir", dir], &[]);
+    for who in ["mine", "theirs"] {
+        std::fs::create_dir(allowed.path().join(who)).unwrap();
+        std::fs::write(allowed.path().join(who).join("lock"), "a==1").unwrap();
+        std::fs::write(allowed.path().join(who).join("who"), format!("{who}\n")).unwrap();
+    }
+    let said = "{repo: same, paths: [/given/lock]}";
+    for (kind, cache) in [("lock", "/given/lock"), ("said", said)] {
+        let yaml = OF_A_DIRECTORY.replace("CACHE", cache);
+        let mut seen = Vec::new();
+        for (turn, who) in ["theirs", "mine", "theirs", "mine"].into_iter().enumerate() {
+            let from = format!("{dir}/{who}");
+            let (status, header) = up
+                .start_recipe_as(
+                    &up.key,
+                    &yaml.replace("id: deps", &format!("id: deps-{kind}")),
+                    json!({"from": from}),
+                    json!({"runKey": format!("{kind}{turn}")}),
+                )
+                .await;
+            assert_eq!(status, 201, "{header}");
+            let ended = ended(&up, &up.key, text(&header, "runId")).await;
+            assert_eq!(ended.deps, who, "dependencies of its own directory: {}", ended.cache);
+            assert_eq!(ended.cache["repo"], format!("dir:{from}"));
+            seen.push(ended.cache["outcome"].clone());
+        }
+        assert_eq!(seen, ["kept", "kept", "hit", "hit"]);
+    }
     assert_proven(&home);
 }
 

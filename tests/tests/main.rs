@@ -70,6 +70,7 @@ mod skips;
 mod statements;
 mod storm;
 mod storms;
+mod stranded;
 mod supply;
 mod support;
 mod terminal;

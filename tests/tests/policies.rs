@@ -325,7 +325,7 @@ async fn a_task_whose_policy_is_not_the_one_on_record_fails_to_start_by_its_fiel
         tamper(&sql, change).await;
         claims.close().await.unwrap();
         let header = up.wait_terminal(run).await;
-        assert_eq!(header["status"], "retries_exceeded", "{header}");
+        assert_eq!(header["status"], "failed", "{header}");
         let error = header["error"].as_str().unwrap();
         assert!(error.contains("BOOT_FAIL") && error.contains(field), "{error}");
         assert_eq!(

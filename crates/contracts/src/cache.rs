@@ -4,9 +4,12 @@
 //! with the tenant, so that no two tenants ever have a key in common:
 //!
 //! ```text
+//! repo      = where the task's files come from: `source_of` its request, never what it calls itself
 //! lock hash = everything else that the base depends on: build command, root file system, lock files, ..
 //! key       = sha256(org LF repo LF lock hash), which SQL can compute again
 //! ```
+
+use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::canonical::digest_bytes;
 use crate::id::{Digest, TaskKey, TenantId};
 use crate::named::named;
+use crate::sandbox::SandboxRequest;
 
 /// Where a build leaves its dependencies when the request does not say.
 pub const DEFAULT_DIR: &str = "/deps";
@@ -23,6 +27,8 @@ pub const MAX_DIRS: usize = 8;
 pub const MAX_LOCKS: usize = 16;
 /// Bytes of a repository's name.
 pub const MAX_REPO_BYTES: usize = 256;
+/// Bytes of a source that is on record by its name; a longer one is there by its hash.
+const MAX_SOURCE_BYTES: usize = 240;
 
 /// A dependency cache that a spec asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -31,8 +37,10 @@ pub struct CacheSpec {
     /// Organisation, the outer key: the tenant itself, and another's is refused. Omitted: the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
-    /// Repository, the inner key: 1 to 256 bytes, no control characters.
-    pub repo: String,
+    /// A word that keeps bases of one source apart: 1 to 256 bytes, no control characters. It never
+    /// brings two sources together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo: Option<String>,
     /// Lock files whose bytes select the base, as the task sees them: absolute, or relative to its
     /// working directory. They must be among the files that the task is given.
     #[serde(default)]
@@ -42,8 +50,7 @@ pub struct CacheSpec {
     pub dirs: Vec<String>,
 }
 
-/// A build phase's cache: a lock file, which is short for a cache with this one path and the recipe's id as
-/// its repository, or all of it.
+/// A build phase's cache: a lock file, which is short for a cache with this one path, or all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BuildCache {
     /// A lock file.
@@ -173,6 +180,34 @@ pub struct CacheDoomed {
     pub doomed: u64,
 }
 
+/// Where the files of a task come from, which its bases are kept under: the URL of its repository, else
+/// what of the host it is given, else `given`: then all that it has is its request's, and is in the lock
+/// hash. The migration's `app.cache_source` computes it again from the request on record.
+#[must_use]
+pub fn source_of(request: &SandboxRequest) -> String {
+    let url = request.repo.as_ref().map(|repo| repo.from.as_str());
+    if let Some(url) = url.filter(|from| !from.starts_with('/')) {
+        return named_or_hashed("git:", url);
+    }
+    let files =
+        request.files_in.iter().filter_map(|file| file.uri.as_deref()?.strip_prefix("host://"));
+    let mounts = request.spec.iter().flat_map(|spec| spec.mounts.iter().flatten());
+    let places: BTreeSet<&str> = files.chain(mounts.map(|mount| mount.source.as_str())).collect();
+    let places: Vec<&str> = places.into_iter().collect();
+    match places.as_slice() {
+        [] => "given".to_owned(),
+        [one] => named_or_hashed("dir:", one),
+        all => format!("dirs:{}", digest_bytes(all.join("\n").as_bytes())),
+    }
+}
+
+fn named_or_hashed(kind: &str, name: &str) -> String {
+    match name.len() <= MAX_SOURCE_BYTES {
+        true => format!("{kind}{name}"),
+        false => format!("{kind}sha256:{}", digest_bytes(name.as_bytes())),
+    }
+}
+
 /// The key of a base.
 #[must_use]
 pub fn key(org: &TenantId, repo: &str, lock_hash: &Digest) -> Digest {
@@ -182,6 +217,39 @@ pub fn key(org: &TenantId, repo: &str, lock_hash: &Digest) -> Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_is_where_files_come_from_and_not_what_a_request_calls_itself() {
+        let of = |fields: serde_json::Value| {
+            let mut all = serde_json::json!({"envRef": "host", "cmd": ["true"], "timeoutMs": 1000});
+            all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            source_of(&serde_json::from_value(all).unwrap())
+        };
+        let host = |path: &str| serde_json::json!({"path": "/w", "uri": format!("host://{path}")});
+        let named = |repo: &str| serde_json::json!({"cache": {"repo": repo, "paths": ["l"]}});
+        let [a, b] = ["/srv/a", "/srv/b"]
+            .map(|path| of(serde_json::json!({"filesIn": [host(path)], "spec": named("same")})));
+        assert_eq!((a.as_str(), b.as_str()), ("dir:/srv/a", "dir:/srv/b"));
+        let mounted = serde_json::json!({"mounts": [{"source": "/srv/a", "target": "/work"}]});
+        assert_eq!(of(serde_json::json!({"spec": mounted})), a);
+        assert_eq!(of(serde_json::json!({"spec": named("dir:/srv/a")})), "given");
+        let both = |files| of(serde_json::json!({"filesIn": files}));
+        let pair = both(serde_json::json!([host("/srv/b"), host("/srv/a")]));
+        assert_eq!(pair, both(serde_json::json!([host("/srv/a"), host("/srv/b")])));
+        assert!(pair.starts_with("dirs:") && pair.len() == 69, "{pair}");
+        let commit = "a".repeat(40);
+        let url = |from: &str| {
+            of(
+                serde_json::json!({"repo": {"from": from, "commit": commit}, "filesIn": [host("/srv/a")]}),
+            )
+        };
+        assert_eq!(url("https://git.example/a"), "git:https://git.example/a");
+        assert_eq!(url("/.cofferdam/repo"), "dir:/srv/a");
+        assert!(
+            both(serde_json::json!([host(&format!("/{}", "a".repeat(900)))])).len()
+                < MAX_REPO_BYTES
+        );
+    }
 
     #[test]
     fn two_tenants_have_no_key_in_common() {

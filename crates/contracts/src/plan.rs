@@ -442,7 +442,7 @@ fn rendered(
             .collect::<Result<_, _>>()?,
         build,
         repo,
-        spec: extra_spec(spec, cache_of(recipe, spec, scope)?),
+        spec: extra_spec(spec, cache_of(spec, scope)?),
     };
     Ok(PlanTask { name, work: Work::Sandbox(Box::new(request)) })
 }
@@ -476,11 +476,7 @@ fn variables(env: &Variables, scope: &Scope<'_>, field: &str) -> Result<Variable
 }
 
 /// The task's cache, with the build's lock file among its paths.
-fn cache_of(
-    recipe: &Recipe,
-    spec: &TaskSpec,
-    scope: &Scope<'_>,
-) -> Result<Option<CacheSpec>, Fault> {
+fn cache_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Option<CacheSpec>, Fault> {
     let lock = match spec.build.as_ref().and_then(|build| build.cache.as_ref()) {
         Some(BuildCache::Lock(path)) => Some(path.as_str()),
         Some(BuildCache::Spec(_)) | None => None,
@@ -488,12 +484,7 @@ fn cache_of(
     let asked = match (spec.said_cache(), lock) {
         (None, None) => return Ok(None),
         (Some((_, asked)), _) => asked.clone(),
-        (None, Some(_)) => CacheSpec {
-            org: None,
-            repo: recipe.id.to_string(),
-            paths: Vec::new(),
-            dirs: Vec::new(),
-        },
+        (None, Some(_)) => CacheSpec { org: None, repo: None, paths: Vec::new(), dirs: Vec::new() },
     };
     let all = |texts: &mut dyn Iterator<Item = &str>, field: &str| -> Result<Vec<String>, Fault> {
         texts.map(|one| text(one, scope, field)).collect()
@@ -502,7 +493,7 @@ fn cache_of(
     Ok(Some(CacheSpec {
         // Never an expression: whose it is can be judged before anything is compiled.
         org: asked.org.clone(),
-        repo: text(&asked.repo, scope, "cache.repo")?,
+        repo: asked.repo.as_deref().map(|repo| text(repo, scope, "cache.repo")).transpose()?,
         paths: all(&mut paths, "cache.paths")?,
         dirs: all(&mut asked.dirs.iter().map(String::as_str), "cache.dirs")?,
     }))

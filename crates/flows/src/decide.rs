@@ -108,6 +108,11 @@ pub fn after_round(round: &Round, attempt: u32, budget: &Budget) -> Next {
         let error = describe(final_miss, round.missed.len());
         return Next::Finish { status: RunStatus::Failed, error: Some(error) };
     }
+    if attempts(budget) == 1 {
+        // No retry was allowed, so none was used up.
+        let error = round.missed.first().map(|m| describe(m, round.missed.len()));
+        return Next::Finish { status: RunStatus::Failed, error };
+    }
     if let Some(refused) = round.missed.iter().find(|m| m.permanent) {
         let why = describe(refused, round.missed.len());
         let error = Some(format!("{why}; another attempt would end the same"));
@@ -309,7 +314,9 @@ mod tests {
     fn a_budget_of_no_retries_ends_at_the_first_fault() {
         let budget = Budget { max_retries_per_step: Some(0), ..Budget::default() };
         let next = after_round(&round(vec![miss(ErrCode::BootFail)]), 1, &budget);
-        assert!(matches!(next, Next::Finish { status: RunStatus::RetriesExceeded, .. }));
+        let Next::Finish { status, error } = next else { panic!("it is tried again") };
+        assert_eq!(status, RunStatus::Failed, "nothing was tried again");
+        assert!(!error.unwrap().contains("attempts"));
     }
 
     #[test]

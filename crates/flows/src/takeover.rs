@@ -111,6 +111,9 @@ impl Takeover {
     /// Ends the runs that nobody ended: first what they still do, and in a later turn the run itself.
     async fn close_unclosed(&self, lead: &Lead) -> Result<()> {
         let ledger = &self.executor.flows.ledger;
+        for left in ledger.tasks().close_left_open(lead, UNCLOSED_MS).await? {
+            tracing::warn!(run = %left.run, task = %left.task, why = left.why, "an orphaned attempt is answered");
+        }
         for left in ledger.runs().unclosed(lead, UNCLOSED_MS).await? {
             if left.works {
                 ledger.ops().tasks_cancel(&left.run).await?;
@@ -120,7 +123,10 @@ impl Takeover {
                 "CANCELLED" => RunStatus::Canceled,
                 _ => RunStatus::Failed,
             };
-            let why = format!("its workflow ended as {}, and the run with it", left.engine);
+            let why = match left.engine.as_str() {
+                "GONE" => "its workflow is gone, and the run ends with it".to_owned(),
+                engine => format!("its workflow ended as {engine}, and the run with it"),
+            };
             tracing::warn!(run = %left.run, why, "an orphaned run is ended");
             // Whether it is a dispatch's is not read for so rare a case.
             ledger.runs().finish_left_open(&left.run, status, &why, true).await?;

@@ -60,6 +60,12 @@ impl Sessions<'_> {
         place: &WorkerPlace<'_>,
         provider: &str,
     ) -> Result<Option<TakenSession>> {
+        let mut tx = self.pool().begin().await?;
+        // Whoever waited here sees what the other one wrote: the next statement has a snapshot of its own.
+        sqlx::query("SELECT 1 FROM app.remote_execution_sessions WHERE task_key = $1 AND ended_at IS NULL FOR UPDATE")
+            .bind(key.as_str())
+            .execute(&mut *tx)
+            .await?;
         let row = sqlx::query(
             "WITH f AS (
                SELECT s.sandbox_id, s.remote->>'id' AS id, s.remote->>'token' IS NOT DISTINCT FROM $3 AS is_done
@@ -86,8 +92,9 @@ impl Sessions<'_> {
         .bind(place.host_id)
         .bind(place.state_dir)
         .bind(provider)
-        .fetch_optional(self.pool())
+        .fetch_optional(&mut *tx)
         .await?;
+        tx.commit().await?;
         row.map(|row| {
             Ok(TakenSession {
                 sandbox: id("sessions.sandbox_id", row.try_get("sandbox_id")?)?,

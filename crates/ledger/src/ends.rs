@@ -1,14 +1,16 @@
 //! The end of an attempt: result, artifacts, the session's end and its wipe evidence commit together.
 
 use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::{RunId, TaskKey};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{SandboxRequest, WipeStatus};
 use sqlx::Row;
 
 use crate::artifacts::{Rows, artifacts_insert, index};
 use crate::budgets::budget_answers_take;
-use crate::dispatch_end::dispatch_settle;
-use crate::error::{Result, json};
+use crate::dispatch_end::{canceled_answer, dispatch_settle};
+use crate::error::{Result, id, json};
+use crate::executors::Lead;
 use crate::families::Tasks;
 use crate::grants::{answers_take, asks_lock};
 use crate::sessions::attestation_json;
@@ -53,7 +55,61 @@ const END: &str = "WITH u AS (
      SELECT EXISTS (SELECT FROM u) AS written, pg_notify('cofferdam', 't:' || $8) AS told,
             (SELECT pg_notify('cofferdam', 'w:' || run_id) FROM s WHERE wipe_looks > 1) AS released";
 
+/// Attempts without an answer whose workflow is over or gone. `$4`: the answer of one of which nothing is known. A canceled one is
+/// its worker's to answer for as long as a session of it is open.
+const LEFT_OPEN: &str = "WITH o AS (
+       SELECT s.task_key, coalesce('its workflow ended as ' || w.status || ' without a result', 'its workflow is gone') AS why
+         FROM app.sbx_runs s LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = s.task_key
+        WHERE s.response IS NULL AND app.leads($1, $2)
+          AND CASE WHEN w.workflow_uuid IS NULL THEN app.ms(s.created_at) ELSE w.updated_at END < app.ms(clock_timestamp()) - $3
+          AND (w.workflow_uuid IS NULL OR w.status IN ('SUCCESS','ERROR','MAX_RECOVERY_ATTEMPTS_EXCEEDED')
+               OR w.status = 'CANCELLED' AND NOT EXISTS (
+                  SELECT 1 FROM app.remote_execution_sessions x WHERE x.task_key = s.task_key AND x.ended_at IS NULL))
+        ORDER BY s.task_key LIMIT 100),
+     u AS (
+       UPDATE app.sbx_runs s SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
+              response = $4 || jsonb_build_object('taskKey', s.task_key, 'cause', o.why)
+         FROM o WHERE s.task_key = o.task_key AND s.response IS NULL RETURNING s.run_id, s.task_key, o.why)
+     SELECT u.run_id, u.task_key, u.why FROM u
+      CROSS JOIN LATERAL pg_notify('cofferdam', 't:' || u.run_id) ORDER BY u.task_key";
+
+/// An attempt that was answered because its workflow will not do it any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOpen {
+    /// The attempt.
+    pub task: TaskKey,
+    /// Its run.
+    pub run: RunId,
+    /// Why, in words.
+    pub why: String,
+}
+
 impl Tasks<'_> {
+    /// Answers attempts that no workflow answers any more, for longer than `grace_ms`: their run goes on to its own end, and where that
+    /// was over, the record is whole again. Only for the leader.
+    pub async fn close_left_open(self, lead: &Lead, grace_ms: i64) -> Result<Vec<LeftOpen>> {
+        let mut tx = self.pool().begin().await?;
+        let rows = sqlx::query(LEFT_OPEN)
+            .bind(lead.executor.as_str())
+            .bind(lead.term)
+            .bind(grace_ms)
+            .bind(canceled_answer("")?)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut closed = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let left = LeftOpen {
+                task: id("sbx_runs.task_key", row.try_get("task_key")?)?,
+                run: id("sbx_runs.run_id", row.try_get("run_id")?)?,
+                why: row.try_get("why")?,
+            };
+            dispatch_settle(&mut tx, &left.run).await?;
+            closed.push(left);
+        }
+        tx.commit().await?;
+        Ok(closed)
+    }
+
     /// Result, artifacts, terminal session and wipe evidence in one transaction. `false`: the
     /// attempt had ended already (another worker was faster), or this execution's worker was declared
     /// dead: then what it saw may be its successor taking its sandbox away, and only the session's

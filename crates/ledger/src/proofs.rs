@@ -38,7 +38,7 @@ proofs! {
     "tasks_kept_their_egress", "sandboxed_runs_have_egress_policies", "names_were_consented",
     "accepted_replies_decide", "reply_payloads_match", "parents_do_not_starve",
     "partitions_are_named", "cache_keys_hold", "cache_stays_with_its_tenant",
-    "cache_hits_are_on_record", "egress_grants_were_decided", "link_replies_consumed",
+    "cache_hits_are_on_record", "cache_bases_are_of_their_source", "egress_grants_were_decided", "link_replies_consumed",
     "webhook_deliveries_have_events", "webhook_events_reach_the_outbox",
     "webhook_events_recorded_once", "dispatch_specs_unchanged", "dispatch_effective_at_end",
     "dispatches_match_runs", "model_calls_once", "model_calls_within_budgets",

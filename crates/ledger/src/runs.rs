@@ -396,14 +396,14 @@ impl Runs<'_> {
     /// own: whoever should have ended them could not reach the database, or died. Only for the leader.
     pub async fn unclosed(self, lead: &Lead, grace_ms: i64) -> Result<Vec<UnclosedRun>> {
         let rows = sqlx::query(
-            "SELECT r.id, w.status,
+            "SELECT r.id, coalesce(w.status, 'GONE') AS status,
                     EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = r.id AND s.response IS NULL)
                     OR EXISTS (SELECT 1 FROM app.remote_execution_sessions x
                                 WHERE x.run_id = r.id AND x.ended_at IS NULL) AS works
-               FROM app.runs r JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
+               FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
               WHERE NOT app.is_over(r.status)
-                AND w.status IN ('SUCCESS','ERROR','CANCELLED','MAX_RECOVERY_ATTEMPTS_EXCEEDED')
-                AND w.updated_at < app.ms(clock_timestamp()) - $3 AND app.leads($1, $2)
+                AND (w.status IS NULL OR w.status IN ('SUCCESS','ERROR','CANCELLED','MAX_RECOVERY_ATTEMPTS_EXCEEDED'))
+                AND coalesce(w.updated_at, app.ms(r.created_at)) < app.ms(clock_timestamp()) - $3 AND app.leads($1, $2)
               LIMIT 100",
         )
         .bind(lead.executor.as_str())
@@ -428,7 +428,7 @@ impl Runs<'_> {
 pub struct UnclosedRun {
     /// Id of the run.
     pub run: RunId,
-    /// How the engine calls its workflow.
+    /// How the engine calls its workflow; `GONE`: it has none.
     pub engine: String,
     /// Whether a task or a sandbox of it is still open.
     pub works: bool,

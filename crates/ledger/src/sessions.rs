@@ -129,7 +129,7 @@ impl Sessions<'_> {
     }
 
     /// Sessions of this host that have not ended and are to be looked at now: those without a look
-    /// whose worker is no longer alive, and those whose next look is due.
+    /// whose worker is no longer alive or whose task's workflow failed a while ago, and those whose next look is due.
     pub async fn due(self, host_id: &str) -> Result<Vec<DueSession>> {
         let rows = sqlx::query(
             "SELECT s.sandbox_id, s.state_dir, w.evidence, w.terminal_state FROM app.remote_execution_sessions s
@@ -137,7 +137,11 @@ impl Sessions<'_> {
                LEFT JOIN app.secure_wipe_evidence w ON w.sandbox_id = s.sandbox_id AND w.look = s.wipe_looks
               WHERE s.host_id = $1
                 AND NOT app.session_is_over(s.state)
-                AND CASE WHEN s.wipe_looks = 0 THEN e.state IS DISTINCT FROM 'live'
+                AND CASE WHEN s.wipe_looks = 0 THEN e.state IS DISTINCT FROM 'live' OR EXISTS (
+                              -- Answered by the leader: the worker whose step failed goes on with nothing.
+                              SELECT 1 FROM app.sbx_runs t LEFT JOIN dbos.workflow_status k ON k.workflow_uuid = t.task_key
+                               WHERE t.task_key = s.task_key AND t.response IS NOT NULL
+                                 AND (k.status IS NULL OR k.status IN ('ERROR','MAX_RECOVERY_ATTEMPTS_EXCEEDED')))
                          ELSE s.wipe_next_at <= clock_timestamp() END
                 AND (s.remote IS NULL OR NOT app.session_outlives(s))
               LIMIT 1000",

@@ -148,6 +148,9 @@ pub struct TaskEnd<'a> {
     pub canceled: bool,
 }
 
+/// How often a start may lose to another start of its task that committed first.
+const MOST_TWINS: u32 = 8;
+
 impl Tasks<'_> {
     /// The outcomes of those attempts that have ended with all their sessions: one whose sandbox is
     /// not provably gone, or settled, has not. `None` once their run was canceled.
@@ -207,7 +210,24 @@ impl Tasks<'_> {
 
     /// Records a physical start and opens its session, unless the attempt has ended. A sandbox starts
     /// once: whoever says it again, because the answer was lost with the database, finds what it began.
+    ///
+    /// A copy of this statement may be under way in another backend, of this process or of one before it. The one that loses to it at the
+    /// unique key wrote nothing, and asked once more sees its rows.
     pub async fn begin(
+        self,
+        key: &TaskKey,
+        place: &WorkerPlace<'_>,
+    ) -> Result<Option<TaskContext>> {
+        let mut twins = 0;
+        loop {
+            match self.begin_once(key, place).await {
+                Err(error) if twins < MOST_TWINS && error.is_unique_violation() => twins += 1,
+                other => return other,
+            }
+        }
+    }
+
+    async fn begin_once(
         self,
         key: &TaskKey,
         place: &WorkerPlace<'_>,

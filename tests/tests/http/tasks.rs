@@ -255,7 +255,7 @@ async fn a_budget_that_is_reached_ends_the_run_and_says_metric_limit_and_observe
     let boot =
         "id: boot\nv: '1'\nplan: {tasks: [{name: t, exec: {run: 'true'}, services: [oracle]}]}\n";
     let end = ran(&server, boot, json!({}), json!({"budget": {"maxRetriesPerStep": 0}})).await;
-    assert_eq!(end["status"], "retries_exceeded", "{end}");
+    assert_eq!(end["status"], "failed", "{end}");
     assert_eq!(attempts(&server, &end).await.len(), 1, "no retries means one attempt");
 }
 
@@ -305,7 +305,7 @@ plan: {tasks: [{name: t, image: 'dir:${form.dir}', exec: {run: ls}}]}
             &"/etc".to_owned(),
         ] {
             let end = ran(&server, recipe, json!({"dir": dir}), none.clone()).await;
-            assert_eq!(end["status"], "retries_exceeded", "{dir}: {end}");
+            assert_eq!(end["status"], "failed", "{dir}: {end}");
             let attempts = attempts(&server, &end).await;
             assert_eq!(attempts[0]["output"]["errCode"], "UPLOAD_FAIL", "{dir}: {attempts:?}");
             assert_eq!(attempts.len(), 1, "i1: a refusal is not tried again: {attempts:?}");

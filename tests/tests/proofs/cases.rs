@@ -13,17 +13,18 @@ macro_rules! tamper {
 
 /// A task's base, used on record by the task that made it: what the three claims hold of.
 pub const CACHED: &str = "WITH t AS (
-    SELECT s.task_key, r.tenant_id, encode(sha256(convert_to(r.tenant_id || E'\nr\n$H', 'UTF8')), 'hex') AS key
+    SELECT s.task_key, r.tenant_id, app.cache_source(s.request) AS repo,
+           encode(sha256(convert_to(r.tenant_id || E'\n' || app.cache_source(s.request) || E'\n$H', 'UTF8')), 'hex') AS key
       FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id WHERE s.provider <> 'engine' LIMIT 1),
   i AS (
     INSERT INTO app.dependency_cache_index
       (org_id, repo_id, lock_hash, key, host_id, state_dir, digest, bytes, files, created_by, origin)
-    SELECT tenant_id, 'r', '$H', key, 'h', '/s', '$H', 1, 1, task_key, 'manual' FROM t RETURNING entry_id),
+    SELECT tenant_id, repo, '$H', key, 'h', '/s', '$H', 1, 1, task_key, 'manual' FROM t RETURNING entry_id),
   u AS (
     INSERT INTO app.dependency_cache_uses (task_key, execution_no, entry_id, origin)
     SELECT task_key, 1, entry_id, 'manual' FROM t, i)
   UPDATE app.sbx_runs s SET response = s.response || jsonb_build_object('cache', jsonb_build_object(
-         'outcome', 'hit', 'org', t.tenant_id, 'repo', 'r', 'lockHash', '$H', 'key', t.key, 'digest', '$H'))
+         'outcome', 'hit', 'org', t.tenant_id, 'repo', t.repo, 'lockHash', '$H', 'key', t.key, 'digest', '$H'))
     FROM t WHERE s.task_key = t.task_key";
 
 /// What an operator's settlement of one session leaves: its proof holds, until it is tampered with.
@@ -269,6 +270,13 @@ pub const TAMPERINGS: &[Tampering] = &[
         CACHED,
         "INSERT INTO app.dependency_cache_index (org_id, repo_id, lock_hash, key, host_id, state_dir, digest, bytes, files, created_by, origin) SELECT 'zenith', 'r', '$H', encode(sha256(convert_to(E'zenith\\nr\\n$H', 'UTF8')), 'hex'), 'h', '/s', '$H', 1, 1, '$H', 'manual'",
         "INSERT INTO app.dependency_cache_uses (task_key, execution_no, entry_id, origin) SELECT s.task_key, 2, i.entry_id, 'manual' FROM app.sbx_runs s, app.dependency_cache_index i WHERE i.org_id = 'zenith' LIMIT 1"),
+    tamper!("cache_bases_are_of_their_source":
+        CACHED,
+        "unbind app.dependency_cache_index",
+        "UPDATE app.dependency_cache_index SET repo_id = 'a-recipe'"),
+    tamper!("cache_bases_are_of_their_source":
+        CACHED,
+        "UPDATE app.sbx_runs SET request = jsonb_set(request, '{sandbox,filesIn}', '[{\"path\": \"/work\", \"uri\": \"host:///srv/other\"}]') WHERE response ? 'cache' AND request ? 'sandbox'"),
     tamper!("cache_hits_are_on_record": CACHED, "DELETE FROM app.dependency_cache_uses"),
     tamper!("cache_hits_are_on_record": CACHED, "UPDATE app.dependency_cache_index SET digest = repeat('0', 64)"),
     tamper!("cache_hits_are_on_record":

@@ -542,8 +542,8 @@ async fn detached<T: Send + 'static>(
 }
 
 fn unverified() -> Error {
-    let why = "the sandbox was killed, but its wipe is not verified yet; `cofferdam session ls` and the server's log show it";
-    refuse(ErrorCode::Internal, why)
+    let why = "the sandbox is canceled, but that nothing is left of it is not verified yet; ask again, and see `cofferdam session ls`";
+    refuse(ErrorCode::Unavailable, why)
 }
 
 /// Until something of this run ended, or it is time to look.

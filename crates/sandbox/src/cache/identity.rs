@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::host::base::{self, Base};
 use crate::host::hostpath::{HostPath, Links};
+use crate::spec::cached::Planned;
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
 use crate::spec::plan::Plan;
@@ -48,7 +49,7 @@ const MARKS: [&str; 14] = [
 pub struct CacheWanted {
     /// The tenant.
     pub org: TenantId,
-    /// The repository.
+    /// The repository: where the task's files come from.
     pub repo: String,
     /// Hash of everything else.
     pub lock_hash: Digest,
@@ -75,6 +76,7 @@ pub(crate) fn identify(
     let identity = json!({
         "version": VERSION,
         "arch": std::env::consts::ARCH,
+        "given": given(planned, inputs),
         "build": planned.build,
         "dirs": planned.dirs,
         "locks": locks,
@@ -84,12 +86,25 @@ pub(crate) fn identify(
     let lock_hash =
         digest(&identity).map_err(|error| PlanError::new("spec.cache", error.to_string()))?;
     Ok(Some(CacheWanted {
-        key: key(org, &planned.repo, &lock_hash),
+        key: key(org, &planned.source, &lock_hash),
         org: org.clone(),
-        repo: planned.repo.clone(),
+        repo: planned.source.clone(),
         lock_hash,
         dirs: planned.dirs.clone(),
     }))
+}
+
+/// What the request itself puts before the build, lock files aside: a build may run any of it.
+fn given(planned: &Planned, inputs: &[Input]) -> Vec<Value> {
+    let mut given: Vec<(&str, Digest)> = Vec::new();
+    for input in inputs {
+        if let Input::Bytes { path, bytes, .. } = input
+            && !planned.locks.contains(path)
+        {
+            given.push((path, digest_bytes(bytes)));
+        }
+    }
+    given.into_iter().map(|(path, sha256)| json!({"path": path, "sha256": sha256})).collect()
 }
 
 /// What a sandbox of this plan begins as, without its files and its limits: two of one digest find the same programs, in the

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use cofferdam_contracts::cache::{CacheSpec, DEFAULT_DIR, MAX_DIRS, MAX_LOCKS, MAX_REPO_BYTES};
+use cofferdam_contracts::cache::{
+    CacheSpec, DEFAULT_DIR, MAX_DIRS, MAX_LOCKS, MAX_REPO_BYTES, source_of,
+};
 use cofferdam_contracts::sandbox::{SandboxRequest, SandboxSpec};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,8 +17,8 @@ const RESERVED: [&str; 4] = ["/.cofferdam", "/dev", "/proc", "/sys"];
 /// The cache of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// The repository.
-    pub repo: String,
+    /// Where the task's files come from: the repository that its bases are kept under.
+    pub source: String,
     /// Lock files, absolute, inside.
     pub locks: Vec<String>,
     /// The directories that the base holds, absolute, inside.
@@ -41,8 +43,9 @@ pub(crate) fn check(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
         "spec.cache",
         "is filled by the build phase, and there is none",
     )?;
-    let named = (1..=MAX_REPO_BYTES).contains(&cache.repo.len())
-        && !cache.repo.chars().any(char::is_control);
+    let named = cache.repo.as_ref().is_none_or(|repo| {
+        (1..=MAX_REPO_BYTES).contains(&repo.len()) && !repo.chars().any(char::is_control)
+    });
     require(named, "spec.cache.repo", "must have 1 to 256 bytes and no control characters")?;
     require(
         (1..=MAX_LOCKS).contains(&cache.paths.len()),
@@ -94,6 +97,8 @@ pub(crate) fn plan(
         "workdir": workdir,
         "user": user,
         "services": spec.services,
+        // The submitter's word tells bases of one source apart, and never joins two sources.
+        "name": cache.repo,
     });
     // What a build sees with a secret, one without it does not.
     if !build.secrets.is_empty()
@@ -102,7 +107,7 @@ pub(crate) fn plan(
         fields.insert("secrets".into(), json!(build.secrets));
     }
     Some(Planned {
-        repo: cache.repo.clone(),
+        source: source_of(request),
         locks: cache.paths.iter().map(inside).collect(),
         dirs: dirs(cache),
         build: made_by,
