@@ -396,3 +396,55 @@ async fn the_providers_own_clients_work_by_their_variables_alone() {
     assert_eq!(fake.heard().len(), 5, "no client tries again what was refused");
     assert_proven(&home);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3_what_a_budget_cannot_bound_is_refused_and_what_it_can_is_sent_with_a_most() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    // Twenty at once with a document that lies elsewhere: each would be paid with far more than its bytes.
+    let document = r#"',\"system\":[{\"type\":\"document\",\"source\":{\"type\":\"url\",\"url\":\"http://h/d\"}}]'"#;
+    let tool = r#"',\"tools\":[{\"type\":\"web_search\"}]'"#;
+    let script = format!(
+        "for i in $(seq 20); do ask messages ok {document} $i & done; wait; ask responses ok {tool}; cat /tmp/a$$.; echo; \
+         curl -s -o /dev/null -d '{{\"model\":\"m\",\"input\":\"x\"}}' $OPENAI_BASE_URL/responses; true"
+    );
+    let (run, out) =
+        ran(&home, &up, "{providers: [fake], budget: {tokens: 60000}}", &script).await;
+    assert!(out[..21].iter().all(|line| line == "400"), "{out:?}");
+    assert!(out[21].contains("unbounded_call") && out[21].contains("leave it out"), "{out:?}");
+    let heard = fake.heard();
+    assert_eq!((heard.len(), &heard[0].body["max_output_tokens"]), (1, &json!(32_768)));
+    let rows = calls(&up, &run).await;
+    assert_eq!(outcomes(&rows).iter().filter(|one| **one == "refused").count(), 21);
+    // Where calls alone are bound, it is the caller's matter.
+    let (_, out) = ran(
+        &home,
+        &up,
+        "{providers: [fake], budget: {calls: 5}}",
+        &format!("ask messages ok {document}; ask responses ok {tool}"),
+    )
+    .await;
+    assert_eq!(out, ["200", "200"]);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a4_what_is_written_to_a_cache_is_on_record_at_its_price() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    let prices = json!({"model": "m", "input_micros": 3_000_000, "output_micros": 15_000_000, "cached_micros": 300_000,
+        "cache_write_micros": 3_750_000, "cache_write_hour_micros": 6_000_000});
+    provider(&up, &fake, json!({"models": [prices]})).await;
+    let (run, out) = ran(&home, &up, "{providers: [fake]}", "ask messages writes; ask messages writes ',\"stream\":true'").await;
+    assert_eq!(out, ["200", "200"]);
+    for row in calls(&up, &run).await {
+        let usage = json!({"input": 1_010, "output": 5, "cached": 2, "written": 1_000, "writtenHour": 400});
+        let said = json!({"input": row["usage"]["input"], "output": row["usage"]["output"], "cached": row["usage"]["cached"],
+            "written": row["usage"]["written"], "writtenHour": row["usage"]["written_hour"]});
+        assert_eq!(said, usage, "{row}");
+        // 8 * 3 + 2 * 0.3 + 600 * 3.75 + 400 * 6 + 5 * 15
+        assert_eq!((&row["tokens"], &row["micros"]), (&json!(1_015), &json!(4_750)), "{row}");
+    }
+    assert_proven(&home);
+}

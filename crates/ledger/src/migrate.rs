@@ -29,7 +29,7 @@ migrations! {
     "0029_kept_by_pauses", "0030_live_lists", "0031_patch_applies", "0032_templates",
     "0033_live_networks", "0034_template_layers", "0035_lives_begin_at_once",
     "0036_layers_that_rest",
-    "0037_what_proofs_compare", "0038_lives_use_quota",
+    "0037_what_proofs_compare", "0038_lives_use_quota", "0041_cache_writes",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

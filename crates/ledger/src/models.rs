@@ -46,6 +46,14 @@ pub struct CallLimits {
     pub tenant: ModelLimit,
 }
 
+impl CallLimits {
+    /// Whether one of them bounds what a call costs.
+    #[must_use]
+    pub fn bounds_cost(&self) -> bool {
+        [self.sandbox, self.run, self.day, self.tenant].iter().any(ModelLimit::bounds_cost)
+    }
+}
+
 /// A call to be decided.
 #[derive(Debug, Clone)]
 pub struct NewCall<'a> {
@@ -288,7 +296,7 @@ impl Models<'_> {
     /// Writes what came of a call, once. `false`: that is on record already.
     pub async fn call_settle(self, op_key: &Digest, end: &CallEnd<'_>) -> Result<bool> {
         let settled = sqlx::query_scalar(
-            "SELECT app.model_call_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+            "SELECT app.model_call_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
         )
         .bind(op_key.as_str())
         .bind(end.outcome.as_str())
@@ -303,6 +311,8 @@ impl Models<'_> {
         .bind(end.first_ms.map(big))
         .bind(big(end.wall_ms))
         .bind(end.why)
+        .bind(end.usage.map(|usage| big(usage.written)))
+        .bind(end.usage.map(|usage| big(usage.written_hour)))
         .fetch_one(self.pool())
         .await?;
         Ok(settled)
@@ -325,7 +335,8 @@ impl Models<'_> {
     pub async fn calls(self, run: &RunId) -> Result<Vec<ModelCallRow>> {
         let rows = sqlx::query(
             "SELECT op_key, run_id, task_key, sandbox_id, n, agent, provider, model, protocol, request_hash, answer_hash,
-                    status, outcome, tokens_in, tokens_out, tokens_cached, tokens, micros, first_ms, wall_ms, why,
+                    status, outcome, tokens_in, tokens_out, tokens_cached, tokens_written,
+                    tokens_written_hour, tokens, micros, first_ms, wall_ms, why,
                     app.ms(created_at) AS at
                FROM app.model_calls WHERE run_id = $1 ORDER BY created_at, sandbox_id, n LIMIT $2",
         )
@@ -375,6 +386,8 @@ fn call_of(row: &PgRow) -> Result<ModelCallRow> {
             input: number("tokens_in")?,
             output: number("tokens_out")?,
             cached: number("tokens_cached")?,
+            written: number("tokens_written")?,
+            written_hour: number("tokens_written_hour")?,
         }),
         None => None,
     };

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use cofferdam_contracts::canonical::{self, digest_bytes};
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::model::{
-    MAX_CALLS, ModelAsked, ModelLimit, ModelPrice, ModelProtocol, ModelsSpec, refusal_body,
+    CallBound, MAX_CALLS, ModelAsked, ModelLimit, ModelPrice, ModelProtocol, ModelsSpec, bound,
+    refusal_body, with_output,
 };
 use cofferdam_ledger::models::{
     CallDecision, CallEnd, CallLimits, KnownProvider, NewCall, OverBudget,
@@ -82,6 +83,8 @@ struct Chosen {
     known: KnownProvider,
     price: ModelPrice,
     asked: ModelAsked,
+    /// What it may use beside the bytes of its body; nothing where no budget bounds what it costs.
+    bound: CallBound,
 }
 
 impl ModelDesk for CallDesk {
@@ -211,7 +214,12 @@ impl CallDesk {
                 decided => break decided?,
             }
         };
-        let Chosen { known, price, .. } = chosen;
+        let Chosen { known, price, bound, .. } = chosen;
+        let body = match bound.output_member {
+            // The provider ends the answer where what was set aside for it ends.
+            Some(member) => Bytes::from(with_output(&call.body, member, price.max_output)),
+            None => call.body.clone(),
+        };
         let client = self.flows.model_clients.get(known.private).ok_or_else(Refused::away)?;
         let allowed = Allowed {
             op_key: asking.op_key,
@@ -219,8 +227,8 @@ impl CallDesk {
             price,
             url: format!("{}{}", known.provider.url.trim_end_matches('/'), call.protocol.path()),
             key,
-            headers: call.headers,
-            body: call.body,
+            headers: call.headers.clone(),
+            body,
             left_ms,
             keep: self.spec.keep,
             within: within.map(|within| (within, self.sandbox.clone())),
@@ -276,9 +284,26 @@ impl CallDesk {
             let price = known.provider.price(call.protocol, model)?.clone();
             Some((known, price))
         });
-        match found {
-            Some((known, price)) => Ok(Chosen { known, price, asked }),
-            None => Err(none("is offered by none of the task's providers in this protocol")),
+        let Some((known, price)) = found else {
+            return Err(none("is offered by none of the task's providers in this protocol"));
+        };
+        let bound = match self.limits(Some(&known)).bounds_cost() {
+            true => bound(call.protocol, &call.body).map_err(|unbounded| Refused {
+                status: 400,
+                ..Refused::new("unbounded_call", unbounded.to_string())
+            })?,
+            false => CallBound::default(),
+        };
+        Ok(Chosen { known, price, asked, bound })
+    }
+
+    /// The bounds of a call by scope.
+    fn limits(&self, known: Option<&KnownProvider>) -> CallLimits {
+        CallLimits {
+            sandbox: self.spec.budget.limit(),
+            run: self.spec.run_budget,
+            day: known.map_or(ModelLimit::default(), |known| known.provider.day_budget),
+            tenant: known.map_or(ModelLimit::default(), |known| known.provider.budget),
         }
     }
 
@@ -292,8 +317,9 @@ impl CallDesk {
         let bytes = u64::try_from(asking.call.body.len()).unwrap_or(u64::MAX);
         let most = chosen.map(|chosen| {
             let asked = &chosen.asked;
-            let most = chosen.price.most(bytes, asked.max_output, asked.choices);
-            (most.tokens(), chosen.price.cost_micros(most))
+            let outputs = (asked.max_output, asked.choices);
+            let most = chosen.price.most(bytes, chosen.bound.more_input, outputs);
+            (most.tokens(), chosen.price.most_micros(most))
         });
         let (tokens, micros) = most.unwrap_or_default();
         let provider = chosen.map(|chosen| &chosen.known);
@@ -307,12 +333,7 @@ impl CallDesk {
             protocol: asking.call.protocol,
             request_hash: &asking.hash,
             request_bytes: bytes,
-            limits: CallLimits {
-                sandbox: self.spec.budget.limit(),
-                run: self.spec.run_budget,
-                day: provider.map_or(ModelLimit::default(), |known| known.provider.day_budget),
-                tenant: provider.map_or(ModelLimit::default(), |known| known.provider.budget),
-            },
+            limits: self.limits(provider),
             tokens,
             micros,
             refused,
