@@ -135,6 +135,7 @@ impl Flows {
         decide::own_caches(&recipe, &who.tenant)?;
         let form = form_of(&recipe, form)?;
         preview(&recipe, &form, &config::table(&admission.config)?)?;
+        self.apply_admit(&who.tenant, &recipe, &form).await?;
         egress::admit(&self.ledger, who, intent.stored(), &recipe).await?;
         let attended = who.is_host_admin() || egress::asks_a_person(recipe.plan.gate.as_ref());
         secrets::admit(&self.ledger, &who.tenant, &secrets::recipe_uses(&recipe), attended).await?;

@@ -52,3 +52,7 @@ RETURNS boolean LANGUAGE sql AS $$
   SELECT app.model_call_settle(p_op_key, p_outcome, p_status, p_in, p_out, p_cached, p_tokens, p_micros, p_answer_hash,
                                p_answer_bytes, p_first_ms, p_wall_ms, p_why, NULL::bigint, NULL::bigint)
 $$;
+
+-- The tree of a commit that a patch became: with it the commit's id is computed again before it goes on record.
+ALTER TABLE app.patch_applies
+  ADD COLUMN tree_id text CHECK (tree_id ~ '^([a-f0-9]{40}|[a-f0-9]{64})$');

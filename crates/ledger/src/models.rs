@@ -154,6 +154,19 @@ pub struct CallEnd<'a> {
     pub why: Option<&'a str>,
 }
 
+/// What the calls of one sandbox come to, as its agent's record says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ModelTurns {
+    /// Calls that were answered.
+    pub turns: u64,
+    /// Tokens that they read, where their providers said so.
+    pub input: u64,
+    /// Tokens that they wrote.
+    pub output: u64,
+    /// Tokens that a cache spared.
+    pub cached: u64,
+}
+
 /// As much of a number as a column holds.
 fn big(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
@@ -349,14 +362,45 @@ impl Models<'_> {
 
     /// What the calls of a run took, by provider and model; refused ones are left out.
     pub async fn spent(self, run: &RunId) -> Result<Vec<ModelSpent>> {
-        let rows = sqlx::query(
+        self.spent_by("run_id", run.as_str()).await
+    }
+
+    /// The same of one sandbox.
+    pub async fn spent_in(self, sandbox: &SandboxId) -> Result<Vec<ModelSpent>> {
+        self.spent_by("sandbox_id", sandbox.as_str()).await
+    }
+
+    /// The turns of a sandbox's agent: calls that a provider answered, or may have answered.
+    pub async fn turns(self, sandbox: &SandboxId) -> Result<ModelTurns> {
+        let row = sqlx::query(
+            "SELECT count(*) FILTER (WHERE outcome IS NULL OR outcome IN ('ok','cut','unknown')) AS turns,
+                    coalesce(sum(tokens_in), 0)::bigint AS input, coalesce(sum(tokens_out), 0)::bigint AS output,
+                    coalesce(sum(tokens_cached), 0)::bigint AS cached
+               FROM app.model_calls WHERE sandbox_id = $1",
+        )
+        .bind(sandbox.as_str())
+        .fetch_one(self.pool())
+        .await?;
+        let number = |column: &str| -> Result<u64> {
+            Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
+        };
+        Ok(ModelTurns {
+            turns: number("turns")?,
+            input: number("input")?,
+            output: number("output")?,
+            cached: number("cached")?,
+        })
+    }
+
+    async fn spent_by(self, column: &'static str, of: &str) -> Result<Vec<ModelSpent>> {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT provider, model, count(*) AS calls, sum(tokens)::bigint AS tokens, sum(micros)::bigint AS micros,
                     count(*) FILTER (WHERE tokens_in IS NULL AND tokens > 0) AS unknown
                FROM app.model_calls
-              WHERE run_id = $1 AND outcome IS DISTINCT FROM 'refused'
+              WHERE {column} = $1 AND outcome IS DISTINCT FROM 'refused'
               GROUP BY provider, model ORDER BY provider, model",
-        )
-        .bind(run.as_str())
+        )))
+        .bind(of)
         .fetch_all(self.pool())
         .await?;
         rows.iter()

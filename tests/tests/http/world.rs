@@ -248,7 +248,7 @@ impl World {
                 json!({"cmd": ["true"], "env": {"A": "b"}, "cwd": "/", "user": "root", "timeoutS": 1})
             }
             (_, path) if path.ends_with("/applies") => json!({
-                "approvedIn": self.gated["runId"], "task": "ExecuteST:t", "patch": "0".repeat(64), "repo": "/r",
+                "approvedIn": self.gated["runId"], "tree": "3".repeat(40), "task": "ExecuteST:t", "patch": "0".repeat(64), "repo": "/r",
                 "branch": "b", "base": "1".repeat(40), "commit": "1".repeat(40),
             }),
             (_, path) if path.ends_with("/extend") => json!({"timeoutS": 9}),

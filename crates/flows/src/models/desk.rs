@@ -18,7 +18,7 @@ use cofferdam_ledger::models::{
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{ModelCall, ModelDesk, ModelReply};
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
 use super::ask::ask_for_more;
 use super::keys::key_of;
@@ -40,6 +40,12 @@ pub(crate) struct CallDesk {
     sandbox: SandboxId,
     spec: ModelsSpec,
     agent: Option<&'static str>,
+    /// Turns after which the next call is refused, where a dispatch ends at them.
+    max_turns: Option<u64>,
+    /// Calls that are counted against it take turns.
+    counting: Mutex<()>,
+    /// Whether one was refused for it.
+    over: watch::Sender<bool>,
     /// Calls so far.
     made: AtomicU64,
     /// Calls on their way.
@@ -118,6 +124,7 @@ impl CallDesk {
         sandbox: &SandboxId,
         spec: &ModelsSpec,
         (agent, prompts): (Option<&'static str>, Option<Prompts>),
+        max_turns: Option<u64>,
     ) -> Self {
         Self {
             flows: flows.clone(),
@@ -125,6 +132,9 @@ impl CallDesk {
             sandbox: sandbox.clone(),
             spec: spec.clone(),
             agent,
+            max_turns,
+            counting: Mutex::default(),
+            over: watch::Sender::new(false),
             made: AtomicU64::new(0),
             going: watch::Sender::new(0),
             prompts,
@@ -162,6 +172,30 @@ impl CallDesk {
             return Err(Refused::new("not_on_record", words.to_owned()));
         }
         Ok(Ok(Some(place)))
+    }
+
+    /// Ends when a call was refused because its agent has had its turns.
+    pub(crate) async fn has_had_its_turns(&self) {
+        let mut over = self.over.subscribe();
+        if over.wait_for(|over| *over).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A turn for one more call, held until its row is written; refused where the agent has had all.
+    async fn turn(&self) -> Result<Option<MutexGuard<'_, ()>>, Refused> {
+        let Some(most) = self.max_turns else { return Ok(None) };
+        let counting = self.counting.lock().await;
+        let turns = patiently(|| self.flows.ledger.models().turns(&self.sandbox)).await;
+        let turns = turns.map_err(|error| {
+            tracing::warn!(%error, "the turns of a dispatch were not counted");
+            Refused::away()
+        })?;
+        if turns.turns < most {
+            return Ok(Some(counting));
+        }
+        let words = format!("max_turns is {most}, and the agent has had them");
+        Err(Refused::new("turns_exceeded", words))
     }
 
     async fn asked_for_more(&self, over: &OverBudget) -> bool {
@@ -203,6 +237,16 @@ impl CallDesk {
                 return Err(Refused::new("no_key", words));
             }
         };
+        let turn = match self.turn().await {
+            Ok(turn) => turn,
+            Err(refused) => {
+                if refused.status < 500 {
+                    self.refuse(&asking, Some(&chosen), &refused.words).await;
+                    self.over.send_replace(true);
+                }
+                return Err(refused);
+            }
+        };
         let left_ms = loop {
             match self.decide(&asking, Some(&chosen), None).await {
                 // What was refused stays refused: after a grant, it is another call.
@@ -214,6 +258,7 @@ impl CallDesk {
                 decided => break decided?,
             }
         };
+        drop(turn);
         let Chosen { known, price, bound, .. } = chosen;
         let body = match bound.output_member {
             // The provider ends the answer where what was set aside for it ends.
