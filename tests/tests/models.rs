@@ -405,14 +405,14 @@ async fn a3_what_a_budget_cannot_bound_is_refused_and_what_it_can_is_sent_with_a
     let up = home.up();
     provider(&up, &fake, json!({})).await;
     // Twenty at once with a document that lies elsewhere: each would be paid with far more than its bytes.
-    let document = r#"',"system":[{"type":"document","source":{"type":"url","url":"http://h/d"}}]'"#;
+    let document =
+        r#"',"system":[{"type":"document","source":{"type":"url","url":"http://h/d"}}]'"#;
     let tool = r#"',"tools":[{"type":"web_search"}]'"#;
     let script = format!(
         "for i in $(seq 20); do ask messages ok {document} $i & done; wait; ask responses ok {tool}; cat /tmp/a$$.; echo; \
          curl -s -o /dev/null -d '{{\"model\":\"m\",\"input\":\"x\"}}' $OPENAI_BASE_URL/responses; true"
     );
-    let (run, out) =
-        ran(&home, &up, "{providers: [fake], budget: {tokens: 60000}}", &script).await;
+    let (run, out) = ran(&home, &up, "{providers: [fake], budget: {tokens: 60000}}", &script).await;
     assert!(out[..21].iter().all(|line| line == "400"), "{out:?}");
     assert!(out[21].contains("unbounded_call") && out[21].contains("leave it out"), "{out:?}");
     let heard = fake.heard();
@@ -438,10 +438,17 @@ async fn a4_what_is_written_to_a_cache_is_on_record_at_its_price() {
     let prices = json!({"model": "m", "input_micros": 3_000_000, "output_micros": 15_000_000, "cached_micros": 300_000,
         "cache_write_micros": 3_750_000, "cache_write_hour_micros": 6_000_000});
     provider(&up, &fake, json!({"models": [prices]})).await;
-    let (run, out) = ran(&home, &up, "{providers: [fake]}", "ask messages writes; ask messages writes ',\"stream\":true'").await;
+    let (run, out) = ran(
+        &home,
+        &up,
+        "{providers: [fake]}",
+        "ask messages writes; ask messages writes ',\"stream\":true'",
+    )
+    .await;
     assert_eq!(out, ["200", "200"]);
     for row in calls(&up, &run).await {
-        let usage = json!({"input": 1_010, "output": 5, "cached": 2, "written": 1_000, "writtenHour": 400});
+        let usage =
+            json!({"input": 1_010, "output": 5, "cached": 2, "written": 1_000, "writtenHour": 400});
         let said = json!({"input": row["usage"]["input"], "output": row["usage"]["output"], "cached": row["usage"]["cached"],
             "written": row["usage"]["written"], "writtenHour": row["usage"]["written_hour"]});
         assert_eq!(said, usage, "{row}");
@@ -491,7 +498,9 @@ async fn a6_a_record_has_the_calls_of_the_ledger_whatever_the_agent_says() {
     let up = home.up();
     provider(&up, &fake, json!({})).await;
     let spec = json!({"max_turns": 1, "models": {"providers": ["fake"]}});
-    let prompt = format!("{ASK}\nask chat ok; ask messages cut ',\"stream\":true'; ask chat 429; ask chat ok\n");
+    let prompt = format!(
+        "{ASK}\nask chat ok; ask messages cut ',\"stream\":true'; ask chat 429; ask chat ok\n"
+    );
     let view = ended(&up, &spawn(&up, &script(&prompt, Some(spec), &project)).await).await;
     assert_eq!(view["status"], "completed", "{view:#}");
     // Two were answered and one broke off; what was paid for that one is not known.

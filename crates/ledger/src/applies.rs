@@ -78,7 +78,10 @@ fn row_of(row: &PgRow) -> Result<AppliedRow> {
             repo: row.try_get("repo")?,
             branch: row.try_get("branch")?,
             base: commit("base")?,
-            tree: row.try_get::<Option<String>, _>("tree_id")?.map(|_| commit("tree_id")).transpose()?,
+            tree: row
+                .try_get::<Option<String>, _>("tree_id")?
+                .map(|_| commit("tree_id"))
+                .transpose()?,
             commit: commit("commit_id")?,
         },
         by: row.try_get("key_id")?,

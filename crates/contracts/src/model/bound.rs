@@ -1,6 +1,6 @@
 //! Whether the tokens of a call have a bound before it is sent. Pure.
 //!
-//! A byte of text is at most one token. What is no text of the body has another measure, or none: what lies elsewhere (an
+//! A byte of text is at most one token. What is not text of the body has another measure, or none: what lies elsewhere (an
 //! address, a file's id), what is packed (a PDF), and what the provider does by itself (its own tools). **Only what is
 //! known has a bound: a kind of content or of tool that is not listed here has none.**
 
@@ -16,7 +16,7 @@ const IMAGE: u64 = 65_536;
 const TOOLS: u64 = 1_024;
 
 /// Content that is text of the body. What it holds beside that is looked at too.
-const TEXTS: [&str; 22] = [
+const TEXTS: [&str; 26] = [
     "text",
     "input_text",
     "output_text",
@@ -38,6 +38,10 @@ const TEXTS: [&str; 22] = [
     "local_shell_call_output",
     "shell_call",
     "shell_call_output",
+    "tool_search_call",
+    "tool_search_output",
+    "compaction",
+    "compaction_summary",
     "content",
 ];
 /// Members of content that hold more of it.
@@ -113,7 +117,7 @@ pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, Unbounde
         }
     }
     compaction(body)?;
-    let mut seen = Seen::default();
+    let mut seen = Beside::default();
     for name in ["system", "messages", "input", "instructions"] {
         seen.content(body.get(name))?;
     }
@@ -151,22 +155,20 @@ fn kind(value: &Value) -> Option<&str> {
     value.get("type").and_then(Value::as_str)
 }
 
-/// What was found so far.
+/// What was found beside text so far.
 #[derive(Debug, Default)]
-struct Seen {
+struct Beside {
     more: u64,
     /// Bytes of the largest tool, which a reference repeats.
     largest_tool: u64,
     references: u64,
 }
 
-impl Seen {
+impl Beside {
     /// A text, a part, or a list of parts. As deep as the parser lets a body be.
     fn content(&mut self, value: Option<&Value>) -> Result<(), Unbounded> {
         match value {
-            Some(Value::Array(parts)) => {
-                parts.iter().try_for_each(|part| self.content(Some(part)))
-            }
+            Some(Value::Array(parts)) => parts.iter().try_for_each(|part| self.content(Some(part))),
             Some(Value::Object(part)) => self.part(part),
             _ => Ok(()),
         }
@@ -180,7 +182,7 @@ impl Seen {
         }
         let kind = match part.get("type") {
             None | Some(Value::Null) => "message",
-            Some(kind) => kind.as_str().unwrap_or("content of no kind"),
+            Some(kind) => kind.as_str().unwrap_or("content without a kind"),
         };
         match kind {
             "image" | "image_url" | "input_image" | "computer_screenshot" => self.image(part)?,
@@ -213,20 +215,26 @@ impl Seen {
         match part.get("source").map(|source| (kind(source), source)) {
             Some((Some("text"), _)) => Ok(()),
             Some((Some("content"), source)) => self.content(source.get("content")),
-            _ => Err(beyond("a document that is no text", INLINE)),
+            _ => Err(beyond("a document other than text", INLINE)),
         }
     }
 
     fn tools(&mut self, tools: Option<&Value>) -> Result<(), Unbounded> {
         let Some(tools) = tools.filter(|tools| !tools.is_null()) else { return Ok(()) };
-        let tools = tools.as_array().ok_or_else(|| beyond("\"tools\" of no list", OWN_TOOLS))?;
+        let tools =
+            tools.as_array().ok_or_else(|| beyond("\"tools\" other than a list", OWN_TOOLS))?;
         self.more = self.more.saturating_add(TOOLS);
         for tool in tools {
             match tool.get("type") {
                 None | Some(Value::Null) => {}
-                Some(Value::String(kind)) if kind == "namespace" => self.tools(tool.get("tools"))?,
+                Some(Value::String(kind)) if kind == "namespace" => {
+                    self.tools(tool.get("tools"))?
+                }
+                Some(Value::String(kind))
+                    if kind == "tool_search"
+                        && tool.get("execution").and_then(Value::as_str) == Some("client") => {}
                 Some(Value::String(kind)) => self.tool(kind)?,
-                Some(_) => return Err(beyond("a tool of no kind", OWN_TOOLS)),
+                Some(_) => return Err(beyond("a tool without a kind", OWN_TOOLS)),
             }
             let bytes = u64::try_from(tool.to_string().len()).unwrap_or(u64::MAX);
             self.largest_tool = self.largest_tool.max(bytes);
@@ -316,6 +324,7 @@ mod tests {
             json!({"type": "code_interpreter"}),
             json!({"type": "mcp"}),
             json!({"type": "namespace", "tools": [{"type": "file_search"}]}),
+            json!({"type": "tool_search"}),
             json!({"type": 7}),
         ] {
             let body = json!({"model": "m", "max_tokens": 8, "tools": [tool]});
@@ -351,7 +360,8 @@ mod tests {
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
             {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}], "encrypted_content": "x"},
             {"type": "function_call", "arguments": "{}"}, {"type": "function_call_output", "output": "x"}],
-            "tools": [{"type": "function", "name": "shell"}, {"type": "custom", "name": "apply_patch"}]});
+            "tools": [{"type": "function", "name": "shell"}, {"type": "custom", "name": "apply_patch"},
+                {"type": "tool_search", "execution": "client"}]});
         let added = CallBound { more_input: TOOLS, output_member: Some("max_output_tokens") };
         assert_eq!(of(RESPONSES, &codex), Ok(added));
         let chat = json!({"model": "m", "max_tokens": 8, "messages": [{"role": "assistant", "content": null,

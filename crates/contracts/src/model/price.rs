@@ -123,8 +123,12 @@ impl ModelPrice {
     #[must_use]
     pub fn most_micros(&self, most: ModelUsage) -> u64 {
         let dearest = self.cache_prices().into_iter().fold(self.input_micros, u64::max);
-        Self { input_micros: dearest, ..self.clone() }
-            .cost_micros(ModelUsage { cached: 0, written: 0, written_hour: 0, ..most })
+        Self { input_micros: dearest, ..self.clone() }.cost_micros(ModelUsage {
+            cached: 0,
+            written: 0,
+            written_hour: 0,
+            ..most
+        })
     }
 }
 
@@ -146,8 +150,9 @@ mod tests {
 
     #[test]
     fn a_cost_is_exact_and_rounded_up_once() {
-        let cost =
-            |input, output, cached| price().cost_micros(ModelUsage { input, output, cached, ..ModelUsage::default() });
+        let cost = |input, output, cached| {
+            price().cost_micros(ModelUsage { input, output, cached, ..ModelUsage::default() })
+        };
         assert_eq!(cost(1_000_000, 0, 0), 1_250_000);
         assert_eq!(cost(1_000_000, 0, 1_000_000), 125_000);
         assert_eq!(cost(1_000, 17, 100), 1_125 + 12 + 1 + 170);
@@ -189,10 +194,20 @@ mod tests {
             cache_write_hour_micros: Some(6_000_000),
             ..price()
         };
-        let usage = ModelUsage { input: 100_095, output: 0, cached: 0, written: 100_000, written_hour: 100_000 };
+        let usage = ModelUsage {
+            input: 100_095,
+            output: 0,
+            cached: 0,
+            written: 100_000,
+            written_hour: 100_000,
+        };
         assert_eq!(dear.cost_micros(usage), 600_285);
         assert_eq!(dear.cost_micros(ModelUsage { written_hour: 0, ..usage }), 375_285);
-        assert_eq!(price().cost_micros(ModelUsage { cached: 0, ..usage }), 125_119, "as other input");
+        assert_eq!(
+            price().cost_micros(ModelUsage { cached: 0, ..usage }),
+            125_119,
+            "as other input"
+        );
         let most = dear.most(100_095, 0, (Some(0), 1));
         assert!(dear.most_micros(most) >= dear.cost_micros(usage));
         assert_eq!(dear.most_micros(most), 600_570);

@@ -123,15 +123,22 @@ mod tests {
         assert_eq!(usage(ModelProtocol::OpenaiResponses, event), same);
         let messages = json!({"usage": {"input_tokens": 850, "cache_read_input_tokens": 100,
             "cache_creation_input_tokens": 50, "output_tokens": 17}});
-        let wrote = |written_hour| same.map(|same| ModelUsage { written: 50, written_hour, ..same });
+        let wrote =
+            |written_hour| same.map(|same| ModelUsage { written: 50, written_hour, ..same });
         assert_eq!(usage(ModelProtocol::AnthropicMessages, messages.clone()), wrote(0));
         let mut hour = messages;
         hour["usage"]["cache_creation"] =
             json!({"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 40});
         assert_eq!(usage(ModelProtocol::AnthropicMessages, hour.clone()), wrote(40));
         // A later event counts its input again, and not what it wrote.
-        let mut said = read(ModelProtocol::AnthropicMessages, &json!({"type": "message_start", "message": hour}));
-        said.then(read(ModelProtocol::AnthropicMessages, &json!({"usage": {"input_tokens": 850, "output_tokens": 17}})));
+        let mut said = read(
+            ModelProtocol::AnthropicMessages,
+            &json!({"type": "message_start", "message": hour}),
+        );
+        said.then(read(
+            ModelProtocol::AnthropicMessages,
+            &json!({"usage": {"input_tokens": 850, "output_tokens": 17}}),
+        ));
         assert_eq!(said.usage(), wrote(40));
         for lie in [json!(-1), json!("9"), json!(1.5), json!(u64::MAX), json!(null)] {
             let value = json!({"usage": {"prompt_tokens": lie, "completion_tokens": 1}});

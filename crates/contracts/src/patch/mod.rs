@@ -34,7 +34,10 @@ pub use commit::{COMMIT_EMAIL, COMMIT_NAME, PatchCommit};
 pub use object::{GitId, ObjectFormat};
 pub use path::{PatchPath, why_refused};
 pub use raw::{Changed, RawChange, RawError, changes, contents, sizes};
-pub use receipt::{APPLY_RECIPE, ReceiptOf, Target, apply_recipe, is_apply_recipe, is_receipt_of, named_in, receipt};
+pub use receipt::{
+    APPLY_RECIPE, ReceiptOf, Target, apply_recipe, is_apply_recipe, is_receipt_of, named_in,
+    receipt,
+};
 pub use repo::{REPO_MOUNT, RepoIn, RepoSpec, mount, with_checkout};
 
 /// Version of `patch.json`.

@@ -238,13 +238,19 @@ mod tests {
             assert!(!is_receipt_of(&text, &patch, &wrong), "{wrong:?}");
         }
         assert!(!is_receipt_of(&text, &patch, &ReceiptOf { task: "t2", ..of("/r", "b") }));
-        for (from, to) in
-            [("+typo", "+fine"), ("added", "changed"), ("1 files", "2 files"), ("4 bytes", "5 bytes")]
-        {
+        for (from, to) in [
+            ("+typo", "+fine"),
+            ("added", "changed"),
+            ("1 files", "2 files"),
+            ("4 bytes", "5 bytes"),
+        ] {
             let false_text = text.replacen(from, to, 1);
             assert_ne!(false_text, text, "{from}");
             for at in [Some(("/r", "b")), None] {
-                assert!(!is_receipt_of(&false_text, &patch, &ReceiptOf { at, ..of("", "") }), "{to}");
+                assert!(
+                    !is_receipt_of(&false_text, &patch, &ReceiptOf { at, ..of("", "") }),
+                    "{to}"
+                );
             }
         }
         let more = format!("{text}and all is well\n");

@@ -18,7 +18,9 @@ use anyhow::Context;
 use clap::Args;
 use cofferdam_contracts::gate_spec::{GateSpec, SelfApproval};
 use cofferdam_contracts::id::{GateKey, GroupId};
-use cofferdam_contracts::patch::{AppliedRow, ApplyRecord, PatchCommit, Target, apply_recipe, receipt};
+use cofferdam_contracts::patch::{
+    AppliedRow, ApplyRecord, PatchCommit, Target, apply_recipe, receipt,
+};
 use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
 use serde_json::json;

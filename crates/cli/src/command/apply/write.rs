@@ -15,9 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use anyhow::Context;
-use cofferdam_contracts::patch::{
-    self, COMMIT_EMAIL, COMMIT_NAME, GitId, Opened, PatchCommit,
-};
+use cofferdam_contracts::patch::{self, COMMIT_EMAIL, COMMIT_NAME, GitId, Opened, PatchCommit};
 
 use super::super::exit::Negative;
 use super::git::{Repository, git, line, taken, words};
