@@ -4,9 +4,10 @@ use crate::support;
 
 use std::time::Duration;
 
+use cofferdam_tests::programs::write_program;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
-use support::dispatches::{Project, ended, script, spawn};
+use support::dispatches::{Project, ended, script, spawn, violation};
 use support::fake_model::FakeModel;
 use support::{assert_proven, assert_wiped, count, texts, until};
 
@@ -77,7 +78,8 @@ async fn a_call_is_on_record_and_the_next_one_beyond_the_budget_is_refused_in_th
     assert_eq!(outcomes(&calls), ["ok", "ok", "ok", "refused"]);
     for call in &calls[..3] {
         // 8 fresh at 1, 2 cached at a half, 5 out at 10.
-        assert_eq!(call["usage"], json!({"input": 10, "output": 5, "cached": 2}), "{call}");
+        let usage = json!({"input": 10, "output": 5, "cached": 2, "written": 0, "written_hour": 0});
+        assert_eq!(call["usage"], usage, "{call}");
         assert_eq!((&call["tokens"], &call["micros"]), (&json!(15), &json!(59)), "{call}");
         assert!(call["answerHash"].is_string() && call["status"] == 200, "{call}");
     }
@@ -394,5 +396,117 @@ async fn the_providers_own_clients_work_by_their_variables_alone() {
     let rows = calls(&up, &run).await;
     assert_eq!(outcomes(&rows), ["ok", "ok", "ok", "ok", "ok", "refused", "refused"]);
     assert_eq!(fake.heard().len(), 5, "no client tries again what was refused");
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3_what_a_budget_cannot_bound_is_refused_and_what_it_can_is_sent_with_a_most() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    // Twenty at once with a document that lies elsewhere: each would be paid with far more than its bytes.
+    let document =
+        r#"',"system":[{"type":"document","source":{"type":"url","url":"http://h/d"}}]'"#;
+    let tool = r#"',"tools":[{"type":"web_search"}]'"#;
+    let script = format!(
+        "for i in $(seq 20); do ask messages ok {document} $i & done; wait; ask responses ok {tool}; cat /tmp/a$$.; echo; \
+         curl -s -o /dev/null -d '{{\"model\":\"m\",\"input\":\"x\"}}' $OPENAI_BASE_URL/responses; true"
+    );
+    let (run, out) = ran(&home, &up, "{providers: [fake], budget: {tokens: 60000}}", &script).await;
+    assert!(out[..21].iter().all(|line| line == "400"), "{out:?}");
+    assert!(out[21].contains("unbounded_call") && out[21].contains("leave it out"), "{out:?}");
+    let heard = fake.heard();
+    assert_eq!((heard.len(), &heard[0].body["max_output_tokens"]), (1, &json!(32_768)));
+    let rows = calls(&up, &run).await;
+    assert_eq!(outcomes(&rows).iter().filter(|one| **one == "refused").count(), 21);
+    // Where calls alone are bound, it is the caller's matter.
+    let (_, out) = ran(
+        &home,
+        &up,
+        "{providers: [fake], budget: {calls: 5}}",
+        &format!("ask messages ok {document}; ask responses ok {tool}"),
+    )
+    .await;
+    assert_eq!(out, ["200", "200"]);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a4_what_is_written_to_a_cache_is_on_record_at_its_price() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    let prices = json!({"model": "m", "input_micros": 3_000_000, "output_micros": 15_000_000, "cached_micros": 300_000,
+        "cache_write_micros": 3_750_000, "cache_write_hour_micros": 6_000_000});
+    provider(&up, &fake, json!({"models": [prices]})).await;
+    let (run, out) = ran(
+        &home,
+        &up,
+        "{providers: [fake]}",
+        "ask messages writes; ask messages writes ',\"stream\":true'",
+    )
+    .await;
+    assert_eq!(out, ["200", "200"]);
+    for row in calls(&up, &run).await {
+        let usage =
+            json!({"input": 1_010, "output": 5, "cached": 2, "written": 1_000, "writtenHour": 400});
+        let said = json!({"input": row["usage"]["input"], "output": row["usage"]["output"], "cached": row["usage"]["cached"],
+            "written": row["usage"]["written"], "writtenHour": row["usage"]["written_hour"]});
+        assert_eq!(said, usage, "{row}");
+        // 8 * 3 + 2 * 0.3 + 600 * 3.75 + 400 * 6 + 5 * 15
+        assert_eq!((&row["tokens"], &row["micros"]), (&json!(1_015), &json!(4_750)), "{row}");
+    }
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a5_a_turn_is_a_call_of_a_model_and_the_one_beyond_max_turns_is_not_sent() {
+    let (home, fake, project) = (Home::new(), FakeModel::new(), Project::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    // An agent that says one turn, and calls as often as it likes.
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("codex");
+    let lines = format!(
+        "#!/bin/bash\necho '{{\"type\":\"turn.started\"}}'\n{ASK}\nfor i in $(seq 25); do ask responses ok; done >/dev/null\nsleep 300\n"
+    );
+    write_program(&program, &lines);
+    let body = json!({"agent_type": "codex", "prompt": "p", "project_dir": project.path(), "enforce": true,
+        "sandbox_spec": {"max_turns": 3, "models": {"providers": ["fake"], "budget": {"tokens": 900_000}},
+            "mounts": [{"source": program, "target": "/opt/agents/bin/codex"}]}});
+    let view = ended(&up, &spawn(&up, &body).await).await;
+    assert_eq!(view["status"], "failed", "{view:#}");
+    assert!(view["error_message"].as_str().unwrap().contains("max_turns is 3"), "{view:#}");
+    assert_eq!(fake.heard().len(), 3, "{view:#}");
+    // What is on record is what the ledger of calls says, and no word of the agent.
+    assert_eq!((&view["turns"], &view["in_tokens"]), (&json!(3), &json!(30)), "{view:#}");
+    assert_eq!((&view["out_tokens"], &view["cache_hits"]), (&json!(15), &json!(6)), "{view:#}");
+    let record = &view["sandbox_effective"];
+    assert_eq!(record["turns_used"], 3, "{view:#}");
+    assert_eq!(violation(&view, "turns_exceeded")["count"], 1, "{view:#}");
+    assert_eq!(record["models"]["spec"]["providers"], json!(["fake"]), "{view:#}");
+    let called = &record["models"]["called"][0];
+    assert_eq!((&called["model"], &called["calls"]), (&json!("m"), &json!(3)), "{view:#}");
+    let rows = calls(&up, &text(&view, "run_id")).await;
+    assert_eq!(outcomes(&rows)[..3], ["ok", "ok", "ok"]);
+    assert!(rows[3..].iter().all(|row| row["outcome"] == "refused"), "{rows:?}");
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a6_a_record_has_the_calls_of_the_ledger_whatever_the_agent_says() {
+    let (home, fake, project) = (Home::new(), FakeModel::new(), Project::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let spec = json!({"max_turns": 1, "models": {"providers": ["fake"]}});
+    let prompt = format!(
+        "{ASK}\nask chat ok; ask messages cut ',\"stream\":true'; ask chat 429; ask chat ok\n"
+    );
+    let view = ended(&up, &spawn(&up, &script(&prompt, Some(spec), &project)).await).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    // Two were answered and one broke off; what was paid for that one is not known.
+    assert_eq!((&view["turns"], &view["in_tokens"]), (&json!(3), &json!(20)), "{view:#}");
+    assert_eq!(violation(&view, "turns_exceeded")["count"], 2, "{view:#}");
+    let called = &view["sandbox_effective"]["models"]["called"][0];
+    assert_eq!((&called["calls"], &called["unknown"]), (&json!(4), &json!(1)), "{view:#}");
     assert_proven(&home);
 }

@@ -22,7 +22,9 @@ use crate::sandbox::{AccessMode, CommandPolicy, SandboxRequest, SandboxSpec};
 use crate::schema::{Validator, schema_of};
 
 pub use end::{DispatchEnd, Ended, ended};
-pub use record::{AgentViolation, EgressObserved, Peaks, SandboxEffective, ViolationKind};
+pub use record::{
+    AgentViolation, EgressObserved, ModelsHeld, Peaks, SandboxEffective, ViolationKind,
+};
 
 /// Bytes of a sandbox spec: a policy that a person can still read.
 pub const MAX_SPEC_BYTES: usize = 64 * 1024;

@@ -7,6 +7,7 @@
 //! Money is a whole number of micro-units of the operator's currency, never a float.
 
 mod asked;
+mod bound;
 mod call;
 mod meter;
 mod price;
@@ -19,6 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use asked::{AskedError, ModelAsked};
+pub use bound::{CallBound, Unbounded, bound, with_output};
 pub use call::{CallScope, ModelCallRow, ModelOutcome, ModelSpent};
 pub use meter::{AnswerMeter, Metered};
 pub use price::{ModelPrice, ModelUsage};

@@ -116,6 +116,7 @@ fn fuzz_a_call_of_a_model_is_read_or_refused() {
     fuzz!("model_request", |bytes: &[u8]| {
         for protocol in ModelProtocol::ALL {
             let _ = ModelAsked::parse(*protocol, bytes);
+            let _ = cofferdam_contracts::model::bound(*protocol, bytes);
         }
     });
 }
@@ -128,7 +129,7 @@ fn metered(bytes: &[u8], is_stream: bool) {
         meter.push(one);
         meter.push(two);
         if let Some(usage) = meter.end().usage {
-            assert!(usage.cached <= usage.input && usage.tokens() <= 200_000_000);
+            assert!(usage.cached + usage.written <= usage.input && usage.tokens() <= 200_000_000);
         }
     }
 }

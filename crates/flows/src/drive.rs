@@ -1,7 +1,7 @@
 //! What happens in a sandbox that is up: build, exec, collect, wipe; and what is kept of it.
 
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
@@ -28,7 +28,7 @@ use crate::attempt::{End, blank};
 use crate::deps::Deps;
 use crate::dispatches;
 use crate::executor::{Executor, meant};
-use crate::models::Calls;
+use crate::models::{CallDesk, Calls};
 use crate::output::Output;
 use crate::patches;
 use crate::patience::patiently;
@@ -117,6 +117,7 @@ pub(crate) async fn drive(
         watched: &watched,
         watch: watch.as_ref(),
         pilot: pilot.as_ref(),
+        desk: calls.desk().map(Arc::as_ref),
         wakes: &mut wakes,
         asks: Asks::new(&executor.flows, task),
         is_unwanted: false,
@@ -126,6 +127,7 @@ pub(crate) async fn drive(
     let is_unwanted = running.is_unwanted;
     let granted = running.asks.granted();
     calls.close(&sandbox).await;
+    let taken = calls.taken(&executor.flows, sandbox.id()).await;
     watched.show(executor, &task.key, true).await;
     let seen = outcome.as_ref().ok().and_then(|(outcome, _)| outcome.seen.clone());
     let judged = judge(&mut result, outcome, watch.as_ref(), is_unwanted);
@@ -148,7 +150,7 @@ pub(crate) async fn drive(
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
     if let Some(watch) = &watch {
-        let mut report = watch.report(seen.as_ref(), &effective, &result);
+        let mut report = watch.report(seen.as_ref(), &effective, &result, taken.as_ref());
         if let (Some(project), Some(work)) = (&project, agent) {
             report.findings = told(executor, task, (project, work), &kept, report.findings);
         }
@@ -296,6 +298,8 @@ struct Running<'a> {
     watch: Option<&'a dispatches::Watch<'a>>,
     /// Who drives the daemon that the command is.
     pilot: Option<&'a Pilot>,
+    /// Who decides about its calls of models.
+    desk: Option<&'a CallDesk>,
     wakes: &'a mut Receiver<Wake>,
     asks: Asks<'a>,
     /// It was canceled, and its command ended for that.
@@ -407,6 +411,12 @@ impl Running<'_> {
             None => Box::pin(std::future::pending()),
         };
         let mut is_flown = false;
+        let desk = self.desk;
+        let mut had: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match desk {
+            Some(desk) => Box::pin(desk.has_had_its_turns()),
+            None => Box::pin(std::future::pending()),
+        };
+        let mut has_had = false;
         // One sleep over all wakes: on a busy worker they come more often than it would end.
         let mut tick = Box::pin(clock::sleep(TICK));
         loop {
@@ -416,6 +426,13 @@ impl Running<'_> {
                 () = &mut flown, if !is_flown => {
                     is_flown = true;
                     if let Some(end) = &end {
+                        end.end();
+                    }
+                }
+                () = &mut had, if !has_had => {
+                    has_had = true;
+                    let is_over = self.watch.is_some_and(dispatches::Watch::has_had_its_turns);
+                    if let Some(end) = end.as_ref().filter(|_| is_over) {
                         end.end();
                     }
                 }

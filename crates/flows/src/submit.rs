@@ -140,6 +140,7 @@ impl Flows {
             Ok::<_, Refusal>(form)
         });
         let form = checked.await??;
+        self.apply_admit(&who.tenant, &recipe, &form).await?;
         egress::admit(&self.ledger, who, intent.stored(), &recipe).await?;
         let attended = who.is_host_admin() || egress::asks_a_person(recipe.plan.gate.as_ref());
         secrets::admit(&self.ledger, &who.tenant, &secrets::recipe_uses(&recipe), attended).await?;

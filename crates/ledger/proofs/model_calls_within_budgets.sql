@@ -1,5 +1,5 @@
 -- Claim: calls of models were allowed within every budget, and the sums are those of the calls
--- A row means: a scope had more calls, or more set aside, than its bound, or its sums are not those of its calls
+-- A row means: a scope had more calls, or paid or set aside more, than its bound, or its sums are not those of its calls
 WITH sent AS (
   SELECT c.*, s.scope, app.model_scope_key(s.scope, c.sandbox_id, c.run_id, c.provider, c.created_at) AS key
     FROM app.model_calls c CROSS JOIN unnest(ARRAY['tenant','day','run','sandbox']) s(scope)
@@ -10,10 +10,11 @@ placed AS (
 sums AS (
   SELECT tenant_id, scope, key, min(run_id) AS run_id, count(*) AS calls, sum(tokens) AS tokens, sum(micros) AS micros
     FROM sent GROUP BY tenant_id, scope, key),
--- What a call took within what was set aside for it: a provider may claim more, which is paid and on record.
+-- What was paid, and what is set aside where that is not known: nothing is taken off where a provider claims more than
+-- was set aside for its call.
 held AS (
   SELECT tenant_id, scope, key, min(run_id) AS run_id,
-         sum(least(tokens, reserved_tokens)) AS tokens, sum(least(micros, reserved_micros)) AS micros,
+         sum(tokens) AS tokens, sum(micros) AS micros,
          max((limits #>> ARRAY[scope, 'tokens'])::numeric) AS most_tokens,
          max((limits #>> ARRAY[scope, 'micros'])::numeric) AS most_micros,
          bool_and(limits #> ARRAY[scope, 'tokens'] IS NOT NULL) AS tokens_bound,

@@ -10,7 +10,7 @@ use crate::families::Applies;
 
 /// Rows of one run that are listed: one for each branch that a person agreed to.
 const MAX_ROWS: i64 = 1_000;
-const COLUMNS: &str = "a.run_id, a.approved_in, a.step_id, a.patch_sha256, a.repo, a.branch, a.base, a.commit_id, a.key_id, \
+const COLUMNS: &str = "a.run_id, a.approved_in, a.step_id, a.patch_sha256, a.repo, a.branch, a.base, a.commit_id, a.tree_id, a.key_id, \
                        app.ms(a.written_at) AS written";
 
 impl Applies<'_> {
@@ -24,8 +24,8 @@ impl Applies<'_> {
     ) -> Result<Option<AppliedRow>> {
         sqlx::query(
             "INSERT INTO app.patch_applies
-               (approved_in, run_id, step_id, patch_sha256, repo, branch, base, commit_id, key_id)
-             SELECT r.id, $2, $3, $4, $5, $6, $7, $8, $9 FROM app.runs r
+               (approved_in, run_id, step_id, patch_sha256, repo, branch, base, commit_id, key_id, tree_id)
+             SELECT r.id, $2, $3, $4, $5, $6, $7, $8, $9, $10 FROM app.runs r
               WHERE r.id = $1 AND r.status = 'succeeded'
                 AND EXISTS (SELECT 1 FROM app.plan_approvals p WHERE p.run_id = r.id)
              ON CONFLICT (approved_in) DO NOTHING",
@@ -39,6 +39,7 @@ impl Applies<'_> {
         .bind(new.base.as_str())
         .bind(new.commit.as_str())
         .bind(key_id)
+        .bind(new.tree.as_ref().map(GitId::as_str))
         .execute(self.pool())
         .await?;
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
@@ -77,6 +78,10 @@ fn row_of(row: &PgRow) -> Result<AppliedRow> {
             repo: row.try_get("repo")?,
             branch: row.try_get("branch")?,
             base: commit("base")?,
+            tree: row
+                .try_get::<Option<String>, _>("tree_id")?
+                .map(|_| commit("tree_id"))
+                .transpose()?,
             commit: commit("commit_id")?,
         },
         by: row.try_get("key_id")?,

@@ -46,6 +46,14 @@ pub struct CallLimits {
     pub tenant: ModelLimit,
 }
 
+impl CallLimits {
+    /// Whether one of them bounds what a call costs.
+    #[must_use]
+    pub fn bounds_cost(&self) -> bool {
+        [self.sandbox, self.run, self.day, self.tenant].iter().any(ModelLimit::bounds_cost)
+    }
+}
+
 /// A call to be decided.
 #[derive(Debug, Clone)]
 pub struct NewCall<'a> {
@@ -144,6 +152,19 @@ pub struct CallEnd<'a> {
     pub wall_ms: u64,
     /// Why, where it failed.
     pub why: Option<&'a str>,
+}
+
+/// What the calls of one sandbox come to, as its agent's record says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ModelTurns {
+    /// Calls that were answered.
+    pub turns: u64,
+    /// Tokens that they read, where their providers said so.
+    pub input: u64,
+    /// Tokens that they wrote.
+    pub output: u64,
+    /// Tokens that a cache spared.
+    pub cached: u64,
 }
 
 /// As much of a number as a column holds.
@@ -288,7 +309,7 @@ impl Models<'_> {
     /// Writes what came of a call, once. `false`: that is on record already.
     pub async fn call_settle(self, op_key: &Digest, end: &CallEnd<'_>) -> Result<bool> {
         let settled = sqlx::query_scalar(
-            "SELECT app.model_call_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+            "SELECT app.model_call_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
         )
         .bind(op_key.as_str())
         .bind(end.outcome.as_str())
@@ -303,6 +324,8 @@ impl Models<'_> {
         .bind(end.first_ms.map(big))
         .bind(big(end.wall_ms))
         .bind(end.why)
+        .bind(end.usage.map(|usage| big(usage.written)))
+        .bind(end.usage.map(|usage| big(usage.written_hour)))
         .fetch_one(self.pool())
         .await?;
         Ok(settled)
@@ -325,7 +348,8 @@ impl Models<'_> {
     pub async fn calls(self, run: &RunId) -> Result<Vec<ModelCallRow>> {
         let rows = sqlx::query(
             "SELECT op_key, run_id, task_key, sandbox_id, n, agent, provider, model, protocol, request_hash, answer_hash,
-                    status, outcome, tokens_in, tokens_out, tokens_cached, tokens, micros, first_ms, wall_ms, why,
+                    status, outcome, tokens_in, tokens_out, tokens_cached, tokens_written,
+                    tokens_written_hour, tokens, micros, first_ms, wall_ms, why,
                     app.ms(created_at) AS at
                FROM app.model_calls WHERE run_id = $1 ORDER BY created_at, sandbox_id, n LIMIT $2",
         )
@@ -338,14 +362,45 @@ impl Models<'_> {
 
     /// What the calls of a run took, by provider and model; refused ones are left out.
     pub async fn spent(self, run: &RunId) -> Result<Vec<ModelSpent>> {
-        let rows = sqlx::query(
+        self.spent_by("run_id", run.as_str()).await
+    }
+
+    /// The same of one sandbox.
+    pub async fn spent_in(self, sandbox: &SandboxId) -> Result<Vec<ModelSpent>> {
+        self.spent_by("sandbox_id", sandbox.as_str()).await
+    }
+
+    /// The turns of a sandbox's agent: calls that a provider answered, or may have answered.
+    pub async fn turns(self, sandbox: &SandboxId) -> Result<ModelTurns> {
+        let row = sqlx::query(
+            "SELECT count(*) FILTER (WHERE outcome IS NULL OR outcome IN ('ok','cut','unknown')) AS turns,
+                    coalesce(sum(tokens_in), 0)::bigint AS input, coalesce(sum(tokens_out), 0)::bigint AS output,
+                    coalesce(sum(tokens_cached), 0)::bigint AS cached
+               FROM app.model_calls WHERE sandbox_id = $1",
+        )
+        .bind(sandbox.as_str())
+        .fetch_one(self.pool())
+        .await?;
+        let number = |column: &str| -> Result<u64> {
+            Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
+        };
+        Ok(ModelTurns {
+            turns: number("turns")?,
+            input: number("input")?,
+            output: number("output")?,
+            cached: number("cached")?,
+        })
+    }
+
+    async fn spent_by(self, column: &'static str, of: &str) -> Result<Vec<ModelSpent>> {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT provider, model, count(*) AS calls, sum(tokens)::bigint AS tokens, sum(micros)::bigint AS micros,
                     count(*) FILTER (WHERE tokens_in IS NULL AND tokens > 0) AS unknown
                FROM app.model_calls
-              WHERE run_id = $1 AND outcome IS DISTINCT FROM 'refused'
+              WHERE {column} = $1 AND outcome IS DISTINCT FROM 'refused'
               GROUP BY provider, model ORDER BY provider, model",
-        )
-        .bind(run.as_str())
+        )))
+        .bind(of)
         .fetch_all(self.pool())
         .await?;
         rows.iter()
@@ -375,6 +430,8 @@ fn call_of(row: &PgRow) -> Result<ModelCallRow> {
             input: number("tokens_in")?,
             output: number("tokens_out")?,
             cached: number("tokens_cached")?,
+            written: number("tokens_written")?,
+            written_hour: number("tokens_written_hour")?,
         }),
         None => None,
     };

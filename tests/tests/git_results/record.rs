@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 
+use cofferdam_contracts::id::{Digest, RunId};
+use cofferdam_contracts::patch::{GitId, PatchCommit};
 use cofferdam_tests::text;
 use serde_json::{Value, json};
 
@@ -32,11 +34,8 @@ async fn an_apply_gate_has_a_group_and_a_quorum_and_what_was_written_is_on_recor
     assert!(waiting.try_wait().unwrap().is_none() && world.branch("b").is_none(), "one of two");
     let sql = world.up.sql().await;
     // What nobody agreed to yet is no record.
-    let commit = "1".repeat(40);
     let applies = format!("/api/runs/{run}/applies");
-    let patch = sha(&world, &run).await;
-    let record = json!({"approvedIn": gate, "task": "ExecuteST:work", "patch": patch, "repo": format!("{repo}/.git"),
-        "branch": "b", "base": world.base, "commit": commit});
+    let record = record_of(&world, &run, &gate).await;
     let early = world.up.post(&applies, &record).await;
     assert_eq!((early.0, &early.1["code"]), (409, &json!("state_conflict")), "{}", early.1);
     assert_eq!(world.up.post_as(&two, &reply, &yes("2")).await.0, 200);
@@ -112,4 +111,88 @@ async fn without_git_apply_says_so_before_anybody_is_asked_and_a_task_says_so_it
     let words =
         "SELECT count(*) FROM app.sbx_runs WHERE response::text LIKE '%this root has no git%'";
     assert!(count(&sql, words).await >= 1, "{header}");
+}
+
+/// What a caller might say was written: a tree that is nowhere, and the commit that it would be.
+async fn record_of(world: &World, run: &str, gate: &str) -> Value {
+    let header = world.up.get(&format!("/api/runs/{run}")).await.1;
+    let (patch, base) = (sha(world, run).await, GitId::parse(&world.base).unwrap());
+    let id = |text: &str| RunId::parse(text).unwrap();
+    let commit = PatchCommit {
+        run: &id(run),
+        task: "ExecuteST:work",
+        patch: &Digest::parse(&patch).unwrap(),
+        approved: &id(gate),
+        base: &base,
+        at_s: header["createdAt"].as_i64().unwrap().div_euclid(1_000),
+    };
+    let tree = "2".repeat(40);
+    let commit = commit.id(&GitId::parse(&tree).unwrap());
+    let repo = world.repo().join(".git");
+    json!({"approvedIn": gate, "task": "ExecuteST:work", "patch": patch, "repo": repo, "branch": "b",
+        "base": world.base, "tree": tree, "commit": commit})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3f10_a_receipt_with_another_difference_opens_no_gate_and_a_made_up_commit_is_no_record() {
+    let world = World::new();
+    let run = world.done("echo DOOR >>README").await;
+    let (repo, applies) = (world.repo(), format!("/api/runs/{run}/applies"));
+    let args = ["apply", &run, "--repo", repo.to_str().unwrap(), "--branch", "b"];
+    let mut waiting = world.home.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let gate = gate_run(&world).await;
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    let made = world.up.get(&format!("/api/runs/{gate}/repro")).await.1;
+    let receipt = text(&made["formData"], "receipt");
+    assert!(receipt.contains("+DOOR"), "{receipt}");
+    let start = async |receipt: &str, key: &str| {
+        let body = json!({"recipeRef": {"id": made["recipe"]["id"], "v": made["recipe"]["v"]},
+            "recipeHash": made["recipeHash"], "formData": {"receipt": receipt}, "opts": {"runKey": key}});
+        world.up.post("/api/run", &body).await
+    };
+    let again = start(&receipt, "as it is").await;
+    assert!(again.0 < 300, "{}", again.1);
+    for (from, to) in [
+        ("+DOOR", "+typo"),
+        ("1 files", "0 files"),
+        ("changed 100644", "changed 100755"),
+        ("(succeeded)", "(failed) (succeeded)"),
+        (&world.base, &"1".repeat(40)),
+        (&run, &gate),
+        ("diff:", "all is well\ndiff:"),
+    ] {
+        let shown = receipt.replacen(from, to, 1);
+        assert_ne!(shown, receipt, "{from}");
+        let refused = start(&shown, to).await;
+        assert_eq!((refused.0, text(&refused.1, "code")), (400, "policy_violation".into()), "{to}");
+    }
+    // Nor does another text of the recipe show it under the same name.
+    let mut recipe = made["recipe"].clone();
+    recipe["title"] = json!("Correct a typo");
+    recipe["v"] = json!("2");
+    let other = world.up.post("/api/recipes/import", &json!({"recipe": recipe})).await;
+    assert!(other.0 < 300, "{}", other.1);
+    let body =
+        json!({"recipeRef": {"id": recipe["id"], "v": "2"}, "formData": {"receipt": receipt}});
+    let refused = world.up.post("/api/run", &body).await;
+    assert_eq!(refused.0, 400, "{}", refused.1);
+    // A yes to what is there is a yes to no other commit.
+    let reply = ["gate", "reply", &gate, "approve-plan", "--choice", "yes"];
+    assert!(world.home.run(&reply).status.success());
+    assert_eq!(world.up.wait_terminal(&gate).await["status"], "succeeded");
+    let good = record_of(&world, &run, &gate).await;
+    for (field, value) in
+        [("commit", json!("1".repeat(40))), ("tree", json!("4".repeat(40))), ("tree", Value::Null)]
+    {
+        let mut made_up = good.clone();
+        made_up[field] = value;
+        let refused = world.up.post(&applies, &made_up).await;
+        assert_eq!((refused.0, text(&refused.1, "code")), (409, "conflict".into()), "{made_up}");
+    }
+    let sql = world.up.sql().await;
+    assert_eq!(count(&sql, ROWS).await, 0);
+    assert!(world.home.run(&args).status.success(), "and the one that git makes is");
+    assert_eq!(count(&sql, ROWS).await, 1);
+    assert_proven(&world.home);
 }

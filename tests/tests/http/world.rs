@@ -219,7 +219,7 @@ impl World {
             (_, path) if path.ends_with("/rotate") => json!({"value": "a-value-of-a-test"}),
             (_, "/api/models") => json!({
                 "name": "p", "url": "https://example.com/v1", "protocols": ["openai-chat"], "secret": "k",
-                "models": [{"model": "m", "input_micros": 1, "output_micros": 1, "cached_micros": 1, "max_output": 1}],
+                "models": [{"model": "m", "input_micros": 1, "output_micros": 1, "cached_micros": 1, "cache_write_micros": 1, "cache_write_hour_micros": 1, "max_output": 1}],
                 "budget": {"calls": 1, "tokens": 1, "micros": 1}, "day_budget": {"calls": 1},
             }),
             (_, "/api/links/{token}") => json!({"payload": {"choice": "yes"}}),
@@ -248,7 +248,7 @@ impl World {
                 json!({"cmd": ["true"], "env": {"A": "b"}, "cwd": "/", "user": "root", "timeoutS": 1})
             }
             (_, path) if path.ends_with("/applies") => json!({
-                "approvedIn": self.gated["runId"], "task": "ExecuteST:t", "patch": "0".repeat(64), "repo": "/r",
+                "approvedIn": self.gated["runId"], "tree": "3".repeat(40), "task": "ExecuteST:t", "patch": "0".repeat(64), "repo": "/r",
                 "branch": "b", "base": "1".repeat(40), "commit": "1".repeat(40),
             }),
             (_, path) if path.ends_with("/extend") => json!({"timeoutS": 9}),

@@ -342,6 +342,10 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("model_calls_within_budgets": "UPDATE app.model_calls SET limits = jsonb_set(limits, '{sandbox,tokens}', '1')"),
     tamper!("model_calls_within_budgets": "UPDATE app.model_calls SET tokens = tokens + 1 WHERE outcome = 'ok'"),
     tamper!("model_calls_within_budgets": "UPDATE app.model_usage SET calls = calls - 1"),
+    // Paid beyond what was set aside, and every sum says so: the budget was passed all the same.
+    tamper!("model_calls_within_budgets":
+        "UPDATE app.model_calls SET tokens = 4002340 WHERE op_key = (SELECT min(op_key) FROM app.model_calls WHERE outcome = 'ok')",
+        "UPDATE app.model_usage SET tokens = (SELECT sum(tokens) FROM app.model_calls WHERE outcome <> 'refused')"),
     tamper!("model_grants_were_decided": "DELETE FROM app.model_grants"),
     tamper!("model_grants_were_decided": "UPDATE app.model_grants SET calls = calls + 1"),
     tamper!("patches_are_on_record": "$BUILT", "DELETE FROM app.patch_history WHERE path = 'd'"),

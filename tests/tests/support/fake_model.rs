@@ -99,7 +99,7 @@ impl FakeModel {
             return Ok(());
         }
         let events = if line.contains("/messages") {
-            messages(usage)
+            messages(usage, says("writes"))
         } else if line.contains("/responses") {
             responses(usage)
         } else {
@@ -221,9 +221,14 @@ fn responses(input: u64) -> Vec<(&'static str, Value)> {
     vec![("response.output_text.delta", delta), ("response.completed", done), ("", response)]
 }
 
-fn messages(input: u64) -> Vec<(&'static str, Value)> {
+fn messages(input: u64, writes: bool) -> Vec<(&'static str, Value)> {
     // Its input counts what was read from the cache apart.
-    let usage = json!({"input_tokens": input.saturating_sub(2), "cache_read_input_tokens": 2, "output_tokens": 5});
+    let mut usage = json!({"input_tokens": input.saturating_sub(2), "cache_read_input_tokens": 2, "output_tokens": 5});
+    if writes {
+        usage["cache_creation_input_tokens"] = json!(1_000);
+        usage["cache_creation"] =
+            json!({"ephemeral_5m_input_tokens": 600, "ephemeral_1h_input_tokens": 400});
+    }
     let message = |content: Value, usage: &Value| {
         json!({"id": "m", "type": "message", "role": "assistant",
         "model": "m", "content": content, "stop_reason": "end_turn", "stop_sequence": null, "usage": usage})

@@ -212,13 +212,21 @@ fn micros(text: &str) -> Option<u64> {
 
 fn price(text: &str) -> anyhow::Result<Value> {
     let wrong = || {
-        Misuse(format!("--model {text:?}: write NAME=INPUT/OUTPUT[/CACHED], such as big=1.25/10"))
+        Misuse(format!(
+            "--model {text:?}: write NAME=INPUT/OUTPUT[/CACHED[/WRITTEN[/WRITTEN_HOUR]]], such as big=1.25/10"
+        ))
     };
     let (name, prices) = text.split_once('=').ok_or_else(wrong)?;
     let prices: Option<Vec<u64>> = prices.split('/').map(micros).collect();
     let prices = prices.ok_or_else(wrong)?;
     let mut price = Map::from_iter([("model".to_owned(), json!(name))]);
-    let fields = ["input_micros", "output_micros", "cached_micros"];
+    let fields = [
+        "input_micros",
+        "output_micros",
+        "cached_micros",
+        "cache_write_micros",
+        "cache_write_hour_micros",
+    ];
     if prices.len() < 2 || prices.len() > fields.len() {
         return Err(wrong().into());
     }
@@ -285,7 +293,12 @@ mod tests {
         let read = price("a/b:c=1.25/10/0.125").unwrap();
         assert_eq!(read["cached_micros"], 125_000);
         assert_eq!(read["model"], "a/b:c");
-        for bad in ["big", "big=", "big=1", "big=1/2/3/4", "big=1/x"] {
+        let written = price("big=3/15/0.3/3.75/6").unwrap();
+        assert_eq!(
+            (&written["cache_write_micros"], &written["cache_write_hour_micros"]),
+            (&json!(3_750_000), &json!(6_000_000))
+        );
+        for bad in ["big", "big=", "big=1", "big=1/2/3/4/5/6", "big=1/x"] {
             assert!(price(bad).is_err(), "{bad}");
         }
         let bounds = limit("budget", &["calls=3".into(), "money=0.5".into()]).unwrap().unwrap();

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::egress::{Egress, Phase, ViolationWhy};
+use crate::model::{ModelSpent, ModelsSpec};
 use crate::sandbox::{
     AccessMode, CacheSpec, CommandPolicy, IsolationClass, Limits, Mount, PhasesSpec,
 };
@@ -59,6 +60,17 @@ pub enum ViolationKind {
     CommandsExceeded,
 }
 
+/// The calls of models that a dispatch could make, and what it made of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelsHeld {
+    /// Providers, models and bounds that were in force.
+    pub spec: ModelsSpec,
+    /// What it called, by provider and model; absent where the ledger did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called: Option<Vec<ModelSpent>>,
+}
+
 /// The effective policy: `app.dispatches.sandbox_effective`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -97,6 +109,9 @@ pub struct SandboxEffective {
     pub limits: Option<Limits>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
+    /// The models that it could call, and those that it did: what it read went to their providers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<ModelsHeld>,
     /// Fields of the spec that were kept verbatim and that nothing enforced.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub unenforced: Map<String, Value>,
@@ -162,6 +177,7 @@ impl SandboxEffective {
             services: None,
             limits: None,
             cache: None,
+            models: None,
             unenforced: Map::new(),
             tools_used: None,
             programs_used: None,

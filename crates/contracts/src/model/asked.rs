@@ -33,7 +33,7 @@ struct Body {
 }
 
 /// The members that are judged.
-const JUDGED: [&str; 10] = [
+const JUDGED: [&str; 17] = [
     "model",
     "stream",
     "n",
@@ -44,6 +44,13 @@ const JUDGED: [&str; 10] = [
     "previous_response_id",
     "conversation",
     "prompt",
+    "messages",
+    "input",
+    "instructions",
+    "system",
+    "tools",
+    "service_tier",
+    "speed",
 ];
 
 /// Whether a provider that does not tell cases apart would read a judged member where we read another one. Pure.

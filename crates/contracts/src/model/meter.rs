@@ -60,7 +60,16 @@ impl AnswerMeter {
             is_stream,
             kept: Vec::new(),
             is_over: false,
-            said: Claims { input: None, output: None, cached: None, error: None, is_last: false },
+            said: Claims {
+                input: None,
+                output: None,
+                cached: None,
+                written: None,
+                written_hour: None,
+                is_apart: false,
+                error: None,
+                is_last: false,
+            },
             is_done: false,
             #[cfg(test)]
             parsed: 0,
@@ -223,7 +232,7 @@ mod tests {
 
     #[test]
     fn streams_of_the_three_protocols_say_what_they_took_and_that_they_ended() {
-        let usage = Some(ModelUsage { input: 9, output: 2, cached: 0 });
+        let usage = Some(ModelUsage { input: 9, output: 2, ..ModelUsage::default() });
         for (protocol, text) in [
             (ModelProtocol::OpenaiChat, CHAT),
             (ModelProtocol::AnthropicMessages, MESSAGES),

@@ -43,6 +43,12 @@ impl ModelLimit {
     pub fn is_open(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Whether it bounds what a call costs, and not only how many there are and how long they last.
+    #[must_use]
+    pub const fn bounds_cost(&self) -> bool {
+        self.tokens.is_some() || self.micros.is_some()
+    }
 }
 
 /// Bounds on the calls of one sandbox, and whether a person is asked for more where they are reached.

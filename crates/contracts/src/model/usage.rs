@@ -12,6 +12,10 @@ pub(super) struct Claims {
     pub input: Option<u64>,
     pub output: Option<u64>,
     pub cached: Option<u64>,
+    pub written: Option<u64>,
+    pub written_hour: Option<u64>,
+    /// Whether the input counts neither what was read from the cache nor what was written there.
+    pub is_apart: bool,
     /// The error that it is.
     pub error: Option<String>,
     /// Whether nothing follows it in a stream.
@@ -47,13 +51,14 @@ pub(super) fn read(protocol: ModelProtocol, value: &Value) -> Claims {
         ModelProtocol::AnthropicMessages => {
             let usage = value.get("usage").or_else(|| value.get("message")?.get("usage"));
             let field = |name| usage.and_then(|usage| usage.get(name)).and_then(Value::as_u64);
-            let read = field("cache_read_input_tokens");
-            let written = field("cache_creation_input_tokens").unwrap_or(0);
-            // Its input counts neither what it read from its cache nor what it wrote there.
-            said.input = field("input_tokens")
-                .map(|fresh| fresh.saturating_add(read.unwrap_or(0)).saturating_add(written));
+            said.input = field("input_tokens");
             said.output = field("output_tokens");
-            said.cached = read;
+            said.cached = field("cache_read_input_tokens");
+            said.written = field("cache_creation_input_tokens");
+            said.written_hour = usage
+                .and_then(|usage| usage.get("cache_creation")?.get("ephemeral_1h_input_tokens"))
+                .and_then(Value::as_u64);
+            said.is_apart = true;
             said.is_last = kind == "message_stop";
         }
     }
@@ -78,6 +83,9 @@ impl Claims {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
         self.cached = later.cached.or(self.cached);
+        self.written = later.written.or(self.written);
+        self.written_hour = later.written_hour.or(self.written_hour);
+        self.is_apart |= later.is_apart;
         self.error = self.error.take().or(later.error);
         self.is_last |= later.is_last;
     }
@@ -85,7 +93,13 @@ impl Claims {
     /// The claim, where it is whole and can be believed.
     pub(super) fn usage(&self) -> Option<ModelUsage> {
         let (input, output) = (self.input?, self.output?);
-        ModelUsage { input, output, cached: self.cached.unwrap_or(0) }.believed()
+        let (cached, written) = (self.cached.unwrap_or(0), self.written.unwrap_or(0));
+        let input = match self.is_apart {
+            true => input.saturating_add(cached).saturating_add(written),
+            false => input,
+        };
+        let written_hour = self.written_hour.unwrap_or(0);
+        ModelUsage { input, output, cached, written, written_hour }.believed()
     }
 }
 
@@ -97,7 +111,8 @@ mod tests {
     #[test]
     fn each_protocol_claims_its_tokens_in_its_own_fields() {
         let usage = |protocol, value: Value| read(protocol, &value).usage();
-        let same = Some(ModelUsage { input: 1_000, output: 17, cached: 100 });
+        let same =
+            Some(ModelUsage { input: 1_000, output: 17, cached: 100, ..ModelUsage::default() });
         let chat = json!({"usage": {"prompt_tokens": 1000, "completion_tokens": 17,
             "prompt_tokens_details": {"cached_tokens": 100}}});
         assert_eq!(usage(ModelProtocol::OpenaiChat, chat), same);
@@ -108,7 +123,23 @@ mod tests {
         assert_eq!(usage(ModelProtocol::OpenaiResponses, event), same);
         let messages = json!({"usage": {"input_tokens": 850, "cache_read_input_tokens": 100,
             "cache_creation_input_tokens": 50, "output_tokens": 17}});
-        assert_eq!(usage(ModelProtocol::AnthropicMessages, messages), same);
+        let wrote =
+            |written_hour| same.map(|same| ModelUsage { written: 50, written_hour, ..same });
+        assert_eq!(usage(ModelProtocol::AnthropicMessages, messages.clone()), wrote(0));
+        let mut hour = messages;
+        hour["usage"]["cache_creation"] =
+            json!({"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 40});
+        assert_eq!(usage(ModelProtocol::AnthropicMessages, hour.clone()), wrote(40));
+        // A later event counts its input again, and not what it wrote.
+        let mut said = read(
+            ModelProtocol::AnthropicMessages,
+            &json!({"type": "message_start", "message": hour}),
+        );
+        said.then(read(
+            ModelProtocol::AnthropicMessages,
+            &json!({"usage": {"input_tokens": 850, "output_tokens": 17}}),
+        ));
+        assert_eq!(said.usage(), wrote(40));
         for lie in [json!(-1), json!("9"), json!(1.5), json!(u64::MAX), json!(null)] {
             let value = json!({"usage": {"prompt_tokens": lie, "completion_tokens": 1}});
             assert_eq!(usage(ModelProtocol::OpenaiChat, value), None, "{lie}");

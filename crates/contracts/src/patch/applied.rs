@@ -24,6 +24,9 @@ pub struct ApplyRecord {
     pub branch: String,
     /// The commit that the patch starts from.
     pub base: GitId,
+    /// The tree of the commit that was written; absent in rows of before it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<GitId>,
     /// The commit that was written.
     pub commit: GitId,
 }

@@ -11,6 +11,7 @@
 //! parsed.** What a patch must not hold is listed in it by name ([`Refused`]), and `apply` refuses it then.
 
 mod applied;
+mod commit;
 mod diff;
 mod mail;
 mod object;
@@ -29,10 +30,14 @@ use crate::id::Digest;
 use crate::named::named;
 
 pub use applied::{AppliedRow, ApplyRecord};
+pub use commit::{COMMIT_EMAIL, COMMIT_NAME, PatchCommit};
 pub use object::{GitId, ObjectFormat};
 pub use path::{PatchPath, why_refused};
 pub use raw::{Changed, RawChange, RawError, changes, contents, sizes};
-pub use receipt::{APPLY_RECIPE, Target, apply_recipe, is_receipt_of, receipt};
+pub use receipt::{
+    APPLY_RECIPE, ReceiptOf, Target, apply_recipe, is_apply_recipe, is_receipt_of, named_in,
+    receipt,
+};
 pub use repo::{REPO_MOUNT, RepoIn, RepoSpec, mount, with_checkout};
 
 /// Version of `patch.json`.

@@ -63,7 +63,12 @@ impl GitId {
     /// The id that git gives a file of these bytes.
     #[must_use]
     pub fn of_blob(format: ObjectFormat, bytes: &[u8]) -> Self {
-        let head = format!("blob {}\0", bytes.len());
+        Self::of(format, "blob", bytes)
+    }
+
+    /// The id of an object of this kind.
+    pub(super) fn of(format: ObjectFormat, kind: &str, bytes: &[u8]) -> Self {
+        let head = format!("{kind} {}\0", bytes.len());
         Self(match format {
             ObjectFormat::Sha1 => {
                 hex::encode(Sha1::new().chain_update(head).chain_update(bytes).finalize())

@@ -51,8 +51,13 @@ pub struct Target<'a> {
 /// so none looks like a line of ours.
 #[must_use]
 pub fn receipt(opened: &Opened, target: &Target<'_>) -> String {
+    head(&opened.digest, target, &opened.patch.base) + &body(opened, target.run)
+}
+
+/// What follows the head.
+fn body(opened: &Opened, run: &RunId) -> String {
     let patch = &opened.patch;
-    let mut out = head(&opened.digest, target, &patch.base);
+    let mut out = String::new();
     let bytes: u64 =
         patch.files.iter().filter_map(|f| f.after.as_ref()).map(|side| side.size).sum();
     let _ = writeln!(out, "{} files, {bytes} bytes written", patch.files.len());
@@ -66,7 +71,7 @@ pub fn receipt(opened: &Opened, target: &Target<'_>) -> String {
             out,
             "the diff has {} bytes, more than the {MAX_DIFF_BYTES} that a gate shows; read it: cofferdam patch {}",
             diff.len(),
-            target.run
+            run
         );
         return out;
     }
@@ -89,13 +94,61 @@ fn head(patch: &Digest, target: &Target<'_>, base: &GitId) -> String {
     )
 }
 
-/// Whether a receipt is of this patch, for this run, repository and branch, however the run's status read then.
+/// The patch and the run that a receipt names. Whether it is theirs is another question.
 #[must_use]
-pub fn is_receipt_of(receipt: &str, patch: &Digest, target: &Target<'_>, base: &GitId) -> bool {
-    let begins = |status: &RunStatus| {
-        receipt.starts_with(&head(patch, &Target { status: *status, ..*target }, base))
+pub fn named_in(receipt: &str) -> Option<(Digest, RunId)> {
+    let mut lines = receipt.lines();
+    let patch = lines.next()?.strip_prefix("apply patch sha256:")?;
+    let (run, _) = lines.next()?.strip_prefix("of run ")?.split_once(' ')?;
+    Some((Digest::parse(patch).ok()?, RunId::parse(run).ok()?))
+}
+
+/// Whether a text is, to its last byte, the receipt of this patch for this target; `None` for the repository and the
+/// branch: whatever line it names for them.
+#[must_use]
+pub fn is_receipt_of(text: &str, opened: &Opened, target: &ReceiptOf<'_>) -> bool {
+    let ReceiptOf { run, task, at } = *target;
+    let named = at.or_else(|| {
+        let mut lines = text.lines().skip(2);
+        let repo = lines.next()?.strip_prefix("to repository ")?;
+        Some((repo, lines.next()?.strip_prefix("branch ")?))
+    });
+    let Some((repo, branch)) = named else { return false };
+    let body = body(opened, run);
+    let is = |status: &RunStatus| {
+        let target = Target { run, status: *status, task, repo, branch };
+        text.strip_suffix(body.as_str())
+            .is_some_and(|begin| begin == head(&opened.digest, &target, &opened.patch.base))
     };
-    RunStatus::ALL.iter().any(begins)
+    // A run that was retried since has another status than the one that was shown.
+    RunStatus::ALL.iter().filter(|status| status.is_terminal()).any(is)
+}
+
+/// What a receipt is held against.
+#[derive(Debug, Clone, Copy)]
+pub struct ReceiptOf<'a> {
+    /// The run that left the patch.
+    pub run: &'a RunId,
+    /// The step of the task that left it.
+    pub task: &'a str,
+    /// The repository and the branch, where they are known.
+    pub at: Option<(&'a str, &'a str)>,
+}
+
+/// Whether a recipe is the one of an apply gate to its last byte, whatever its law.
+///
+/// # Errors
+/// A law that no gate may have.
+pub fn is_apply_recipe(recipe: &Recipe) -> Result<bool, Refusal> {
+    let hash = |recipe: &Recipe| {
+        recipe.hash().map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))
+    };
+    let ours = hash(recipe)?;
+    if hash(&apply_recipe(None)?)? == ours {
+        return Ok(true);
+    }
+    let Some(law) = &recipe.plan.gate else { return Ok(false) };
+    Ok(hash(&apply_recipe(Some(law))?)? == ours)
 }
 
 /// The recipe of an apply gate with this law; without one, any approver agrees.
@@ -150,25 +203,69 @@ mod tests {
     use crate::canonical::digest_bytes;
     use crate::id::GateKey;
 
+    fn opened(after: &[u8]) -> Opened {
+        let format = super::super::ObjectFormat::Sha1;
+        let file = PatchFile {
+            path: super::super::PatchPath::new(b"a").unwrap(),
+            before: None,
+            after: Some(super::super::Side::of(super::super::FileMode::Plain, format, after)),
+        };
+        let text = format!("From x\n---\n\n+{}\n", String::from_utf8_lossy(after));
+        let patch = super::super::Patch {
+            schema_version: super::super::SCHEMA_VERSION,
+            base: GitId::parse(&"1".repeat(40)).unwrap(),
+            files: vec![file],
+            refused: vec![],
+            text: digest_bytes(text.as_bytes()),
+        };
+        let index = canonical::canonical(&patch).unwrap();
+        Opened::open(&index, after.to_vec(), text.into_bytes()).unwrap()
+    }
+
     #[test]
-    fn a_receipt_is_of_one_patch_run_repository_and_branch() {
-        let (patch, other) = (digest_bytes(b"a"), digest_bytes(b"b"));
+    fn a3f10_a_receipt_is_of_one_patch_run_repository_and_branch_to_its_last_byte() {
+        let (patch, other) = (opened(b"typo"), opened(b"door"));
         let run = RunId::parse("rn_0123456789abcdef0123456789abcdef").unwrap();
-        let base = GitId::parse(&"1".repeat(40)).unwrap();
         let target =
             Target { run: &run, status: RunStatus::Failed, task: "t", repo: "/r", branch: "b" };
-        let text = format!("{}1 files, 2 bytes written\n", head(&patch, &target, &base));
-        let later = Target { status: RunStatus::Succeeded, ..target };
-        assert!(is_receipt_of(&text, &patch, &later, &base));
-        assert!(!is_receipt_of(&text, &other, &target, &base));
-        for wrong in [
-            Target { repo: "/", ..target },
-            Target { branch: "", ..target },
-            Target { task: "t2", ..target },
-            Target { branch: "b\nbase commit 2", ..target },
-        ] {
-            assert!(!is_receipt_of(&text, &patch, &wrong, &base), "{wrong:?}");
+        let text = receipt(&patch, &target);
+        assert_eq!(named_in(&text), Some((patch.digest.clone(), run.clone())));
+        let of = |repo, branch| ReceiptOf { run: &run, task: "t", at: Some((repo, branch)) };
+        assert!(is_receipt_of(&text, &patch, &of("/r", "b")));
+        assert!(is_receipt_of(&text, &patch, &ReceiptOf { at: None, ..of("", "") }));
+        assert!(!is_receipt_of(&text, &other, &of("/r", "b")));
+        for wrong in [of("/", "b"), of("/r", ""), of("/r", "b\nbase commit 2")] {
+            assert!(!is_receipt_of(&text, &patch, &wrong), "{wrong:?}");
         }
+        assert!(!is_receipt_of(&text, &patch, &ReceiptOf { task: "t2", ..of("/r", "b") }));
+        for (from, to) in [
+            ("+typo", "+fine"),
+            ("added", "changed"),
+            ("1 files", "2 files"),
+            ("4 bytes", "5 bytes"),
+        ] {
+            let false_text = text.replacen(from, to, 1);
+            assert_ne!(false_text, text, "{from}");
+            for at in [Some(("/r", "b")), None] {
+                assert!(
+                    !is_receipt_of(&false_text, &patch, &ReceiptOf { at, ..of("", "") }),
+                    "{to}"
+                );
+            }
+        }
+        let more = format!("{text}and all is well\n");
+        assert!(!is_receipt_of(&more, &patch, &of("/r", "b")));
+    }
+
+    #[test]
+    fn only_our_text_is_the_recipe_of_an_apply_gate() {
+        let plain = apply_recipe(None).unwrap();
+        assert!(is_apply_recipe(&plain).unwrap());
+        let law =
+            GateSpec { quorum: 2, ..GateSpec::plain(GateKey::parse("approve-plan").unwrap()) };
+        assert!(is_apply_recipe(&apply_recipe(Some(&law)).unwrap()).unwrap());
+        let other = Recipe { title: Some("Another one".to_owned()), ..plain };
+        assert!(!is_apply_recipe(&other).unwrap());
     }
 
     #[test]

@@ -4,12 +4,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::dispatch::{
-    AgentReport, AgentViolation, AgentWork, EgressObserved, Findings, MAX_VIOLATIONS, Peaks,
-    SandboxEffective, Tally, ViolationKind,
+    AgentReport, AgentViolation, AgentWork, EgressObserved, Findings, MAX_VIOLATIONS, ModelsHeld,
+    Peaks, SandboxEffective, Tally, ViolationKind,
 };
 use cofferdam_contracts::sandbox::{
     AccessMode, EffectivePolicy, IsolationClass, Phase, PhaseSpec, PhasesSpec, SandboxResult,
 };
+use cofferdam_ledger::models::ModelTurns;
 use cofferdam_sandbox::{Jail, Plan, RefusedKind, Seen};
 use serde_json::Value;
 
@@ -18,6 +19,7 @@ use super::events::Events;
 use super::programs;
 use super::tools::is_tool;
 use super::work::WORK;
+use crate::models::CallsTaken;
 
 /// Where an agent may keep its own state.
 const SCRATCH: [&str; 3] = [HOME, "/tmp", "/var/tmp"];
@@ -72,12 +74,16 @@ struct Inner {
     events: Events,
     over: Vec<AgentViolation>,
     stopped: Option<String>,
+    /// Turns by the ledger of calls, where the agent calls by it: what its own events say of them counts nothing then.
+    called: Option<u64>,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(work: &'a AgentWork) -> Self {
         let events = Events::new(work.agent_type);
-        Self { work, inner: Mutex::new(Inner { events, over: Vec::new(), stopped: None }) }
+        let called = work.request.models().map(|_| 0);
+        let inner = Inner { events, over: Vec::new(), stopped: None, called };
+        Self { work, inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -89,6 +95,13 @@ impl<'a> Watch<'a> {
     pub(crate) fn push(&self, chunk: &[u8]) -> bool {
         let mut inner = self.lock();
         inner.events.push(chunk);
+        self.measure(&mut inner)
+    }
+
+    /// A call was refused since the agent has had its turns. Whether the dispatch is to be ended now.
+    pub(crate) fn has_had_its_turns(&self) -> bool {
+        let mut inner = self.lock();
+        inner.called = self.work.max_turns.map(|most| most.saturating_add(1));
         self.measure(&mut inner)
     }
 
@@ -116,8 +129,9 @@ impl<'a> Watch<'a> {
 
     fn measure(&self, inner: &mut Inner) -> bool {
         let tally = inner.events.tally().clone();
+        let turns = inner.called.unwrap_or(tally.turns);
         let limits = [
-            (ViolationKind::TurnsExceeded, "max_turns", self.work.max_turns, tally.turns),
+            (ViolationKind::TurnsExceeded, "max_turns", self.work.max_turns, turns),
             (
                 ViolationKind::CommandsExceeded,
                 "max_commands",
@@ -143,13 +157,28 @@ impl<'a> Watch<'a> {
         seen: Option<&Seen>,
         effective: &EffectivePolicy,
         result: &SandboxResult,
+        taken: Option<&CallsTaken>,
     ) -> AgentReport {
         let mut inner = self.lock();
         inner.events.finish();
+        if let (Some(called), Some(taken)) = (&mut inner.called, taken) {
+            // One that was refused is the turn beyond.
+            *called = (*called).max(taken.turns.turns);
+        }
         let _ = self.measure(&mut inner);
         let told = inner.events.are_told();
         let findings = inner.events.findings();
         let mut tally = inner.events.tally().clone();
+        if let Some(taken) = taken {
+            let ModelTurns { turns, input, output, cached } = taken.turns;
+            tally = Tally {
+                turns,
+                input_tokens: input,
+                output_tokens: output,
+                cache_hits: cached,
+                ..tally
+            };
+        }
         let mut over = std::mem::take(&mut inner.over);
         if let (false, Some(seen)) = (told, seen) {
             tally.commands = seen.execs;
@@ -163,7 +192,10 @@ impl<'a> Watch<'a> {
         record.started = true;
         record.tools_used = told.then(|| inner.events.tools());
         record.programs_used = seen.map(|seen| seen.tools.clone());
-        record.turns_used = told.then_some(tally.turns);
+        record.turns_used = (told || taken.is_some()).then_some(tally.turns);
+        if let Some(models) = &mut record.models {
+            models.called = taken.map(|taken| taken.spent.clone());
+        }
         record.commands_used = counted.then_some(tally.commands);
         enforced(&mut record, effective);
         let refused = refused(seen, result);
@@ -282,6 +314,7 @@ fn record(work: &AgentWork) -> SandboxEffective {
         }),
         services: spec.services,
         cache: spec.cache,
+        models: work.request.models().map(|spec| ModelsHeld { spec: spec.clone(), called: None }),
         unenforced: work.unknown.clone(),
         ..SandboxEffective::unknown(work.working_dir.clone(), work.access_mode)
     }

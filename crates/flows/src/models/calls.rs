@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::id::SandboxId;
+use cofferdam_contracts::model::ModelSpent;
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::SandboxResult;
+use cofferdam_ledger::models::ModelTurns;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::Sandbox;
 
@@ -12,6 +15,15 @@ use super::desk::CallDesk;
 use super::prompt::{SentPrompt, prompt_begin, prompt_end};
 use super::within::Prompts;
 use crate::Flows;
+use crate::error::Result;
+use crate::patience::patiently;
+
+/// What the calls of one sandbox come to.
+#[derive(Debug)]
+pub(crate) struct CallsTaken {
+    pub turns: ModelTurns,
+    pub spent: Vec<ModelSpent>,
+}
 
 /// The calls of one sandbox.
 #[derive(Debug)]
@@ -29,6 +41,7 @@ impl Calls {
         agent: Option<&AgentWork>,
     ) -> Self {
         let spec = task.work.request().and_then(|request| request.models());
+        let max_turns = agent.filter(|agent| agent.enforce).and_then(|agent| agent.max_turns);
         let desk = spec.map(|spec| {
             let planner = matches!(task.work, Work::Opencode(_));
             let agent = match planner {
@@ -36,7 +49,7 @@ impl Calls {
                 false => agent.map(|agent| agent.agent_type.as_str()),
             };
             let prompts = planner.then(Prompts::default);
-            Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, (agent, prompts)))
+            Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, (agent, prompts), max_turns))
         });
         if let Some(desk) = &desk {
             let own: Arc<CallDesk> = Arc::clone(desk);
@@ -59,6 +72,25 @@ impl Calls {
         if let Some(desk) = &self.desk {
             sandbox.close_network().await;
             desk.close().await;
+        }
+    }
+
+    /// What they come to, once the last has its end; `None` where there are none, or the ledger does not say.
+    pub(crate) async fn taken(&self, flows: &Flows, sandbox: &SandboxId) -> Option<CallsTaken> {
+        self.desk.as_ref()?;
+        let models = || flows.ledger.models();
+        let read = async || -> Result<CallsTaken> {
+            Ok(CallsTaken {
+                turns: patiently(|| models().turns(sandbox)).await?,
+                spent: patiently(|| models().spent_in(sandbox)).await?,
+            })
+        };
+        match read().await {
+            Ok(taken) => Some(taken),
+            Err(error) => {
+                tracing::warn!(%error, %sandbox, "calls of models were not counted");
+                None
+            }
         }
     }
 

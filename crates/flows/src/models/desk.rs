@@ -9,7 +9,8 @@ use bytes::Bytes;
 use cofferdam_contracts::canonical::{self, digest_bytes};
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::model::{
-    MAX_CALLS, ModelAsked, ModelLimit, ModelPrice, ModelProtocol, ModelsSpec, refusal_body,
+    CallBound, MAX_CALLS, ModelAsked, ModelLimit, ModelPrice, ModelProtocol, ModelsSpec, bound,
+    refusal_body, with_output,
 };
 use cofferdam_ledger::models::{
     CallDecision, CallEnd, CallLimits, KnownProvider, NewCall, OverBudget,
@@ -17,7 +18,7 @@ use cofferdam_ledger::models::{
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{ModelCall, ModelDesk, ModelReply};
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
 use super::ask::ask_for_more;
 use super::keys::key_of;
@@ -39,6 +40,12 @@ pub(crate) struct CallDesk {
     sandbox: SandboxId,
     spec: ModelsSpec,
     agent: Option<&'static str>,
+    /// Turns after which the next call is refused, where a dispatch ends at them.
+    max_turns: Option<u64>,
+    /// Calls that are counted against it take turns.
+    counting: Mutex<()>,
+    /// Whether one was refused for it.
+    over: watch::Sender<bool>,
     /// Calls so far.
     made: AtomicU64,
     /// Calls on their way.
@@ -82,6 +89,8 @@ struct Chosen {
     known: KnownProvider,
     price: ModelPrice,
     asked: ModelAsked,
+    /// What it may use beside the bytes of its body; nothing where no budget bounds what it costs.
+    bound: CallBound,
 }
 
 impl ModelDesk for CallDesk {
@@ -115,6 +124,7 @@ impl CallDesk {
         sandbox: &SandboxId,
         spec: &ModelsSpec,
         (agent, prompts): (Option<&'static str>, Option<Prompts>),
+        max_turns: Option<u64>,
     ) -> Self {
         Self {
             flows: flows.clone(),
@@ -122,6 +132,9 @@ impl CallDesk {
             sandbox: sandbox.clone(),
             spec: spec.clone(),
             agent,
+            max_turns,
+            counting: Mutex::default(),
+            over: watch::Sender::new(false),
             made: AtomicU64::new(0),
             going: watch::Sender::new(0),
             prompts,
@@ -159,6 +172,30 @@ impl CallDesk {
             return Err(Refused::new("not_on_record", words.to_owned()));
         }
         Ok(Ok(Some(place)))
+    }
+
+    /// Ends when a call was refused because its agent has had its turns.
+    pub(crate) async fn has_had_its_turns(&self) {
+        let mut over = self.over.subscribe();
+        if over.wait_for(|over| *over).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A turn for one more call, held until its row is written; refused where the agent has had all.
+    async fn turn(&self) -> Result<Option<MutexGuard<'_, ()>>, Refused> {
+        let Some(most) = self.max_turns else { return Ok(None) };
+        let counting = self.counting.lock().await;
+        let turns = patiently(|| self.flows.ledger.models().turns(&self.sandbox)).await;
+        let turns = turns.map_err(|error| {
+            tracing::warn!(%error, "the turns of a dispatch were not counted");
+            Refused::away()
+        })?;
+        if turns.turns < most {
+            return Ok(Some(counting));
+        }
+        let words = format!("max_turns is {most}, and the agent has had them");
+        Err(Refused::new("turns_exceeded", words))
     }
 
     async fn asked_for_more(&self, over: &OverBudget) -> bool {
@@ -200,6 +237,16 @@ impl CallDesk {
                 return Err(Refused::new("no_key", words));
             }
         };
+        let turn = match self.turn().await {
+            Ok(turn) => turn,
+            Err(refused) => {
+                if refused.status < 500 {
+                    self.refuse(&asking, Some(&chosen), &refused.words).await;
+                    self.over.send_replace(true);
+                }
+                return Err(refused);
+            }
+        };
         let left_ms = loop {
             match self.decide(&asking, Some(&chosen), None).await {
                 // What was refused stays refused: after a grant, it is another call.
@@ -211,7 +258,13 @@ impl CallDesk {
                 decided => break decided?,
             }
         };
-        let Chosen { known, price, .. } = chosen;
+        drop(turn);
+        let Chosen { known, price, bound, .. } = chosen;
+        let body = match bound.output_member {
+            // The provider ends the answer where what was set aside for it ends.
+            Some(member) => Bytes::from(with_output(&call.body, member, price.max_output)),
+            None => call.body.clone(),
+        };
         let client = self.flows.model_clients.get(known.private).ok_or_else(Refused::away)?;
         let allowed = Allowed {
             op_key: asking.op_key,
@@ -219,8 +272,8 @@ impl CallDesk {
             price,
             url: format!("{}{}", known.provider.url.trim_end_matches('/'), call.protocol.path()),
             key,
-            headers: call.headers,
-            body: call.body,
+            headers: call.headers.clone(),
+            body,
             left_ms,
             keep: self.spec.keep,
             within: within.map(|within| (within, self.sandbox.clone())),
@@ -276,9 +329,26 @@ impl CallDesk {
             let price = known.provider.price(call.protocol, model)?.clone();
             Some((known, price))
         });
-        match found {
-            Some((known, price)) => Ok(Chosen { known, price, asked }),
-            None => Err(none("is offered by none of the task's providers in this protocol")),
+        let Some((known, price)) = found else {
+            return Err(none("is offered by none of the task's providers in this protocol"));
+        };
+        let bound = match self.limits(Some(&known)).bounds_cost() {
+            true => bound(call.protocol, &call.body).map_err(|unbounded| Refused {
+                status: 400,
+                ..Refused::new("unbounded_call", unbounded.to_string())
+            })?,
+            false => CallBound::default(),
+        };
+        Ok(Chosen { known, price, asked, bound })
+    }
+
+    /// The bounds of a call by scope.
+    fn limits(&self, known: Option<&KnownProvider>) -> CallLimits {
+        CallLimits {
+            sandbox: self.spec.budget.limit(),
+            run: self.spec.run_budget,
+            day: known.map_or(ModelLimit::default(), |known| known.provider.day_budget),
+            tenant: known.map_or(ModelLimit::default(), |known| known.provider.budget),
         }
     }
 
@@ -292,8 +362,9 @@ impl CallDesk {
         let bytes = u64::try_from(asking.call.body.len()).unwrap_or(u64::MAX);
         let most = chosen.map(|chosen| {
             let asked = &chosen.asked;
-            let most = chosen.price.most(bytes, asked.max_output, asked.choices);
-            (most.tokens(), chosen.price.cost_micros(most))
+            let outputs = (asked.max_output, asked.choices);
+            let most = chosen.price.most(bytes, chosen.bound.more_input, outputs);
+            (most.tokens(), chosen.price.most_micros(most))
         });
         let (tokens, micros) = most.unwrap_or_default();
         let provider = chosen.map(|chosen| &chosen.known);
@@ -307,12 +378,7 @@ impl CallDesk {
             protocol: asking.call.protocol,
             request_hash: &asking.hash,
             request_bytes: bytes,
-            limits: CallLimits {
-                sandbox: self.spec.budget.limit(),
-                run: self.spec.run_budget,
-                day: provider.map_or(ModelLimit::default(), |known| known.provider.day_budget),
-                tenant: provider.map_or(ModelLimit::default(), |known| known.provider.budget),
-            },
+            limits: self.limits(provider),
             tokens,
             micros,
             refused,

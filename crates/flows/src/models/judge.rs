@@ -58,9 +58,11 @@ mod tests {
             input_micros: 1_000_000,
             output_micros: 2_000_000,
             cached_micros: None,
+            cache_write_micros: None,
+            cache_write_hour_micros: None,
             max_output: 1,
         };
-        let usage = usage.then_some(ModelUsage { input: 3, output: 2, cached: 0 });
+        let usage = usage.then_some(ModelUsage { input: 3, output: 2, ..ModelUsage::default() });
         let error = error.then(|| "no".to_owned());
         let metered = Metered { usage, error, is_whole };
         judge(Passed { status, metered, cut: cut.then(|| "cut".to_owned()) }, &price)

@@ -22,7 +22,7 @@ mod room;
 mod send;
 mod within;
 
-pub(crate) use calls::Calls;
+pub(crate) use calls::{Calls, CallsTaken};
 pub(crate) use client::Clients;
 pub(crate) use desk::CallDesk;
 pub(crate) use within::Prompts;

@@ -18,7 +18,9 @@ use anyhow::Context;
 use clap::Args;
 use cofferdam_contracts::gate_spec::{GateSpec, SelfApproval};
 use cofferdam_contracts::id::{GateKey, GroupId};
-use cofferdam_contracts::patch::{AppliedRow, ApplyRecord, Target, apply_recipe, receipt};
+use cofferdam_contracts::patch::{
+    AppliedRow, ApplyRecord, PatchCommit, Target, apply_recipe, receipt,
+};
 use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
 use serde_json::json;
@@ -31,7 +33,6 @@ use super::output;
 use consent::Consent;
 use fetch::Found;
 use git::Repository;
-use write::Commit;
 
 #[derive(Debug, Args)]
 pub(crate) struct PatchArgs {
@@ -172,10 +173,12 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
             let why = "the run has another patch than the approved one; apply again to ask for it";
             return Err(Negative(why.to_owned()).into());
         }
-        let commit = Commit {
+        let commit = PatchCommit {
             run: &header.run_id,
-            step: &found.step,
+            task: found.step.as_str(),
+            patch: &found.opened.digest,
             approved: &approved,
+            base: &found.opened.patch.base,
             at_s: header.created_at.div_euclid(1_000),
         };
         let written = write::write(&repository, &found.opened, &branch, &commit)?;
@@ -186,6 +189,7 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
             repo: repository.shown(),
             branch: branch.clone(),
             base: found.opened.patch.base.clone(),
+            tree: Some(written.tree.clone()),
             commit: written.commit.clone(),
         };
         let rows = format!("/api/runs/{}/applies", segment(header.run_id.as_str()));

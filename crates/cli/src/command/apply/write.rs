@@ -15,31 +15,18 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use anyhow::Context;
-use cofferdam_contracts::id::{RunId, StepId};
-use cofferdam_contracts::patch::{self, GitId, Opened};
+use cofferdam_contracts::patch::{self, COMMIT_EMAIL, COMMIT_NAME, GitId, Opened, PatchCommit};
 
 use super::super::exit::Negative;
 use super::git::{Repository, git, line, taken, words};
 
 /// Our directory in a repository, while a patch is written.
 const PLACE: &str = "cofferdam-apply";
-/// Who wrote the commit: a task did, and no person of the repository.
-const NAME: &str = "Cofferdam";
-const EMAIL: &str = "cofferdam@localhost";
-
-/// What the commit says.
-pub(super) struct Commit<'a> {
-    pub run: &'a RunId,
-    pub step: &'a StepId,
-    /// The run in which a person agreed.
-    pub approved: &'a RunId,
-    /// Seconds since the epoch: the run's, so that the same patch is the same commit.
-    pub at_s: i64,
-}
-
 /// What was written.
 pub(super) struct Written {
     pub commit: GitId,
+    /// Its tree.
+    pub tree: GitId,
     /// Whether the branch was not there before.
     pub created: bool,
 }
@@ -62,7 +49,7 @@ pub(super) fn write(
     repository: &Repository,
     opened: &Opened,
     branch: &str,
-    said: &Commit<'_>,
+    said: &PatchCommit<'_>,
 ) -> anyhow::Result<Written> {
     let patch = &opened.patch;
     let lock = fs::File::open(&repository.common)?;
@@ -78,19 +65,21 @@ pub(super) fn write(
         return Err(Negative(why).into());
     }
     let tree = place.tree(opened)?;
-    let commit = place.commit(&tree, opened, said)?;
+    let commit = place.commit(&tree, said)?;
+    // What the server can compute too.
+    anyhow::ensure!(commit == said.id(&tree), "git gives the commit another id");
     let wanted = Some(commit.as_str().to_owned());
     match repository.at(&name)? {
         None => {}
-        found if found == wanted => return Ok(Written { commit, created: false }),
+        found if found == wanted => return Ok(Written { commit, tree, created: false }),
         Some(other) => return Err(taken(&name, &other)),
     }
     let made = repository.create(&name, &commit, &format!("cofferdam apply {}", said.run))?;
     if made.status.success() {
-        return Ok(Written { commit, created: true });
+        return Ok(Written { commit, tree, created: true });
     }
     match repository.at(&name)? {
-        found if found == wanted => Ok(Written { commit, created: false }),
+        found if found == wanted => Ok(Written { commit, tree, created: false }),
         Some(other) => Err(taken(&name, &other)),
         None => anyhow::bail!("branch {branch} was not created: {}", words(&made)),
     }
@@ -182,25 +171,22 @@ impl Workshop {
         }
     }
 
-    fn commit(&self, tree: &GitId, opened: &Opened, said: &Commit<'_>) -> anyhow::Result<GitId> {
-        let message = format!(
-            "Result of Cofferdam run {}\n\nTask: {}\nPatch: sha256:{}\nApproved-In: {}\n",
-            said.run, said.step, opened.digest, said.approved
-        );
-        let when = format!("@{} +0000", said.at_s);
+    fn commit(&self, tree: &GitId, said: &PatchCommit<'_>) -> anyhow::Result<GitId> {
+        let message = said.message();
+        let when = format!("@{}", said.when());
         let index = self.dir.join("index");
         let mut variables = self.variables(&index).to_vec();
         for (name, value) in [
-            ("GIT_AUTHOR_NAME", NAME),
-            ("GIT_AUTHOR_EMAIL", EMAIL),
+            ("GIT_AUTHOR_NAME", COMMIT_NAME),
+            ("GIT_AUTHOR_EMAIL", COMMIT_EMAIL),
             ("GIT_AUTHOR_DATE", when.as_str()),
-            ("GIT_COMMITTER_NAME", NAME),
-            ("GIT_COMMITTER_EMAIL", EMAIL),
+            ("GIT_COMMITTER_NAME", COMMIT_NAME),
+            ("GIT_COMMITTER_EMAIL", COMMIT_EMAIL),
             ("GIT_COMMITTER_DATE", when.as_str()),
         ] {
             variables.push((name, OsStr::new(value)));
         }
-        let base = opened.patch.base.as_str();
+        let base = said.base.as_str();
         let args = ["commit-tree", tree.as_str(), "-p", base, "-F", "-"].map(OsStr::new);
         let made = git(&args, &variables, message.as_bytes())?;
         anyhow::ensure!(made.status.success(), "git commit-tree: {}", words(&made));

@@ -1,0 +1,397 @@
+//! Whether the tokens of a call have a bound before it is sent. Pure.
+//!
+//! A byte of text is at most one token. What is not text of the body has another measure, or none: what lies elsewhere (an
+//! address, a file's id), what is packed (a PDF), and what the provider does by itself (its own tools). **Only what is
+//! known has a bound: a kind of content or of tool that is not listed here has none.**
+
+use serde_json::{Map, Value};
+
+use super::ModelProtocol;
+use crate::schema::parse_json;
+
+/// Tokens that an image inside the body may be, whatever its bytes: the providers count 1,000 to 5,000, and for the small
+/// model with the dearest images up to 48,169.
+const IMAGE: u64 = 65_536;
+/// Tokens that a provider adds for tools at all, and for each kind of its own that the client runs: it says at most 735.
+const TOOLS: u64 = 1_024;
+
+/// Content that is text of the body. What it holds beside that is looked at too.
+const TEXTS: [&str; 26] = [
+    "text",
+    "input_text",
+    "output_text",
+    "summary_text",
+    "reasoning_text",
+    "refusal",
+    "message",
+    "thinking",
+    "redacted_thinking",
+    "reasoning",
+    "tool_use",
+    "tool_result",
+    "function",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "local_shell_call",
+    "local_shell_call_output",
+    "shell_call",
+    "shell_call_output",
+    "tool_search_call",
+    "tool_search_output",
+    "compaction",
+    "compaction_summary",
+    "content",
+];
+/// Members of content that hold more of it.
+const HOLDS: [&str; 3] = ["content", "output", "summary"];
+/// Tools that the client runs, by what their kind begins with.
+const CLIENT_TOOLS: [&str; 9] = [
+    "function",
+    "custom",
+    "local_shell",
+    "apply_patch",
+    "bash_",
+    "text_editor_",
+    "memory_",
+    "computer_",
+    "computer-",
+];
+/// Members of a call that let the provider do more, or ask for another price, than the body says.
+const BEYOND: [&str; 8] = [
+    "mcp_servers",
+    "container",
+    "web_search_options",
+    "audio",
+    "prediction",
+    "plugins",
+    "models",
+    "fallbacks",
+];
+/// Prices that the list of a provider does not have, by the member that asks for them.
+const DEARER: [(&str, &[&str]); 2] =
+    [("service_tier", &["priority", "fast"]), ("speed", &["fast"])];
+
+/// What a call may use beside the bytes of its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallBound {
+    /// Input tokens.
+    pub more_input: u64,
+    /// The member that must be added with the most output, where the body names none.
+    pub output_member: Option<&'static str>,
+}
+
+/// Why the tokens of a call have no bound.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a budget of tokens or money cannot bound {what}: {remedy}")]
+pub struct Unbounded {
+    /// What it holds.
+    what: String,
+    remedy: &'static str,
+}
+
+const INLINE: &str = "send text, or an image inside the body";
+const OWN_TOOLS: &str = "leave it out, or bound calls and wall_ms alone";
+
+fn beyond(what: impl Into<String>, remedy: &'static str) -> Unbounded {
+    let what: String = what.into();
+    Unbounded { what: what.chars().filter(|c| !c.is_control()).take(80).collect(), remedy }
+}
+
+/// What a call may use beside the bytes of its body.
+///
+/// # Errors
+/// [`Unbounded`]: what it holds has no bound.
+pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, Unbounded> {
+    let twice = || beyond("a body that names a member twice", "name each member once");
+    let body = parse_json(body).map_err(|_| twice())?;
+    let body = body.as_object().ok_or_else(twice)?;
+    let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
+    if let Some(name) = BEYOND.into_iter().find(|name| has(name)) {
+        return Err(beyond(format!("{name:?}"), OWN_TOOLS));
+    }
+    for (name, dear) in DEARER {
+        if body.get(name).and_then(Value::as_str).is_some_and(|asked| dear.contains(&asked)) {
+            return Err(beyond(format!("{name:?}"), "leave it out: its price is not listed"));
+        }
+    }
+    compaction(body)?;
+    let mut seen = Beside::default();
+    for name in ["system", "messages", "input", "instructions"] {
+        seen.content(body.get(name))?;
+    }
+    seen.tools(body.get("tools"))?;
+    let output_member = match protocol {
+        // It is asked for by the provider itself.
+        ModelProtocol::AnthropicMessages => None,
+        ModelProtocol::OpenaiChat if has("max_tokens") || has("max_completion_tokens") => None,
+        ModelProtocol::OpenaiChat => Some("max_completion_tokens"),
+        ModelProtocol::OpenaiResponses if has("max_output_tokens") => None,
+        ModelProtocol::OpenaiResponses => Some("max_output_tokens"),
+    };
+    if let Some(name) = output_member.filter(|name| body.contains_key(*name)) {
+        return Err(beyond(format!("{name:?} without a number"), "name one, or leave it out"));
+    }
+    let references = seen.references.saturating_mul(seen.largest_tool);
+    Ok(CallBound { more_input: seen.more.saturating_add(references), output_member })
+}
+
+/// A provider that shortens a conversation with a call of its own is paid for that too.
+fn compaction(body: &Map<String, Value>) -> Result<(), Unbounded> {
+    let edits = match body.get("context_management") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(edits)) => Some(edits),
+        Some(value) => value.get("edits").and_then(Value::as_array),
+    };
+    let is_clear = |edit: &Value| kind(edit).is_some_and(|kind| kind.starts_with("clear_"));
+    match edits.is_some_and(|edits| edits.iter().all(is_clear)) {
+        true => Ok(()),
+        false => Err(beyond("\"context_management\"", OWN_TOOLS)),
+    }
+}
+
+fn kind(value: &Value) -> Option<&str> {
+    value.get("type").and_then(Value::as_str)
+}
+
+/// What was found beside text so far.
+#[derive(Debug, Default)]
+struct Beside {
+    more: u64,
+    /// Bytes of the largest tool, which a reference repeats.
+    largest_tool: u64,
+    references: u64,
+}
+
+impl Beside {
+    /// A text, a part, or a list of parts. As deep as the parser lets a body be.
+    fn content(&mut self, value: Option<&Value>) -> Result<(), Unbounded> {
+        match value {
+            Some(Value::Array(parts)) => parts.iter().try_for_each(|part| self.content(Some(part))),
+            Some(Value::Object(part)) => self.part(part),
+            _ => Ok(()),
+        }
+    }
+
+    fn part(&mut self, part: &Map<String, Value>) -> Result<(), Unbounded> {
+        for name in ["file_id", "file_url", "container_id"] {
+            if part.get(name).is_some_and(|value| !value.is_null()) {
+                return Err(beyond(format!("{name:?}"), INLINE));
+            }
+        }
+        let kind = match part.get("type") {
+            None | Some(Value::Null) => "message",
+            Some(kind) => kind.as_str().unwrap_or("content without a kind"),
+        };
+        match kind {
+            "image" | "image_url" | "input_image" | "computer_screenshot" => self.image(part)?,
+            "document" => return self.document(part),
+            "tool_reference" => self.references = self.references.saturating_add(1),
+            kind if TEXTS.contains(&kind) => {}
+            kind => return Err(beyond(format!("{kind:?}"), INLINE)),
+        }
+        HOLDS.iter().try_for_each(|name| self.content(part.get(*name)))?;
+        // Calls of tools in a message of a chat.
+        self.content(part.get("tool_calls"))
+    }
+
+    fn image(&mut self, part: &Map<String, Value>) -> Result<(), Unbounded> {
+        let source = part.get("source").filter(|_| part.get("image_url").is_none());
+        let url = part.get("image_url");
+        let url = url.and_then(|url| url.get("url").or(Some(url))).and_then(Value::as_str);
+        let is_inside = match source {
+            Some(source) => kind(source) == Some("base64"),
+            None => url.is_some_and(|url| url.starts_with("data:")),
+        };
+        if !is_inside {
+            return Err(beyond("an image that lies elsewhere", INLINE));
+        }
+        self.more = self.more.saturating_add(IMAGE);
+        Ok(())
+    }
+
+    fn document(&mut self, part: &Map<String, Value>) -> Result<(), Unbounded> {
+        match part.get("source").map(|source| (kind(source), source)) {
+            Some((Some("text"), _)) => Ok(()),
+            Some((Some("content"), source)) => self.content(source.get("content")),
+            _ => Err(beyond("a document other than text", INLINE)),
+        }
+    }
+
+    fn tools(&mut self, tools: Option<&Value>) -> Result<(), Unbounded> {
+        let Some(tools) = tools.filter(|tools| !tools.is_null()) else { return Ok(()) };
+        let tools =
+            tools.as_array().ok_or_else(|| beyond("\"tools\" other than a list", OWN_TOOLS))?;
+        self.more = self.more.saturating_add(TOOLS);
+        for tool in tools {
+            match tool.get("type") {
+                None | Some(Value::Null) => {}
+                Some(Value::String(kind)) if kind == "namespace" => {
+                    self.tools(tool.get("tools"))?
+                }
+                Some(Value::String(kind))
+                    if kind == "tool_search"
+                        && tool.get("execution").and_then(Value::as_str) == Some("client") => {}
+                Some(Value::String(kind)) => self.tool(kind)?,
+                Some(_) => return Err(beyond("a tool without a kind", OWN_TOOLS)),
+            }
+            let bytes = u64::try_from(tool.to_string().len()).unwrap_or(u64::MAX);
+            self.largest_tool = self.largest_tool.max(bytes);
+        }
+        Ok(())
+    }
+
+    fn tool(&mut self, kind: &str) -> Result<(), Unbounded> {
+        if !CLIENT_TOOLS.iter().any(|own| kind.starts_with(own)) {
+            return Err(beyond(format!("the provider's own tool {kind:?}"), OWN_TOOLS));
+        }
+        if kind != "function" && kind != "custom" {
+            self.more = self.more.saturating_add(TOOLS);
+        }
+        Ok(())
+    }
+}
+
+/// The body with its most output, where it names none.
+#[must_use]
+pub fn with_output(body: &[u8], member: &str, most: u64) -> Vec<u8> {
+    let Some(at) = body.iter().position(|byte| *byte == b'{') else { return body.to_vec() };
+    let (before, after) = body.split_at(at.saturating_add(1));
+    // A call has a model, so that a member follows.
+    [before, format!("\"{member}\":{most},").as_bytes(), after].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const CHAT: ModelProtocol = ModelProtocol::OpenaiChat;
+    const RESPONSES: ModelProtocol = ModelProtocol::OpenaiResponses;
+    const MESSAGES: ModelProtocol = ModelProtocol::AnthropicMessages;
+
+    fn of(protocol: ModelProtocol, body: &Value) -> Result<CallBound, Unbounded> {
+        bound(protocol, body.to_string().as_bytes())
+    }
+
+    fn message(part: &Value) -> Value {
+        json!({"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": [part]}]})
+    }
+
+    #[test]
+    fn a3_what_lies_elsewhere_or_is_packed_has_no_bound() {
+        for part in [
+            json!({"type": "document", "source": {"type": "url", "url": "http://h/d.pdf"}}),
+            json!({"type": "document", "source": {"type": "file", "file_id": "f"}}),
+            json!({"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}),
+            json!({"type": "document", "source": {"type": "content", "content":
+                [{"type": "image", "source": {"type": "url", "url": "http://h/i"}}]}}),
+            json!({"type": "image", "source": {"type": "url", "url": "http://h/i.png"}}),
+            json!({"type": "image", "source": {"type": "file", "file_id": "f"}}),
+            json!({"type": "image_url", "image_url": {"url": "https://h/i.png"}}),
+            json!({"type": "image_url"}),
+            json!({"type": "container_upload", "file_id": "f"}),
+            json!({"type": "file", "file": {"file_id": "f"}}),
+            json!({"type": "server_tool_use", "name": "web_search"}),
+            json!({"type": "of tomorrow"}),
+            json!({"type": 7}),
+            json!({"type": "tool_result", "content":
+                [{"type": "document", "source": {"type": "url", "url": "http://h/d"}}]}),
+        ] {
+            assert!(of(MESSAGES, &message(&part)).is_err(), "{part}");
+            assert!(of(CHAT, &message(&part)).is_err(), "{part}");
+        }
+        for part in [
+            json!({"type": "input_file", "file_url": "http://h/d.pdf"}),
+            json!({"type": "input_image", "file_id": "f"}),
+            json!({"type": "input_image", "image_url": "https://h/i.png"}),
+            json!({"type": "item_reference", "id": "msg_1"}),
+        ] {
+            let whole = json!({"model": "m", "max_output_tokens": 8, "input": [part]});
+            assert!(of(RESPONSES, &whole).is_err(), "{part}");
+            let held = json!({"model": "m", "max_output_tokens": 8, "input":
+                [{"type": "message", "role": "user", "content": [part]}]});
+            assert!(of(RESPONSES, &held).is_err(), "{part}");
+        }
+    }
+
+    #[test]
+    fn a3_tools_that_the_provider_runs_have_no_bound() {
+        for tool in [
+            json!({"type": "web_search_20250305", "name": "web_search"}),
+            json!({"type": "web_search"}),
+            json!({"type": "code_interpreter"}),
+            json!({"type": "mcp"}),
+            json!({"type": "namespace", "tools": [{"type": "file_search"}]}),
+            json!({"type": "tool_search"}),
+            json!({"type": 7}),
+        ] {
+            let body = json!({"model": "m", "max_tokens": 8, "tools": [tool]});
+            let said = of(MESSAGES, &body).unwrap_err().to_string();
+            assert!(said.contains("budget") && said.contains("leave it out"), "{said}");
+        }
+        for (name, value) in [
+            ("mcp_servers", json!([{"url": "http://h"}])),
+            ("container", json!("c")),
+            ("web_search_options", json!({})),
+            ("service_tier", json!("priority")),
+            ("speed", json!("fast")),
+            ("context_management", json!({"edits": [{"type": "compact_20260112"}]})),
+            ("context_management", json!([{"type": "compaction"}])),
+        ] {
+            let body = json!({"model": "m", "max_tokens": 8, name: value});
+            assert!(of(MESSAGES, &body).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_agents_send_has_a_bound() {
+        let claude = json!({"model": "m", "max_tokens": 8, "system": [{"type": "text", "text": "x",
+            "cache_control": {"type": "ephemeral"}}], "service_tier": "auto",
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            "tools": [{"name": "Bash", "input_schema": {"type": "object", "properties": {"type": {"type": "url"}}}}],
+            "messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": "x"},
+                {"type": "tool_use", "id": "t", "name": "Bash", "input": {"type": "document", "file_id": "x"}}]},
+                {"role": "user", "content": [{"type": "tool_result", "content": [{"type": "text", "text": "x"}]}]}]});
+        let none = CallBound { more_input: TOOLS, output_member: None };
+        assert_eq!(of(MESSAGES, &claude), Ok(none));
+        let codex = json!({"model": "m", "stream": true, "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}], "encrypted_content": "x"},
+            {"type": "function_call", "arguments": "{}"}, {"type": "function_call_output", "output": "x"}],
+            "tools": [{"type": "function", "name": "shell"}, {"type": "custom", "name": "apply_patch"},
+                {"type": "tool_search", "execution": "client"}]});
+        let added = CallBound { more_input: TOOLS, output_member: Some("max_output_tokens") };
+        assert_eq!(of(RESPONSES, &codex), Ok(added));
+        let chat = json!({"model": "m", "max_tokens": 8, "messages": [{"role": "assistant", "content": null,
+            "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "content": "x"}]});
+        assert_eq!(of(CHAT, &chat), Ok(CallBound::default()));
+    }
+
+    #[test]
+    fn an_image_inside_and_a_reference_to_a_tool_cost_more_than_their_bytes() {
+        let image = json!({"type": "image", "source": {"type": "base64", "data": "iVBOR"}});
+        assert_eq!(of(MESSAGES, &message(&image)).unwrap().more_input, IMAGE);
+        let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,iV"}});
+        assert_eq!(of(CHAT, &message(&image)).unwrap().more_input, IMAGE);
+        let tool = json!({"name": "t", "description": "x".repeat(500)});
+        let bytes = u64::try_from(tool.to_string().len()).unwrap();
+        let refs = vec![json!({"type": "tool_reference", "tool_name": "t"}); 3];
+        let body = json!({"model": "m", "max_tokens": 8, "tools": [tool, {"type": "bash_20250124"}],
+            "messages": [{"role": "user", "content": [{"type": "tool_result", "content": refs}]}]});
+        assert_eq!(of(MESSAGES, &body).unwrap().more_input, 2 * TOOLS + 3 * bytes);
+    }
+
+    #[test]
+    fn a_most_is_added_where_a_call_names_none() {
+        let body = br#" {"model":"m"}"#;
+        let member = bound(CHAT, body).unwrap().output_member.unwrap();
+        let with = with_output(body, member, 9);
+        let value: Value = serde_json::from_slice(&with).unwrap();
+        assert_eq!(value, json!({"model": "m", "max_completion_tokens": 9}));
+        // One that is there without a number would win against ours.
+        assert!(bound(CHAT, br#"{"model":"m","max_completion_tokens":null}"#).is_err());
+    }
+}
