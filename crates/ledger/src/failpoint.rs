@@ -5,7 +5,7 @@
 mod armed {
     use std::sync::OnceLock;
 
-    use cofferdam_ambient::env;
+    use cofferdam_ambient::{clock, env};
 
     static AT: OnceLock<Option<String>> = OnceLock::new();
 
@@ -28,7 +28,7 @@ mod armed {
     pub fn busy_point(place: &str) {
         let at = BUSY.get_or_init(|| env::var("COFFERDAM_BUSY"));
         if at.as_deref() == Some(place) {
-            std::thread::sleep(std::time::Duration::from_secs(30));
+            clock::sleep_blocking(std::time::Duration::from_secs(30));
         }
     }
 }

@@ -352,7 +352,7 @@ async fn a_host_without_the_key_says_so_and_sends_nothing() {
             private(&key, text);
         }
         let up = forge.up(home);
-        let refused = piped(&home, &["secret", "rotate", "forge"], NEXT);
+        let refused = piped(home, &["secret", "rotate", "forge"], NEXT);
         assert!(
             !refused.status.success() && said(&refused).contains("secrets.key"),
             "{}",

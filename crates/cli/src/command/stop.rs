@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use cofferdam_ambient::clock;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -48,7 +49,7 @@ impl Stop {
         let moves = tokio::spawn(async move {
             loop {
                 moved.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(MOVE).await;
+                clock::sleep(MOVE).await;
             }
         });
         Ok(Self { told, moves })
@@ -87,7 +88,7 @@ fn hear(
         let _ = tell.send(true);
         let mut last = moved.load(Ordering::Relaxed);
         loop {
-            tokio::time::sleep(STUCK).await;
+            clock::sleep(STUCK).await;
             let now = moved.load(Ordering::Relaxed);
             if now == last {
                 output::note("nothing moves in this process: it ends at once; the next start looks after what is left");

@@ -137,7 +137,8 @@ plan:
         let Work::Sandbox(r) = &plan.tasks[n].work else { panic!() };
         r.spec.as_ref().and_then(|spec| serde_json::to_value(spec.cache.as_ref()?).ok())
     };
-    assert_eq!(cache(0), Some(json!({"repo": "deps", "paths": ["lock.txt"]})));
+    // Whose base it is says its source, never the recipe.
+    assert_eq!(cache(0), Some(json!({"paths": ["lock.txt"]})));
     let long = json!({"repo": "lib-x", "paths": ["a.lock", "b.lock"], "dirs": ["/opt/deps"]});
     assert_eq!(cache(1), Some(long));
     assert_eq!(cache(2), None);
