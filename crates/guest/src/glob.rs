@@ -172,9 +172,9 @@ mod tests {
         let (path, steps) = (names(&"a".repeat(4096)), Cell::new(u64::MAX));
         assert_eq!(glob.matches_within(&path, &steps), Some(false));
         let taken = u64::MAX - steps.get();
-        assert!(taken > 100_000, "{taken}");
+        assert!((4_000..100_000).contains(&taken), "{taken}");
         // A budget below that ends it there, and says so.
-        let steps = Cell::new(100_000);
+        let steps = Cell::new(4_000);
         assert_eq!((glob.matches_within(&path, &steps), steps.get()), (None, 0));
     }
 

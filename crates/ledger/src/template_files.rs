@@ -3,12 +3,15 @@
 use cofferdam_contracts::id::{Digest, SnapshotId, TemplateId, TenantId};
 use sqlx::Row;
 
+use crate::audit::{Audit, append};
 use crate::error::{Result, id};
 use crate::families::BuildRows;
 
 /// An archive to be recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct NewUpload<'a> {
+    /// The key for which its link was made.
+    pub key_id: &'a str,
     /// Id of its file.
     pub id: &'a SnapshotId,
     /// Its template.
@@ -82,6 +85,16 @@ impl BuildRows<'_> {
         .bind(new.content.map(Digest::as_str))
         .execute(&mut *tx)
         .await?;
+        let entry = Audit {
+            tenant: new.tenant,
+            key_id: new.key_id,
+            actor: new.key_id,
+            op: "template.upload",
+            target: new.template.as_str(),
+            reason: "",
+            detail: Some(serde_json::json!({"hash": new.hash, "bytes": new.bytes})),
+        };
+        append(&mut tx, &entry).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -307,6 +307,12 @@ async fn an_archive_reaches_nothing_beyond_its_place() {
         let (_, end) = built(&ann, "hostile", json!([copy(".", "/opt/x")])).await;
         assert_eq!(end["status"], "error", "{end}");
     }
+    // Each upload is on record with the key for which its link was made.
+    let sql = server.sql().await;
+    let uploads = "SELECT count(*) FROM app.audit a JOIN app.api_keys k USING (key_id)
+                    WHERE a.op = 'template.upload' AND a.tenant_id = 'ann' AND (a.detail->>'bytes')::bigint > 0";
+    assert_eq!(count(&sql, uploads).await, 7);
+    sql.close().await;
     // A link within an archive is copied as one.
     assert_eq!(
         sent(&ann, &template, tar(&[(Regular, "f", "x"), (Symlink, "l", "/etc/passwd")])).await.0,

@@ -53,6 +53,10 @@ async fn recorded(sql: &PgPool, tenant: &str) {
                   600000, 'manual', repeat('0', 64), (SELECT id FROM app.executors WHERE state = 'live'),
                   'sb' || lpad(to_hex(n), 20, '0'), '{{}}', now(), now() + interval '1 day', now() - n / 3 * interval '1 ms'
              FROM generate_series(1, {MANY}) n;
+         -- Their workflows: without one a run and its attempt are stranded, and the leader ends them.
+         INSERT INTO dbos.workflow_status (workflow_uuid, status, name, created_at, updated_at, application_version, executor_id)
+           SELECT w.uuid, 'PENDING', 'hold', app.ms(now()), app.ms(now()), 'v', (SELECT id FROM app.executors WHERE state = 'live')
+             FROM generate_series(1, {MANY}) n, LATERAL (VALUES ('it_' || {id}), (lpad(to_hex(n), 64, '0'))) w(uuid);
          ANALYZE app.live_sandboxes, app.remote_execution_sessions, app.runs, app.sbx_runs"
     );
     sqlx::raw_sql(AssertSqlSafe(all)).execute(sql).await.unwrap();

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cofferdam_tests::e2b::{Caller, answered};
+use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::postgres::Postgres;
 use cofferdam_tests::{Home, Server, repository, text};
 use serde_json::{Value, json};
@@ -258,7 +259,9 @@ async fn a_server_that_does_not_hold_a_sandbox_says_which_one_does_and_never_tha
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_takes_nothing_for_done_at_a_server_that_does_not_hold_its_sandbox() {
-    let Some(python) = installed(PYTHON[0]) else { return };
+    let Some(python) = installed(PYTHON[0]) else {
+        return not_run("the Python client at a wrong server", "pip could not install it");
+    };
     let database = Postgres::start().await;
     let home = Home::on(&database.url());
     let (holds, mut other) = (home.up(), home.up());

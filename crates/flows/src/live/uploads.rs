@@ -66,7 +66,7 @@ impl Flows {
     /// It broke off or is too large, the tenant's quota is full, or there is no room.
     pub async fn upload_take(
         &self,
-        tenant: &TenantId,
+        (tenant, key_id): (&TenantId, &str),
         (template, hash): (&TemplateId, &Digest),
         mut pieces: mpsc::Receiver<Option<Bytes>>,
     ) -> Result<()> {
@@ -109,6 +109,7 @@ impl Flows {
             sealed_key.ok_or_else(|| conflict("the upload's key could not be sealed"))?;
         let place = shelf.place();
         let new = NewUpload {
+            key_id,
             id: &kept.id,
             template,
             tenant,

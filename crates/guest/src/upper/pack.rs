@@ -123,6 +123,7 @@ impl Packing<'_> {
 
     /// Ends the directory that is open, and opens the one above it.
     fn up(&mut self) -> io::Result<()> {
+        self.goes_on()?;
         let found = fstat(&self.at)?;
         self.out.write_all(&[EntryKind::Up.byte()])?;
         self.head(&found)?;

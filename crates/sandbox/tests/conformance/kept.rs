@@ -104,9 +104,9 @@ fn what_is_kept_of_each_class_is_of_one_moment() {
                 let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true));
                 drop(still.unwrap());
                 let number = |name: &str| {
-                    // Its name, its head without attributes, the offset and the size of its one extent.
+                    // Its name, how many there are, its head, the offset and the size of its one extent.
                     let at = stream.windows(name.len()).position(|part| part == name.as_bytes());
-                    let begin = at.unwrap() + name.len() + 26 + 12;
+                    let begin = at.unwrap() + name.len() + 28 + 12;
                     let text = String::from_utf8_lossy(&stream[begin..begin + 7]).into_owned();
                     text.parse::<u64>().unwrap_or_else(|_| panic!("{text:?}"))
                 };

@@ -170,7 +170,8 @@ async fn received(
     let (pieces, taken) = mpsc::channel(QUEUED);
     let flows = front.shared.flows.clone();
     let taking = tokio::spawn(async move {
-        flows.upload_take(&link.tenant, (&link.template, &link.hash), taken).await
+        let of = (&link.tenant, link.key.as_str());
+        flows.upload_take(of, (&link.template, &link.hash), taken).await
     });
     let mut size = 0u64;
     let fault = loop {

@@ -10,3 +10,6 @@ CREATE FUNCTION app.blobs_rest(p_tenant text, p_default_mb bigint) RETURNS bigin
     + (SELECT coalesce(sum(s.bytes), 0) FROM app.snapshots s
         WHERE s.tenant_id = p_tenant AND s.kind = 'layer' AND s.erased_at IS NULL))::bigint
 $$;
+
+-- The leader looks all the time for attempts that no workflow answers any more; those that are answered are all others.
+CREATE INDEX sbx_runs_open ON app.sbx_runs (created_at) WHERE response IS NULL;
