@@ -16,7 +16,7 @@
 //! order in which they come.
 //!
 //! The worker writes and reads it where the layer is the host's, a machine's init where it is the machine's. Whoever reads one
-//! trusts nothing of it. Older streams are read as [`first`] says.
+//! trusts nothing of it. Streams of before are read as well.
 
 mod attributes;
 mod first;
