@@ -4,14 +4,15 @@
 //! keep a thread of the runtime from others, at most half of the host's processors are busy with them, and each tenant has two
 //! places: a tenant that sends many waits for itself.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::places::TenantPlaces;
 
 /// How long a check waits for its place.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub struct CheckPlace<'a> {
 struct Places {
     /// Processors that checks may have.
     common: Semaphore,
-    tenants: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+    tenants: TenantPlaces,
     patience: Duration,
 }
 
@@ -74,12 +75,11 @@ impl CheckPlace<'_> {
 
 impl Places {
     fn new(common: usize, patience: Duration) -> Self {
-        Self { common: Semaphore::new(common), tenants: Mutex::default(), patience }
+        Self { common: Semaphore::new(common), tenants: TenantPlaces::of(OF_TENANT), patience }
     }
 
     async fn take(&self, tenant: &TenantId) -> Result<CheckPlace<'_>, Refusal> {
-        let own = tokio::time::timeout(self.patience, self.of(tenant).acquire_owned());
-        let own = own.await.ok().and_then(Result::ok).ok_or_else(|| self.late())?;
+        let own = self.tenants.take(tenant, self.patience).await.ok_or_else(|| self.late())?;
         Ok(CheckPlace { _own: own, places: self })
     }
 
@@ -89,15 +89,6 @@ impl Places {
             "forms and recipes take so long to check that this one waited {waited} s: send it again later, or make them smaller"
         );
         Refusal::new(ErrorCode::Unavailable, why)
-    }
-
-    fn of(&self, tenant: &TenantId) -> Arc<Semaphore> {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a check nothing of a tenant stays.
-        tenants.retain(|_, places| Arc::strong_count(places) > 1);
-        let places =
-            tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(OF_TENANT)));
-        Arc::clone(places)
     }
 }
 
@@ -122,12 +113,6 @@ mod tests {
         assert_eq!(late.code, ErrorCode::Unavailable);
         drop((turn, held));
         assert_eq!(places.take(&one).await.unwrap().run(|| 2).await.unwrap(), 2);
-        drop(places.take(&tenant("third")).await.unwrap());
-        assert_eq!(
-            places.tenants.lock().unwrap().len(),
-            1,
-            "tenants without a check are forgotten"
-        );
     }
 
     #[test]

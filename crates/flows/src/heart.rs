@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ledger::pulse::Pulse;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 
 use crate::executor::Executor;
 
@@ -45,8 +46,35 @@ pub(crate) struct Heart {
     confirmed: Mutex<Stopwatch>,
     /// Whether, and since when, beats arrive.
     arrival: Mutex<Arrival>,
-    /// Since the runtime was last seen to do something.
-    moved: Mutex<Stopwatch>,
+}
+
+/// The runtime, and a task that it was asked to do.
+struct WatchedRuntime {
+    runtime: Handle,
+    asked: JoinHandle<()>,
+    since: Stopwatch,
+}
+
+impl WatchedRuntime {
+    fn of(runtime: Handle) -> Self {
+        Self { asked: runtime.spawn(async {}), runtime, since: Stopwatch::start() }
+    }
+
+    /// Whether it has done nothing for too long. To be asked again and again.
+    fn is_stuck(&mut self) -> bool {
+        if self.asked.is_finished() {
+            *self = Self::of(self.runtime.clone());
+        }
+        let stood = self.since.elapsed();
+        if stood >= STUCK {
+            let seconds = stood.as_secs();
+            tracing::error!(
+                seconds,
+                "nothing runs in this worker any more: it does not beat, so that others take its work"
+            );
+        }
+        stood >= STUCK
+    }
 }
 
 /// Its thread, until it is stopped or dropped.
@@ -97,7 +125,6 @@ impl Heart {
             fence: watch::channel(false).0,
             confirmed: Mutex::new(Stopwatch::start()),
             arrival: Mutex::new(Arrival::Steady),
-            moved: Mutex::new(Stopwatch::start()),
         }
     }
 
@@ -107,6 +134,7 @@ impl Heart {
     /// A thread that cannot be had, or an address that cannot be read.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<HeartThread> {
         let pulse = self.executor.flows.ledger.pulse().map_err(std::io::Error::other)?;
+        let watched = WatchedRuntime::of(Handle::current());
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
@@ -114,7 +142,7 @@ impl Heart {
         thread::Builder::new().name("heart".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = heart.beats(pulse) => {}
+                    () = heart.beats(pulse, watched) => {}
                     () = heart.doubts() => {}
                     // Told to, or its worker is gone.
                     _ = stopped => {}
@@ -141,27 +169,10 @@ impl Heart {
         lock(&self.arrival).dead_after_ms()
     }
 
-    /// To be told all the time by what runs on the runtime.
-    pub(crate) fn runtime_moves(&self) {
-        *lock(&self.moved) = Stopwatch::start();
-    }
-
-    fn is_stuck(&self) -> bool {
-        let stood = lock(&self.moved).elapsed();
-        if stood >= STUCK {
-            let seconds = stood.as_secs();
-            tracing::error!(
-                seconds,
-                "nothing runs in this worker any more: it does not beat, so that others take its work"
-            );
-        }
-        stood >= STUCK
-    }
-
     /// Ends once this worker is fenced.
-    async fn beats(&self, mut pulse: Pulse) {
+    async fn beats(&self, mut pulse: Pulse, mut watched: WatchedRuntime) {
         loop {
-            if self.is_stuck() {
+            if watched.is_stuck() {
                 clock::sleep(BEAT).await;
                 continue;
             }

@@ -50,6 +50,7 @@ mod output;
 mod own_tasks;
 mod patches;
 mod patience;
+pub mod places;
 mod plan_text;
 mod planned;
 mod planner;

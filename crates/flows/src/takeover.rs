@@ -65,7 +65,6 @@ impl Takeover {
 
     async fn leads(&self) {
         for turn in (0..THOROUGH_EVERY).cycle() {
-            self.heart.runtime_moves();
             if let Err(error) = self.lead(turn == 0).await {
                 tracing::warn!(%error, "leading failed");
             }

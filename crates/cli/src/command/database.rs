@@ -99,6 +99,17 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
+    /// Itself, or closed where something is wrong with it.
+    async fn unless(self, wrong: anyhow::Result<()>) -> anyhow::Result<Self> {
+        match wrong {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.close().await?;
+                Err(error)
+            }
+        }
+    }
+
     /// Closes what was opened.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         self.ledger.close().await;
@@ -199,26 +210,16 @@ fn signs(at: &At, dir: &Path, record: Option<&Record>) -> anyhow::Result<Signs> 
 pub(crate) async fn open(at: &At, dir: &Path) -> anyhow::Result<Opened> {
     let record = read(dir)?;
     let opened = connect(at, dir, record.as_ref()).await?;
-    match settle(dir, record.as_ref(), &opened).await {
-        Ok(()) => Ok(opened),
-        Err(error) => {
-            opened.close().await?;
-            Err(error)
-        }
-    }
+    let settled = settle(dir, record.as_ref(), &opened).await;
+    opened.unless(settled).await
 }
 
 /// Opens it for a command that only says where it is: nothing is written, and no record.
 pub(crate) async fn look(at: &At, dir: &Path) -> anyhow::Result<Opened> {
     let record = read(dir)?;
     let opened = connect(at, dir, record.as_ref()).await?;
-    match compare(dir, record.as_ref(), &opened).await {
-        Ok(()) => Ok(opened),
-        Err(error) => {
-            opened.close().await?;
-            Err(error)
-        }
-    }
+    let compared = compare(dir, record.as_ref(), &opened).await;
+    opened.unless(compared).await
 }
 
 /// Whether the database that a command names, if it names one, is that of the server that it is about to ask.

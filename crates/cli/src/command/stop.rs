@@ -5,68 +5,47 @@
 //!        -> watched: a runtime that does nothing for STUCK is not waited for; the next start finds what is left
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use cofferdam_ambient::clock;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use super::output;
 
-/// How often the runtime shows that it runs.
-const MOVE: Duration = Duration::from_millis(200);
-/// A runtime that shows nothing for so long after a signal is given up.
+/// A runtime that does nothing for so long after a signal is given up.
 const STUCK: Duration = Duration::from_secs(10);
 /// Exit status of a stop that did not wait, as of any failure.
 const FAILED: i32 = 2;
 
 /// The order to stop.
-pub(crate) struct Stop {
-    told: watch::Receiver<bool>,
-    /// Shows that the runtime runs.
-    moves: JoinHandle<()>,
-}
+pub(crate) struct Stop(watch::Receiver<bool>);
 
 impl Stop {
     /// Listens from here on, so that no signal ends the process without its clean-up.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let (tell, told) = watch::channel(false);
         let (ready, is_ready) = mpsc::channel();
-        let moved = Arc::new(AtomicU64::new(0));
-        let seen = Arc::clone(&moved);
+        let runtime = Handle::current();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            if let Err(error) = hear(&ready, &tell, &seen) {
+            if let Err(error) = hear(&ready, &tell, &runtime) {
                 let _ = ready.send(Err(error));
             }
         })?;
         is_ready.recv().context("the thread for signals ended")??;
-        let moves = tokio::spawn(async move {
-            loop {
-                moved.fetch_add(1, Ordering::Relaxed);
-                clock::sleep(MOVE).await;
-            }
-        });
-        Ok(Self { told, moves })
+        Ok(Self(told))
     }
 
     /// Once it was given.
     pub(crate) async fn told(&mut self) {
         // Without its thread there is no order to come.
-        if self.told.wait_for(|told| *told).await.is_err() {
+        if self.0.wait_for(|told| *told).await.is_err() {
             std::future::pending::<()>().await;
         }
-    }
-}
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.moves.abort();
     }
 }
 
@@ -74,7 +53,7 @@ impl Drop for Stop {
 fn hear(
     ready: &mpsc::Sender<std::io::Result<()>>,
     tell: &watch::Sender<bool>,
-    moved: &AtomicU64,
+    runtime: &Handle,
 ) -> std::io::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
@@ -86,15 +65,11 @@ fn hear(
         }
         output::note("stopping");
         let _ = tell.send(true);
-        let mut last = moved.load(Ordering::Relaxed);
-        loop {
+        // For as long as it does what it is asked, it stops in its own time.
+        while tokio::time::timeout(STUCK, runtime.spawn(async {})).await.is_ok() {
             clock::sleep(STUCK).await;
-            let now = moved.load(Ordering::Relaxed);
-            if now == last {
-                output::note("nothing moves in this process: it ends at once; the next start looks after what is left");
-                std::process::exit(FAILED);
-            }
-            last = now;
         }
+        output::note("nothing moves in this process: it ends at once; the next start looks after what is left");
+        std::process::exit(FAILED);
     })
 }

@@ -128,8 +128,9 @@ async fn held(
     let since = Stopwatch::start();
     let attestation = executor.host.attest(sandbox.effective()).await;
     executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
-    let fresh = || Tokens::fresh(expected.request.private, &expected.key_id);
-    let tokens = expected.tokens.clone().unwrap_or_else(fresh);
+    let tokens = expected.tokens.take();
+    let tokens =
+        tokens.unwrap_or_else(|| Tokens::fresh(expected.request.private, &expected.key_id));
     let mut left = None;
     let opened = Box::pin(opened(executor, task, &sandbox, (&tokens, &expected)));
     let over = match opened.await {

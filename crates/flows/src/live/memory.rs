@@ -55,6 +55,7 @@ impl Flows {
         if memory == KeptMemory::No {
             return Ok(None);
         }
+        let room = self.kept_room(&held.tenant).await?;
         let (shelf, id) = (self.shelf()?, fresh()?);
         let unkept = |why: String| match memory {
             KeptMemory::Asked => Err(conflict(format!(
@@ -66,12 +67,10 @@ impl Flows {
                 Ok(None)
             }
         };
-        shelf.make().map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         if !keeper.fits(shelf.dir()) {
             return unkept("the disk of the snapshots has no room for it".to_owned());
         }
         // Once its processes have ended it is too late to find that there is none.
-        let room = self.kept_room(&held.tenant).await?;
         if keeper.most() > room.most() {
             return unkept(room.fault(&io::ErrorKind::FileTooLarge.into()).refusal().message);
         }

@@ -391,7 +391,7 @@ impl Tending {
                     line.end().await;
                 }
             }
-            None => self.failed(None).await,
+            None => self.failed().await,
         }
     }
 

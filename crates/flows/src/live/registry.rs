@@ -437,8 +437,8 @@ impl Registry {
 
     /// Tokens of these keys open nothing from now on.
     pub(crate) fn revoke(&self, keys: impl IntoIterator<Item = String>) {
-        lock(&self.revoked).extend(keys);
-        let revoked = lock(&self.revoked).clone();
+        let mut revoked = lock(&self.revoked);
+        revoked.extend(keys);
         for held in lock(&self.held).values().filter(|held| revoked.contains(&held.tokens_of)) {
             held.is_revoked.store(true, Ordering::Release);
         }

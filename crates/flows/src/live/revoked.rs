@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::LiveId;
 use cofferdam_ledger::listen::Wake;
 use tokio::sync::broadcast::error::RecvError;
@@ -22,15 +22,17 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Closes them as keys are revoked, for as long as this process holds sandboxes.
 pub(crate) async fn watch(flows: Flows) {
-    let mut wakes = flows.wakes.subscribe();
+    let (mut wakes, mut looked) = (flows.wakes.subscribe(), Stopwatch::start());
     loop {
+        // However many other wake-ups there are meanwhile.
         let woken = tokio::select! {
             woken = wakes.recv() => woken,
-            () = clock::sleep(LOOK) => Ok(Wake::All),
+            () = clock::sleep(LOOK.saturating_sub(looked.elapsed())) => Ok(Wake::All),
         };
         match woken {
             Ok(Wake::Key(key)) => flows.live.revoke([key]),
             Ok(Wake::All) | Err(RecvError::Lagged(_)) => {
+                looked = Stopwatch::start();
                 let keys = flows.live.keys();
                 if keys.is_empty() {
                     continue;

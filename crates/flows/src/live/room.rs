@@ -77,13 +77,14 @@ pub(super) fn on_disk(dir: &Path) -> io::Result<u64> {
 impl Flows {
     /// What may be kept of this tenant's sandboxes now; refuses where its quota is full.
     pub(super) async fn kept_room(&self, tenant: &TenantId) -> Result<KeptRoom> {
-        self.quota_admit(tenant).await?;
         let shelf = self.shelf()?;
         let disk = super::kept::blocking(move || {
             shelf.make()?;
             on_disk(shelf.dir())
         });
-        let (disk, quota) = tokio::join!(disk, self.ledger.runs().quota_rest(tenant));
+        let rest = self.ledger.runs().quota_rest(tenant);
+        let (admitted, disk, quota) = tokio::join!(self.quota_admit(tenant), disk, rest);
+        admitted?;
         let disk = disk.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         Ok(KeptRoom { quota: quota?, disk })
     }

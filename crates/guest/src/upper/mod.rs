@@ -24,6 +24,7 @@ mod pack;
 mod pass;
 mod read;
 mod unpack;
+mod words;
 
 use std::ffi::OsStr;
 use std::io;
@@ -112,18 +113,6 @@ struct Head {
     gid: u32,
     seconds: i64,
     nanos: u32,
-    /// Of the first form alone: now they come one by one.
-    attributes: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-/// Owner, attributes, mode and time, in this order: a change of the owner takes set-id bits and capabilities away.
-fn put(dir: &OwnedFd, name: &OsStr, kind: EntryKind, head: &Head, first: u32) -> io::Result<()> {
-    own(dir, name, head)?;
-    let at = path_of(dir, name);
-    for (name, value) in &head.attributes {
-        attributes::write(&at, name, value.clone(), first)?;
-    }
-    close(dir, name, kind, head)
 }
 
 /// Gives it its owner.

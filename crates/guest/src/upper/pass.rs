@@ -2,7 +2,8 @@
 
 use std::io::{self, Read, Write};
 
-use super::read::{EntryReader, Extent};
+use super::read::EntryReader;
+use super::words::Extent;
 use super::{EntryKind, MAGIC, PIECE, first, wrong};
 
 /// Copies a stream of at most so many bytes, to its end and no further.

@@ -3,10 +3,8 @@
 
 use std::io::{self, Read};
 
-use super::{
-    EntryKind, Head, MAX_DEPTH, MAX_ENTRIES, MAX_NAME, MAX_TARGET, MAX_VALUE, NO_EXTENT,
-    attributes, outside, wrong,
-};
+use super::words::{Extent, Words};
+use super::{EntryKind, Head, MAX_DEPTH, MAX_ENTRIES, MAX_NAME, MAX_TARGET, wrong};
 
 /// What an entry says before its bytes.
 pub(super) struct LayerEntry {
@@ -22,18 +20,9 @@ pub(super) struct LayerEntry {
     pub number: u32,
 }
 
-/// A part of a file, or its end.
-pub(super) enum Extent {
-    /// So many bytes from this offset on.
-    Bytes(u64, usize),
-    /// The file's size.
-    End(u64),
-}
-
 /// Reads them.
 pub(super) struct EntryReader<'a> {
-    from: &'a mut dyn Read,
-    first: u32,
+    words: Words<'a>,
     count: u64,
     depth: usize,
     /// Files with more than one name, so far.
@@ -46,18 +35,19 @@ pub(super) struct EntryReader<'a> {
 impl<'a> EntryReader<'a> {
     /// Begins behind the stream's first bytes, for owners that begin at `first`.
     pub fn begin(from: &'a mut dyn Read, first: u32) -> Self {
-        Self { from, first, count: 1, depth: 0, shared: 0, attributes: 0, is_over: false }
+        let words = Words::of(from, first);
+        Self { words, count: 1, depth: 0, shared: 0, attributes: 0, is_over: false }
     }
 
     /// The next entry, once the last one's extents and attributes were read. `None`: the stream was whole.
     pub fn entry(&mut self) -> io::Result<Option<LayerEntry>> {
         if self.is_over {
-            return match self.wide()? == self.count {
+            return match self.words.wide()? == self.count {
                 true => Ok(None),
                 false => Err(wrong("another number of entries than it says")),
             };
         }
-        let [kind] = self.array()?;
+        let [kind] = self.words.array()?;
         let kind = EntryKind::of(kind).filter(|kind| *kind != EntryKind::End);
         let kind = kind.ok_or_else(|| wrong("an entry of no known kind"))?;
         let mut entry = LayerEntry {
@@ -69,8 +59,8 @@ impl<'a> EntryReader<'a> {
             number: 0,
         };
         if kind == EntryKind::Up {
-            entry.head = self.head()?;
-            self.attributes = self.array().map(u16::from_le_bytes)?;
+            entry.head = self.words.head()?;
+            self.attributes = self.words.short()?;
             self.is_over = self.depth == 0;
             self.depth = self.depth.saturating_sub(1);
             return Ok(Some(entry));
@@ -88,23 +78,23 @@ impl<'a> EntryReader<'a> {
                 }
             }
             EntryKind::Same => {
-                entry.number = self.number()?;
+                entry.number = self.words.number()?;
                 if entry.number >= self.shared {
                     return Err(wrong("another name of a file that did not come"));
                 }
             }
             EntryKind::Whiteout => {}
             _ => {
-                entry.names = self.number()?;
-                entry.head = self.head()?;
+                entry.names = self.words.number()?;
+                entry.head = self.words.head()?;
                 if kind == EntryKind::Link {
-                    entry.target = self.text(MAX_TARGET)?;
+                    entry.target = self.words.text(MAX_TARGET)?;
                 }
                 if entry.names > 1 {
                     self.shared = self.shared.saturating_add(1);
                 }
                 if kind != EntryKind::File {
-                    self.attributes = self.array().map(u16::from_le_bytes)?;
+                    self.attributes = self.words.short()?;
                 }
             }
         }
@@ -113,70 +103,27 @@ impl<'a> EntryReader<'a> {
 
     /// The next part of the file that was just named.
     pub fn extent(&mut self, piece: &mut [u8]) -> io::Result<Extent> {
-        let at = self.wide()?;
-        if at == NO_EXTENT {
-            let size = self.wide()?;
-            self.attributes = self.array().map(u16::from_le_bytes)?;
-            return Ok(Extent::End(size));
+        let extent = self.words.extent(piece)?;
+        if matches!(extent, Extent::End(_)) {
+            self.attributes = self.words.short()?;
         }
-        let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-        let bytes = piece.get_mut(..size).ok_or_else(|| wrong("a piece that is too long"))?;
-        self.from.read_exact(bytes)?;
-        Ok(Extent::Bytes(at, size))
+        Ok(extent)
     }
 
     /// The next attribute of the last entry, behind its extents.
     pub fn attribute(&mut self) -> io::Result<Option<(Vec<u8>, Vec<u8>)>> {
         let Some(left) = self.attributes.checked_sub(1) else { return Ok(None) };
         self.attributes = left;
-        let name = self.text(MAX_NAME)?;
-        attributes::check(&name)?;
-        let size = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-        Ok(Some((name, self.some(size, MAX_VALUE)?)))
-    }
-
-    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
-        let mut bytes = [0; N];
-        self.from.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn wide(&mut self) -> io::Result<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn number(&mut self) -> io::Result<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn some(&mut self, size: usize, most: usize) -> io::Result<Vec<u8>> {
-        if size > most {
-            return Err(wrong("a longer text than there can be"));
-        }
-        let mut bytes = vec![0; size];
-        self.from.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn text(&mut self, most: usize) -> io::Result<Vec<u8>> {
-        let size = self.array().map(u16::from_le_bytes)?;
-        self.some(usize::from(size), most)
+        let (name, size) = self.words.attribute()?;
+        Ok(Some((name, self.words.value(size)?)))
     }
 
     fn name(&mut self) -> io::Result<Vec<u8>> {
-        let name = self.text(MAX_NAME)?;
+        let name = self.words.text(MAX_NAME)?;
         let leads = matches!(name.as_slice(), b"" | b"." | b"..");
         match leads || name.contains(&0) || name.contains(&b'/') {
             true => Err(wrong("a name that leads elsewhere")),
             false => Ok(name),
         }
-    }
-
-    fn head(&mut self) -> io::Result<Head> {
-        let (mode, uid, gid) = (self.number()?, self.number()?, self.number()?);
-        let seconds = self.array().map(i64::from_le_bytes)?;
-        let nanos = self.number()?;
-        let (uid, gid) = (outside(uid, self.first)?, outside(gid, self.first)?);
-        Ok(Head { mode: mode & 0o7777, uid, gid, seconds, nanos, attributes: Vec::new() })
     }
 }

@@ -12,12 +12,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, fstat, ftruncate, linkat, makedev, mkdirat,
-    mknodat, openat, renameat_with, symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, fstat, linkat, makedev, mkdirat, mknodat, openat,
+    renameat_with, symlinkat, unlinkat,
 };
-use rustix::io::pwrite;
 
-use super::read::{EntryReader, Extent, LayerEntry};
+use super::read::{EntryReader, LayerEntry};
+use super::words::fill;
 use super::{
     EntryKind, Head, MAGIC, NodeId, PIECE, attributes, close, first, node_id, own, path_of, wrong,
 };
@@ -87,7 +87,9 @@ impl Unpacking {
                 return Ok(mknodat(&self.at, name, kind, Mode::empty(), makedev(0, 0))?);
             }
             EntryKind::Same => return self.same(name, entry.number),
-            EntryKind::File => self.bytes(name, from)?,
+            EntryKind::File => {
+                fill(&self.at, name, &mut self.piece, |piece| from.extent(piece))?;
+            }
             EntryKind::Link => symlinkat(OsStr::from_bytes(&entry.target), &self.at, name)?,
             EntryKind::Fifo => node(FileType::Fifo)?,
             EntryKind::Socket => node(FileType::Socket)?,
@@ -178,28 +180,6 @@ impl Unpacking {
         }
         drop(shelf);
         Ok(unlinkat(&self.top, &*name, AtFlags::REMOVEDIR)?)
-    }
-
-    fn bytes(&mut self, name: &OsStr, from: &mut EntryReader<'_>) -> io::Result<()> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(&self.at, name, flags, Mode::RUSR | Mode::WUSR)?;
-        loop {
-            let (at, size) = match from.extent(&mut self.piece)? {
-                Extent::Bytes(at, size) => (at, size),
-                Extent::End(size) => return Ok(ftruncate(&file, size)?),
-            };
-            let bytes = self.piece.get(..size).unwrap_or_default();
-            let mut done = 0;
-            while done < size {
-                let offset = at.saturating_add(u64::try_from(done).unwrap_or(0));
-                let wrote = pwrite(&file, bytes.get(done..).unwrap_or_default(), offset)?;
-                if wrote == 0 {
-                    return Err(io::ErrorKind::WriteZero.into());
-                }
-                done = done.saturating_add(wrote);
-            }
-        }
     }
 }
 

@@ -245,7 +245,7 @@ pub(crate) async fn inside(
 ) -> Result<Changes, ChangesError> {
     let most = u64::try_from(MAX_LISTED).unwrap_or(u64::MAX);
     let mut changes = Changes::default();
-    let (mut room, mut dirs, mut steps) = (MAX_COLLECT_BYTES, 0, MAX_STEPS_INSIDE);
+    let (mut room, mut dirs, steps) = (MAX_COLLECT_BYTES, 0, Cell::new(MAX_STEPS_INSIDE));
     let mut open = std::collections::VecDeque::from([(String::new(), 0)]);
     while let Some((dir, depth)) = open.pop_front() {
         dirs += 1;
@@ -261,10 +261,7 @@ pub(crate) async fn inside(
                 true => format!("{}{}", name::encode(dir_of(path).as_bytes()), entry.name),
                 false => name::encode(path.as_bytes()),
             };
-            let (is_dir, left) = (entry.kind == NodeKind::Dir, Cell::new(steps));
-            let is_edit = changes.is_edit(&path, is_dir, ignored, &left);
-            steps = left.get();
-            if !is_edit {
+            if !changes.is_edit(&path, entry.kind == NodeKind::Dir, ignored, &steps) {
                 continue;
             }
             match entry.kind {

@@ -47,10 +47,8 @@ pub enum SnapshotError {
 pub struct IgnoreRules(Ignored);
 
 impl IgnoreRules {
-    fn ignore(&self, path: &str, is_dir: bool, steps: &mut u64) -> Result<bool, SnapshotError> {
-        let left = Cell::new(*steps);
-        let is_ignored = self.0.has(&name::encode(path.as_bytes()), is_dir, &left);
-        *steps = left.get();
+    fn ignore(&self, path: &str, is_dir: bool, steps: &Cell<u64>) -> Result<bool, SnapshotError> {
+        let is_ignored = self.0.has(&name::encode(path.as_bytes()), is_dir, steps);
         is_ignored.ok_or(SnapshotError::TooLarge)
     }
 }
@@ -70,7 +68,7 @@ impl Agent {
     pub async fn snapshot(&self, root: &str, rules: &IgnoreRules) -> Result<Tree, SnapshotError> {
         let mut tree = Tree::new();
         let mut room = MAX_BYTES;
-        let mut steps = MAX_STEPS;
+        let steps = Cell::new(MAX_STEPS);
         let mut open = VecDeque::from([(String::new(), 0_usize)]);
         while let Some((dir, depth)) = open.pop_front() {
             if depth > MAX_DEPTH {
@@ -87,7 +85,7 @@ impl Agent {
                     false => format!("{dir}/{}", entry.name),
                 };
                 let is_dir = entry.kind == NodeKind::Dir;
-                if is_gits(&path) || rules.ignore(&path, is_dir, &mut steps)? {
+                if is_gits(&path) || rules.ignore(&path, is_dir, &steps)? {
                     continue;
                 }
                 if tree.len() >= MAX_ENTRIES {

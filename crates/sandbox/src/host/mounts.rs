@@ -257,13 +257,14 @@ pub(crate) fn detach(at: &Path) -> nix::Result<()> {
     umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
 }
 
-/// Unmounts. `Ok(false)`: it stayed busy and was only detached, so that its memory is freed whenever
-/// its last user goes.
+/// Unmounts; what another unmounted in the meantime is unmounted. `Ok(false)`: it stayed busy and was only detached, so that its
+/// memory is freed whenever its last user goes.
 pub(crate) fn unmount(at: &Path) -> nix::Result<bool> {
     for _ in 0..UNMOUNT_TRIES {
         match umount2(at, MntFlags::UMOUNT_NOFOLLOW) {
             Ok(()) => return Ok(true),
             Err(Errno::EBUSY) => clock::sleep_blocking(Duration::from_millis(1)),
+            Err(_) if is_mount_point(at) == Some(false) => return Ok(true),
             Err(error) => return Err(error),
         }
     }

@@ -414,8 +414,6 @@ fn unmount_all(
         }
         let fault = match mounts::unmount(point) {
             Ok(true) => continue,
-            // Another wipe of it was faster; what is still mounted is looked for below.
-            Err(_) if mounts::is_mount_point(point) == Some(false) => continue,
             Ok(false) => BUSY.to_owned(),
             Err(error) => error.to_string(),
         };

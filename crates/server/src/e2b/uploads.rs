@@ -1,7 +1,7 @@
 //! Files for the COPY steps of a build: a link for one archive, which needs no key, and what is sent to it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,10 +10,11 @@ use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
 use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
+use cofferdam_flows::places::TenantPlaces;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::json;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use super::builds::refused;
 use super::control::{Asking, Outcome};
@@ -45,24 +46,23 @@ struct Link {
 }
 
 /// Links of this process, by their secret. A server that restarts has none: the client asks for the next one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Links {
     all: Mutex<HashMap<String, Link>>,
     /// Places of each tenant that sent something.
-    places: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+    places: TenantPlaces,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self { all: Mutex::default(), places: TenantPlaces::of(AT_ONCE) }
+    }
 }
 
 impl Links {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Link>> {
         // A poisoned lock only means that somebody panicked beside it; the map is whole.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The places of a tenant.
-    fn places(&self, tenant: &TenantId) -> Arc<Semaphore> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = places.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE)));
-        Arc::clone(own)
     }
 
     fn add(&self, link: Link) -> String {
@@ -144,8 +144,7 @@ pub(super) async fn take(
         Ok(true) => return shape::error(403, "the key that asked for this upload link is revoked"),
         Err(error) => return shape::refused(error.into()),
     }
-    let place = front.links.places(&link.tenant).acquire_owned();
-    let Ok(Ok(_place)) = tokio::time::timeout(PLACE_PATIENCE, place).await else {
+    let Some(_place) = front.links.places.take(&link.tenant, PLACE_PATIENCE).await else {
         return shape::error(
             429,
             format!("{AT_ONCE} uploads of this tenant are under way; try again"),

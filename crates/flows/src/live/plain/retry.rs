@@ -28,11 +28,10 @@ fn pause(failed: u32, is_wanted: bool) -> Option<Duration> {
 
 impl Tending {
     /// The sealer has ended, and has not sealed.
-    pub(super) async fn failed(&mut self, why: Option<String>) {
+    pub(super) async fn failed(&mut self) {
         if let Some(line) = self.line.take() {
             line.end().await;
         }
-        self.why = why.unwrap_or_else(|| std::mem::take(&mut self.why));
         self.failed = self.failed.saturating_add(1);
         match pause(self.failed, self.is_lent || self.lending.is_some()) {
             Some(pause) => self.due = (Stopwatch::start(), pause),
@@ -49,7 +48,8 @@ impl Tending {
             Err(error) => {
                 let snapshot = &self.kept.id;
                 tracing::error!(%snapshot, %error, "the files of a paused sandbox have no sealer");
-                self.failed(Some(error.to_string())).await;
+                self.why = error.to_string();
+                self.failed().await;
             }
         }
     }

@@ -6,8 +6,9 @@ mod unpack;
 
 use std::io::{self, Read};
 
+use super::words::Extent;
 use super::{EntryKind, PIECE};
-use read::{FirstExtent, FirstReader};
+use read::FirstReader;
 pub(super) use unpack::unpack;
 
 /// First bytes of such a stream.
@@ -19,7 +20,7 @@ pub(super) fn check(from: &mut dyn Read) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     while let Some(entry) = entries.entry()? {
         if entry.kind == EntryKind::File {
-            while let FirstExtent::Bytes(..) = entries.extent(&mut piece)? {}
+            while let Extent::Bytes(..) = entries.extent(&mut piece)? {}
         }
     }
     Ok(())

@@ -10,13 +10,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, ftruncate, linkat, makedev, mkdirat, mknodat,
-    openat, openat2, symlinkat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, linkat, makedev, mkdirat, mknodat, openat2,
+    symlinkat,
 };
-use rustix::io::pwrite;
 
-use super::super::{EntryKind, Head, PIECE, put, wrong};
-use super::read::{FirstEntry, FirstExtent, FirstReader};
+use super::super::words::fill;
+use super::super::{EntryKind, Head, PIECE, attributes, close, own, path_of, wrong};
+use super::read::{FirstAttributes, FirstEntry, FirstReader};
 
 /// Writes a stream's files, from behind its first bytes, into `upper`, which is empty, for owners that begin at `first`.
 pub(in super::super) fn unpack(upper: &Path, first: u32, from: &mut dyn Read) -> io::Result<()> {
@@ -36,7 +36,7 @@ struct FirstUnpacking {
     /// The directory that the last entry was written into.
     parent: Option<(PathBuf, OwnedFd)>,
     /// Directories with what they get at the end.
-    dirs: Vec<(PathBuf, Head)>,
+    dirs: Vec<(PathBuf, Head, FirstAttributes)>,
 }
 
 impl FirstUnpacking {
@@ -60,9 +60,9 @@ impl FirstUnpacking {
 
     /// Writes one entry, with the bytes that follow it.
     fn entry(&mut self, entry: FirstEntry, from: &mut FirstReader<'_>) -> io::Result<()> {
-        let FirstEntry { kind, path, head, target } = entry;
+        let FirstEntry { kind, path, head, attributes, target } = entry;
         if path.as_os_str().is_empty() {
-            self.dirs.push((path, head));
+            self.dirs.push((path, head, attributes));
             return Ok(());
         }
         let (_, name) = self.enter(&path)?;
@@ -86,56 +86,38 @@ impl FirstUnpacking {
                 linkat(&above, of, dir, name, AtFlags::empty())?;
                 return Ok(());
             }
-            EntryKind::File => self.bytes(name, from)?,
+            EntryKind::File => fill(dir, name, &mut vec![0; PIECE], |piece| from.extent(piece))?,
             EntryKind::End | EntryKind::Up => {}
         }
-        self.dress(name, kind, &path, head)
-    }
-
-    fn bytes(&self, name: &OsStr, from: &mut FirstReader<'_>) -> io::Result<()> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match &self.parent {
-            Some((_, dir)) => openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?,
-            None => return Err(wrong("a file without a parent")),
-        };
-        let mut piece = vec![0; PIECE];
-        loop {
-            let (at, size) = match from.extent(&mut piece)? {
-                FirstExtent::Bytes(at, size) => (at, size),
-                FirstExtent::End(size) => return Ok(ftruncate(&file, size)?),
-            };
-            let bytes = piece.get(..size).unwrap_or_default();
-            let mut done = 0;
-            while done < size {
-                let offset = at.saturating_add(u64::try_from(done).unwrap_or(0));
-                let wrote = pwrite(&file, bytes.get(done..).unwrap_or_default(), offset)?;
-                if wrote == 0 {
-                    return Err(io::ErrorKind::WriteZero.into());
-                }
-                done = done.saturating_add(wrote);
-            }
-        }
-    }
-
-    /// Owner, attributes, mode and time, in this order: a change of the owner takes set-id bits and capabilities away.
-    fn dress(&mut self, name: &OsStr, kind: EntryKind, path: &Path, head: Head) -> io::Result<()> {
         if kind == EntryKind::Dir {
-            self.dirs.push((path.to_owned(), head));
+            self.dirs.push((path, head, attributes));
             return Ok(());
         }
-        match &self.parent {
-            Some((_, dir)) => put(dir, name, kind, &head, self.first),
-            None => Err(wrong("an entry without a parent")),
-        }
+        put(dir, name, kind, (&head, attributes), self.first)
     }
 
     /// Directories, the deepest last made first.
     fn finish(&mut self) -> io::Result<()> {
-        for (path, head) in std::mem::take(&mut self.dirs).into_iter().rev() {
+        for (path, head, attributes) in std::mem::take(&mut self.dirs).into_iter().rev() {
             let dir = self.open(&path)?;
-            put(&dir, OsStr::new("."), EntryKind::Dir, &head, self.first)?;
+            put(&dir, OsStr::new("."), EntryKind::Dir, (&head, attributes), self.first)?;
         }
         Ok(())
     }
+}
+
+/// Owner, attributes, mode and time, in this order: a change of the owner takes set-id bits and capabilities away.
+fn put(
+    dir: &OwnedFd,
+    name: &OsStr,
+    kind: EntryKind,
+    (head, attributes): (&Head, FirstAttributes),
+    first: u32,
+) -> io::Result<()> {
+    own(dir, name, head)?;
+    let at = path_of(dir, name);
+    for (name, value) in attributes {
+        attributes::write(&at, &name, value, first)?;
+    }
+    close(dir, name, kind, head)
 }
