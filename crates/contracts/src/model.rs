@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use asked::{AskedError, ModelAsked};
-pub use bound::{CallBound, Unbounded, bound, with_output};
+pub use bound::{CallBound, Unbounded, bound, previews, with_output};
 pub use call::{CallScope, ModelCallRow, ModelOutcome, ModelSpent};
 pub use meter::{AnswerMeter, Metered};
 pub use price::{ModelPrice, ModelUsage};

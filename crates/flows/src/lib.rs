@@ -108,6 +108,8 @@ pub struct Flows {
     kept: Option<Arc<live::Shelf>>,
     /// Where this host keeps what clients sent for builds of templates.
     uploads: Option<Arc<live::Shelf>>,
+    /// What is being kept and is on no record yet.
+    unrecorded: Arc<live::UnrecordedBytes>,
     /// Layers of paused sandboxes that are to be sealed.
     plain: Arc<live::PlainLayers>,
     /// Which addresses webhooks may reach.
@@ -136,6 +138,7 @@ impl Flows {
             vault: None,
             kept: None,
             uploads: None,
+            unrecorded: Arc::default(),
             plain: Arc::default(),
             reach: Reach::default(),
             guesses: Arc::default(),

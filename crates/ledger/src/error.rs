@@ -148,6 +148,15 @@ impl LedgerError {
                     "the database's disk is full; try again when it has room",
                 )
             }
+            // A character that no text of PostgreSQL can hold, in a text or within JSON: only a caller's words have it.
+            Self::Statement(sqlx::Error::Database(db))
+                if matches!(db.code().as_deref(), Some("22021" | "22P05")) =>
+            {
+                Refusal::new(
+                    ErrorCode::PolicyViolation,
+                    "a text of the request has a NUL character: send it without",
+                )
+            }
             Self::Unavailable(_) => {
                 Refusal::new(ErrorCode::Unavailable, "the database cannot be reached; try again")
             }

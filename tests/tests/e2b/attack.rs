@@ -54,6 +54,29 @@ async fn a_key_that_only_reads_is_given_no_token() {
     gone(home, server).await;
 }
 
+/// A character that no text of the database can hold.
+#[tokio::test]
+async fn a3l_a_nul_in_a_callers_words_is_the_callers_fault() {
+    let home = Home::new();
+    let server = home.up();
+    let (ann, id, _) = one(&server).await;
+    let snapshots = format!("/sandboxes/{id}/snapshots");
+    let labels = json!({"templateID": "base", "timeout": 60, "metadata": {"a": "b\0c"}});
+    for (method, path, body) in [
+        ("GET", "/v2/sandboxes?metadata=a%2500=b", None),
+        ("GET", "/v2/sandboxes?template=%00", None),
+        ("GET", "/templates/aliases/%00", None),
+        ("POST", snapshots.as_str(), Some(json!({"name": "a\0b"}))),
+        ("POST", "/sandboxes", Some(labels)),
+    ] {
+        let (status, refused) = ann.api(method, path, body).await;
+        assert!((400..500).contains(&status), "{method} {path}: {status} {refused}");
+    }
+    assert!(names(&home.path().join("snapshots")).is_empty(), "nothing was kept for a name");
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_that_ended_are_no_longer_counted_and_many_at_once_take_turns() {
     let home = Home::new();

@@ -270,6 +270,42 @@ async fn a3l_lives_rows_count() {
 }
 
 #[tokio::test]
+async fn a3f5_what_is_kept_at_one_moment_shares_what_the_quota_leaves() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let mut sandboxes = Vec::new();
+    for _ in 0..5 {
+        let (id, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+        let upload = ann.upload((&id, &token), "/home/user/large").body(vec![7_u8; 3 << 20]);
+        assert_eq!(answered(upload).await.0, 200);
+        sandboxes.push(id);
+    }
+    let quota = json!({"value": 8, "expectedVersion": 0, "scope": "global"}).to_string();
+    let path = "/api/config/quota.blobs_mb";
+    let (status, set) =
+        server.request("PUT", path, Some(&server.key), Some(quota.into_bytes())).await;
+    assert_eq!(status, 200, "{set}");
+    let keep = |id: &String| {
+        let path = format!("/sandboxes/{id}/snapshots");
+        let ann = &ann;
+        async move { ann.api("POST", &path, None).await }
+    };
+    let answers = futures_util::future::join_all(sandboxes.iter().map(keep)).await;
+    let kept = answers.iter().filter(|(status, _)| *status == 201).count();
+    // Two fit. Those that were refused may have taken room for a moment that another lacked.
+    assert!((1..=2).contains(&kept), "{answers:?}");
+    for (_, refused) in answers.iter().filter(|(status, _)| *status != 201) {
+        assert!(refused["message"].as_str().unwrap().contains("quota"), "{refused}");
+    }
+    assert_eq!(files(&home).len(), kept, "nothing is left of the others");
+    for id in &sandboxes {
+        assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    }
+    gone(home, server).await;
+}
+
+#[tokio::test]
 async fn what_is_kept_counts_for_the_quota_until_it_is_erased() {
     let home = Home::new();
     let server = home.up();

@@ -58,20 +58,68 @@ const CLIENT_TOOLS: [&str; 9] = [
     "computer_",
     "computer-",
 ];
-/// Members of a call that let the provider do more, or ask for another price, than the body says.
-const BEYOND: [&str; 8] = [
-    "mcp_servers",
-    "container",
-    "web_search_options",
-    "audio",
-    "prediction",
-    "plugins",
-    "models",
-    "fallbacks",
+/// Members of a call whose cost is in its bytes, in its most output, or in what is looked at below. One that is not listed may have
+/// the provider do more, read what lies elsewhere, or ask for another price.
+const MEMBERS: [&str; 52] = [
+    "cache_control",
+    "client_metadata",
+    "context_management",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "include",
+    "input",
+    "instructions",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_tokens",
+    "max_tool_calls",
+    "messages",
+    "metadata",
+    "min_p",
+    "model",
+    "n",
+    "output_config",
+    "output_format",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "reasoning",
+    "reasoning_effort",
+    "repetition_penalty",
+    "response_format",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "speed",
+    "stop",
+    "stop_sequences",
+    "store",
+    "stream",
+    "stream_options",
+    "system",
+    "temperature",
+    "text",
+    "thinking",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+    "verbosity",
 ];
 /// Prices that the list of a provider does not have, by the member that asks for them.
 const DEARER: [(&str, &[&str]); 2] =
     [("service_tier", &["priority", "fast"]), ("speed", &["fast"])];
+
+/// A preview whose input beyond 200,000 tokens costs twice as much.
+const DEAR_PREVIEW: &str = "context-1m";
 
 /// What a call may use beside the bytes of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,6 +147,23 @@ fn beyond(what: impl Into<String>, remedy: &'static str) -> Unbounded {
     Unbounded { what: what.chars().filter(|c| !c.is_control()).take(80).collect(), remedy }
 }
 
+/// Looks at the previews of a provider that a call asks for.
+///
+/// # Errors
+/// [`Unbounded`]: one of them has another price.
+pub fn previews<'a>(
+    mut headers: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<(), Unbounded> {
+    let is_dear = |value: &str| value.split(',').any(|one| one.trim().starts_with(DEAR_PREVIEW));
+    match headers.any(|(name, value)| name == "anthropic-beta" && is_dear(value)) {
+        true => Err(beyond(
+            format!("the preview {DEAR_PREVIEW:?}"),
+            "leave it out: its price is not listed",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// What a call may use beside the bytes of its body.
 ///
 /// # Errors
@@ -108,7 +173,8 @@ pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, Unbounde
     let body = parse_json(body).map_err(|_| twice())?;
     let body = body.as_object().ok_or_else(twice)?;
     let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
-    if let Some(name) = BEYOND.into_iter().find(|name| has(name)) {
+    let is_beyond = |name: &&String| has(name) && !MEMBERS.contains(&name.as_str());
+    if let Some(name) = body.keys().find(is_beyond) {
         return Err(beyond(format!("{name:?}"), OWN_TOOLS));
     }
     for (name, dear) in DEARER {
@@ -335,6 +401,9 @@ mod tests {
             ("mcp_servers", json!([{"url": "http://h"}])),
             ("container", json!("c")),
             ("web_search_options", json!({})),
+            ("best_of", json!(20)),
+            ("previous_response_id", json!("r")),
+            ("of tomorrow", json!(1)),
             ("service_tier", json!("priority")),
             ("speed", json!("fast")),
             ("context_management", json!({"edits": [{"type": "compact_20260112"}]})),
@@ -343,6 +412,13 @@ mod tests {
             let body = json!({"model": "m", "max_tokens": 8, name: value});
             assert!(of(MESSAGES, &body).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a3_a_preview_with_another_price_has_no_bound() {
+        let said = |value| previews([("accept", "*/*"), ("anthropic-beta", value)].into_iter());
+        assert!(said("a-2025-01-01, context-1m-2025-08-07").is_err());
+        assert!(said("claude-code-20250219,interleaved-thinking-2025-05-14").is_ok());
     }
 
     #[test]

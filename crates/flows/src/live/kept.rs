@@ -236,9 +236,10 @@ impl Flows {
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
         let room = self.kept_room(&held.tenant).await?;
         let (shelf, id, held) = (self.shelf()?, fresh()?, Arc::clone(held));
+        let shared = Arc::clone(&room);
         let kept = blocking(move || {
             let of = (&held.tenant, id);
-            shelf.keep(of, (&again, room.most()), &keeper, &|| held.goes_on())
+            shelf.keep(of, (&again, &shared), &keeper, &|| held.goes_on())
         });
         kept.await.map_err(|why| room.fault(&why))
     }
@@ -253,8 +254,10 @@ impl Flows {
         id: &LiveId,
         name: Option<String>,
     ) -> Result<SnapshotView> {
-        if name.as_ref().is_some_and(|n| !(1..=MAX_SNAPSHOT_NAME).contains(&n.len())) {
-            let why = format!("name: a snapshot's name has 1 to {MAX_SNAPSHOT_NAME} bytes");
+        let fits = |n: &String| (1..=MAX_SNAPSHOT_NAME).contains(&n.len()) && !n.contains('\0');
+        if !name.as_ref().is_none_or(fits) {
+            let why =
+                format!("name: a snapshot's name has 1 to {MAX_SNAPSHOT_NAME} bytes, and no NUL");
             return Err(refuse(ErrorCode::PolicyViolation, why));
         }
         let held = self.live_held(who, id).await?;

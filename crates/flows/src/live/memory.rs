@@ -90,7 +90,7 @@ impl Flows {
             let again = Again { memory: true, memory_last, ..keeping.itself() };
             let (goes_on, falls_asleep) = (|| keeping.goes_on(), || keeping.fell_asleep());
             let of = (&keeping.tenant, id);
-            shelf.keep_memory(of, (&again, room.most()), sleeping, (&goes_on, &falls_asleep))
+            shelf.keep_memory(of, (&again, &room), sleeping, (&goes_on, &falls_asleep))
         });
         match kept.await {
             Ok((still, kept, fault)) => {

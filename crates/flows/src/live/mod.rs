@@ -79,6 +79,7 @@ pub(crate) use plain::PlainLayers;
 use registry::Order;
 pub(crate) use registry::Registry;
 pub use registry::{Held, STREAMS, VISITORS};
+pub(crate) use room::UnrecordedBytes;
 pub use sealer::{SEAL_COMMAND, seal_layer};
 pub(crate) use shelf::Shelf;
 pub use wake::Knock;

@@ -102,14 +102,16 @@ impl Flows {
         let room = self.kept_room(&held.tenant).await?;
         let (shelf, id, of) = (self.shelf()?, fresh()?, Arc::clone(held));
         let spare = Arc::clone(&self.plain.spare);
+        let shared = Arc::clone(&room);
         let stood = blocking(move || {
             let Some((still, layer)) = keeper.stand().map_err(std::io::Error::other)? else {
                 return Ok(None);
             };
             let again = of.itself();
-            let kept = shelf.reserve(id, (layer.size()?, room.most()), &again)?;
+            let kept = shelf.reserve(id, (layer.size()?, &shared), &again)?;
+            let most = kept.bytes.saturating_add(shared.most());
             let both = (again, of.itself());
-            let plain = Plain::begin(&of.tenant, layer, (kept, room.most()), both, &spare)?;
+            let plain = Plain::begin(&of.tenant, layer, (kept, most), both, &spare)?;
             Ok(Some((still, Stood::Plain(Box::new(plain)))))
         });
         let stood = stood.await.map_err(|why| room.fault(&why))?;

@@ -39,7 +39,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::kept::blocking;
 use super::registry::Again;
-use super::room::Bounded;
+use super::room::{Bounded, OwnRoom};
 use super::sealed::Sealing;
 use super::shelf::put_head;
 use crate::vault::FileKey;
@@ -367,7 +367,7 @@ fn seal(
         let key = <[u8; 32]>::try_from(key.as_slice()).map_err(io::Error::other)?;
         let key = FileKey::new(key);
         file.rewind()?;
-        let out = Bounded::new(file.try_clone()?, job.most);
+        let out = Bounded::new(file.try_clone()?, OwnRoom(job.most));
         let mut sealing = Sealing::new(out, &key, (&job.tenant, &job.snapshot))?;
         let written = put_head(&mut sealing, &job.again)
             .and_then(|()| write_files(layer, job.first, &mut sealing, &goes_on));

@@ -11,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
@@ -20,7 +21,7 @@ use rustix::fs::FallocateFlags;
 
 use super::opened::OpenedFile;
 use super::registry::Again;
-use super::room::Bounded;
+use super::room::{Bounded, KeptRoom, SharedRoom};
 use super::sealed::{Sealing, sealed_size, sha256};
 use crate::vault::FileKey;
 
@@ -48,6 +49,8 @@ pub(crate) struct KeptFile {
     file: File,
     part: PathBuf,
     recorded: bool,
+    /// Until it is on record, where the ledger counts it.
+    _room: Arc<KeptRoom>,
 }
 
 impl Shelf {
@@ -77,7 +80,7 @@ impl Shelf {
     }
 
     /// Makes a locked file for a snapshot. It is removed unless it is on record.
-    fn begin(&self, id: SnapshotId) -> io::Result<(KeptFile, File)> {
+    fn begin(&self, id: SnapshotId, room: &Arc<KeptRoom>) -> io::Result<(KeptFile, File)> {
         self.make()?;
         let part = self.at(&id, PART);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
@@ -85,27 +88,36 @@ impl Shelf {
         let key = FileKey::new(secret_bytes());
         let sha256 = Digest::parse(&"0".repeat(64)).map_err(io::Error::other)?;
         // From here on it is removed, however this ends.
-        let memory = false;
-        let kept =
-            KeptFile { id, bytes: 0, sha256, key, memory, file: locked, part, recorded: false };
+        let kept = KeptFile {
+            id,
+            bytes: 0,
+            sha256,
+            key,
+            memory: false,
+            file: locked,
+            part,
+            recorded: false,
+            _room: Arc::clone(room),
+        };
         file.lock()?;
         Ok((kept, file))
     }
 
-    /// Makes a locked file with room for a layer of this size and what was asked for, at most so many bytes, to be written by
+    /// Makes a locked file with room for a layer of this size and what was asked for, to be written by
     /// another process. Blocking.
     pub(super) fn reserve(
         &self,
         id: SnapshotId,
-        (size, most): (u64, u64),
+        (size, room): (u64, &Arc<KeptRoom>),
         again: &Again,
     ) -> io::Result<KeptFile> {
         let head = u64::try_from(serde_json::to_vec(again)?.len()).map_err(io::Error::other)?;
         let bytes = sealed_size(size.saturating_add(head));
-        if bytes > most {
+        if bytes > room.most() {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let (mut kept, file) = self.begin(id)?;
+        room.take(bytes)?;
+        let (mut kept, file) = self.begin(id, room)?;
         kept.bytes = bytes;
         rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, kept.bytes)?;
         Ok(kept)
@@ -115,22 +127,22 @@ impl Shelf {
     pub(crate) fn keep(
         &self,
         (tenant, id): (&TenantId, SnapshotId),
-        (again, most): (&Again, u64),
+        (again, room): (&Again, &Arc<KeptRoom>),
         keeper: &LayerKeeper,
         goes_on: &dyn Fn() -> bool,
     ) -> io::Result<(Still, KeptFile)> {
-        self.write((tenant, id), (again, most), |out| keeper.keep(out, goes_on))
+        self.write((tenant, id), (again, room), |out| keeper.keep(out, goes_on))
     }
 
     /// The same with its memory, and why that is not in it where it is not. Blocking.
     pub(crate) fn keep_memory(
         &self,
         (tenant, id): (&TenantId, SnapshotId),
-        (again, most): (&Again, u64),
+        (again, room): (&Again, &Arc<KeptRoom>),
         sleeping: Sleeping,
         (goes_on, falls_asleep): (&dyn Fn() -> bool, &dyn Fn()),
     ) -> io::Result<(Still, KeptFile, Option<io::Error>)> {
-        let written = self.write((tenant, id), (again, most), |out| {
+        let written = self.write((tenant, id), (again, room), |out| {
             sleeping.keep(out, (goes_on, falls_asleep))
         })?;
         let ((still, fault), mut kept) = written;
@@ -142,24 +154,25 @@ impl Shelf {
     fn write<T>(
         &self,
         of: (&TenantId, SnapshotId),
-        (again, most): (&Again, u64),
+        (again, room): (&Again, &Arc<KeptRoom>),
         body: impl FnOnce(&mut dyn Write) -> Result<T, KeepError>,
     ) -> io::Result<(T, KeptFile)> {
-        self.keep_bytes(of, most, |mut out| {
+        self.keep_bytes(of, room, |mut out| {
             put_head(&mut out, again)?;
             body(out).map_err(io::Error::other)
         })
     }
 
-    /// Writes a file of at most so many bytes. Blocking.
+    /// Writes a file of as many bytes as there is room for. Blocking.
     pub(crate) fn keep_bytes<T>(
         &self,
         (tenant, id): (&TenantId, SnapshotId),
-        most: u64,
+        room: &Arc<KeptRoom>,
         body: impl FnOnce(&mut dyn Write) -> io::Result<T>,
     ) -> io::Result<(T, KeptFile)> {
-        let (mut kept, file) = self.begin(id)?;
-        let file = Bounded::new(file, most);
+        let (mut kept, file) = self.begin(id, room)?;
+        let shared = SharedRoom::new(room, &file)?;
+        let file = Bounded::new(file, shared);
         let mut sealing = Sealing::new(file, &kept.key, (tenant, &kept.id))?;
         let done = match body(&mut sealing) {
             Ok(done) => done,

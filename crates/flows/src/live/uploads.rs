@@ -73,8 +73,9 @@ impl Flows {
         let (shelf, vault, id) = (self.uploads()?, self.vault()?, fresh()?);
         let (writer, of) = (Arc::clone(&shelf), tenant.clone());
         let room = self.kept_room(tenant).await?;
+        let shared = Arc::clone(&room);
         let written = blocking(move || {
-            writer.keep_bytes((&of, id), room.most(), |out| {
+            writer.keep_bytes((&of, id), &shared, |out| {
                 let (mut size, mut content) = (0u64, TarDigest::new());
                 loop {
                     match pieces.blocking_recv() {

@@ -10,7 +10,7 @@ use cofferdam_contracts::canonical::{self, digest_bytes};
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::model::{
     CallBound, MAX_CALLS, ModelAsked, ModelLimit, ModelPrice, ModelProtocol, ModelsSpec, bound,
-    refusal_body, with_output,
+    previews, refusal_body, with_output,
 };
 use cofferdam_ledger::models::{
     CallDecision, CallEnd, CallLimits, KnownProvider, NewCall, OverBudget,
@@ -333,10 +333,14 @@ impl CallDesk {
             return Err(none("is offered by none of the task's providers in this protocol"));
         };
         let bound = match self.limits(Some(&known)).bounds_cost() {
-            true => bound(call.protocol, &call.body).map_err(|unbounded| Refused {
-                status: 400,
-                ..Refused::new("unbounded_call", unbounded.to_string())
-            })?,
+            true => {
+                let headers = call.headers.iter().map(|(name, value)| (*name, value.as_str()));
+                let bound = previews(headers).and_then(|()| bound(call.protocol, &call.body));
+                bound.map_err(|unbounded| Refused {
+                    status: 400,
+                    ..Refused::new("unbounded_call", unbounded.to_string())
+                })?
+            }
             false => CallBound::default(),
         };
         Ok(Chosen { known, price, asked, bound })

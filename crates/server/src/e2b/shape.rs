@@ -62,10 +62,12 @@ pub(crate) fn port_closed(id: &str, port: u16) -> Response<Body> {
 
 /// What our own code refused. The cause of a fault of ours is for the operator's log.
 pub(crate) fn refused(fault: Error) -> Response<Body> {
-    if !matches!(fault, Error::Refused(_)) {
-        tracing::error!(error = ?fault, "a request of an E2B client failed");
-    }
+    let said = (!matches!(fault, Error::Refused(_))).then(|| format!("{fault:?}"));
     let refusal = fault.refusal();
+    // A caller's mistake that the database saw first is no fault of this server.
+    if let Some(error) = said.filter(|_| refusal.code.status() >= 500) {
+        tracing::error!(error, "a request of an E2B client failed");
+    }
     let mut response = error(refusal.code.status(), refusal.message);
     let headers = response.headers_mut();
     match refusal.code {
