@@ -48,15 +48,19 @@ pub struct Upload {
 }
 
 impl BuildRows<'_> {
-    /// Records an archive in place of the one of its name. `false`: the template is deleted.
+    /// Records an archive in place of the one of its name. `false`: the template is deleted, or the key is revoked.
     pub async fn upload_add(self, new: &NewUpload<'_>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         // One after the other: of two at once, the later takes the place of the earlier.
         let known = sqlx::query(
-            "SELECT 1 FROM app.templates WHERE id = $1 AND tenant_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE",
+            "SELECT 1 FROM app.templates
+              WHERE id = $1 AND tenant_id = $2 AND deleted_at IS NULL
+                AND NOT EXISTS (SELECT 1 FROM app.api_keys WHERE key_id = $3 AND revoked_at IS NOT NULL)
+                FOR NO KEY UPDATE",
         )
         .bind(new.template.as_str())
         .bind(new.tenant.as_str())
+        .bind(new.key_id)
         .fetch_optional(&mut *tx)
         .await?;
         if known.is_none() {

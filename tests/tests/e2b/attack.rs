@@ -54,6 +54,44 @@ async fn a_key_that_only_reads_is_given_no_token() {
     gone(home, server).await;
 }
 
+/// A link is looked at before the first byte of its upload; minutes may lie between that and the last.
+#[tokio::test]
+async fn a3f9_an_upload_that_began_before_its_key_was_revoked_is_not_kept() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (template, _) = super::built::opened(&ann, "web").await;
+    let role = json!({"tenant": "ann", "roles": ["submitter"], "format": "e2b"});
+    let (id, key) = server.new_key(&role).await;
+    let own = Caller { key, http: ann.http.clone(), url: ann.url.clone(), class: None };
+    let link = format!("/templates/{template}/files/{}", "a".repeat(64));
+    let given = own.api("GET", &link, None).await.1;
+    let url = text(&given, "url");
+    let target = url.strip_prefix(&server.url).unwrap();
+    let mut upload = TcpStream::connect(address(&server)).await.unwrap();
+    let host = address(&server);
+    let head = format!("PUT {target} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 2048\r\n\r\n");
+    upload.write_all(head.as_bytes()).await.unwrap();
+    upload.write_all(&[b'x'; 1024]).await.unwrap();
+    let written = home.path().join("uploads");
+    until("its first half is taken", AT_ONCE, async || {
+        written.is_dir() && !names(&written).is_empty()
+    })
+    .await;
+    let path = format!("/api/keys/{id}?tenant=ann");
+    assert_eq!(server.request("DELETE", &path, Some(&server.key), None).await.0, 200);
+    upload.write_all(&[b'x'; 1024]).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let got = tokio::time::timeout(AT_ONCE, upload.read(&mut answer)).await.unwrap().unwrap();
+    let answer = String::from_utf8_lossy(&answer[..got]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("revoked"), "{answer}");
+    let sql = server.sql().await;
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.template_files").await, 0);
+    assert!(names(&written).is_empty(), "its file is gone");
+    sql.close().await;
+    gone(home, server).await;
+}
+
 /// A character that no text of the database can hold.
 #[tokio::test]
 async fn a3l_a_nul_in_a_callers_words_is_the_callers_fault() {

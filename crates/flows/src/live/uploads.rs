@@ -123,7 +123,15 @@ impl Flows {
         };
         let added = self.ledger.builds().upload_add(&new).await;
         if !self.recorded(&mut kept, added, KeptTable::Uploads).await? {
-            return Err(Refusal::not_found("template").into());
+            // It was looked at before the first byte, and minutes may lie between.
+            let is_revoked = self.ledger.keys().is_revoked(key_id).await?;
+            return Err(match is_revoked {
+                true => refuse(
+                    ErrorCode::Forbidden,
+                    "the key that asked for this upload link is revoked",
+                ),
+                false => Refusal::not_found("template").into(),
+            });
         }
         shelf.give_name(&mut kept);
         // Its lock: one that another upload erased meanwhile is removed by whoever is last.
