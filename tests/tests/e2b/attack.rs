@@ -1,5 +1,7 @@
 //! What a tenant, a stranger at a port and a program inside may try, and what a lost connection leaves.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use cofferdam_tests::{Home, Server, text};
@@ -51,6 +53,23 @@ async fn a_key_that_only_reads_is_given_no_token() {
         assert_eq!(reader.api("DELETE", &path, None).await.0, 403, "{role}");
     }
     assert_eq!(ann.api("DELETE", &path, None).await.0, 204);
+    gone(home, server).await;
+}
+
+/// A directory that only the host's root gets through: sandboxes there have no ids of their own.
+#[tokio::test]
+async fn a3f7_a_pause_on_a_host_without_ranges_of_ids_is_resumed() {
+    let closed = tempfile::Builder::new().prefix("cofferdam-test-closed-").tempdir().unwrap();
+    fs::set_permissions(closed.path(), Permissions::from_mode(0o700)).unwrap();
+    let home = Home::below(closed.path());
+    let server = home.up();
+    let (ann, id, _) = one(&server).await;
+    let (_, map) = exec(&ann, &id, "cat /proc/self/uid_map; echo kept > /home/user/a").await;
+    assert_eq!(map.split_whitespace().nth(1), Some("0"), "it has the host's ids: {map}");
+    assert_eq!(ann.api("POST", &format!("/sandboxes/{id}/pause"), None).await.0, 204);
+    assert_eq!(ann.resume(&id, json!({"timeout": 60})).await.0, 201);
+    assert_eq!(exec(&ann, &id, "cat /home/user/a").await, (0, "kept\n".to_owned()));
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     gone(home, server).await;
 }
 

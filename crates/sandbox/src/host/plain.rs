@@ -111,9 +111,9 @@ impl PlainLayer {
         layer: &Path,
         size_mb: u64,
         dir: &Path,
-        has_users: bool,
+        has_ids: bool,
     ) -> io::Result<()> {
-        if has_users != self.ids.is_some() {
+        if has_ids != self.ids.is_some() {
             return Err(io::Error::other("its files have the ids of another kind of sandbox"));
         }
         let mut held = self.lock();

@@ -262,7 +262,9 @@ impl Bundle {
             None => base::tree_digest(&self.base.path()).map_err(fault("describing", &name))?,
         };
         if let Some(plain) = plain {
-            let attached = plain.attach(layer, layer_mb, &self.traces.dir, self.has_users);
+            // On a host without ranges of ids all files have the host's.
+            let has_ids = self.has_users && facts.ids.is_ok();
+            let attached = plain.attach(layer, layer_mb, &self.traces.dir, has_ids);
             attached.map_err(|source| BootError::Fill { source })?;
         } else if self.large {
             Volume::of(&self.traces).make(&facts.large, layer_mb)?;

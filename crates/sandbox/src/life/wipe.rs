@@ -262,7 +262,8 @@ impl Cleared {
         let has_dev = layer.is_some() && devices::of(&traces.layer).exists();
         // Of one that stays the end is looked for later, and tells of whoever has any of it now.
         let is_watched = layer.as_ref().is_some_and(|layer| stays || layer.is_watched());
-        let Unmounted { left: mounted, key } = unmount_all(traces, &points, is_watched, checks);
+        let Unmounted { left: mounted, key } =
+            unmount_all(traces, &points, (is_watched, stays && layer.is_some()), checks);
         let method = method(volume.is_some(), key.as_ref(), &points);
         checks.extend(key.map(|end| end.check));
         Self { usage, method, volume, layer, has_dev, mounted }
@@ -397,11 +398,12 @@ struct Unmounted {
 
 /// Unmounts everything, the last mounted first; a key is destroyed when its file system alone is left. **Where the layer's
 /// end is watched the root goes at once, with all that is mounted in it**: whoever still uses any of it keeps the layer,
-/// or has what is the host's. Each of these mounts alone would wait for every processor of the host.
+/// or has what is the host's. Each of these mounts alone would wait for every processor of the host. A layer that stays is its
+/// pause's, whose sealer may read it by this very mount.
 fn unmount_all(
     traces: &Traces,
     points: &[PathBuf],
-    is_watched: bool,
+    (is_watched, stays): (bool, bool),
     checks: &mut Vec<WipeCheck>,
 ) -> Unmounted {
     let mut faults = Vec::new();
@@ -411,6 +413,9 @@ fn unmount_all(
     for point in points.iter().filter(|point| !is_gone || !point.starts_with(&traces.root)) {
         if *point == traces.disk {
             key = Volume::of(traces).end_key();
+        }
+        if stays && *point == traces.layer && mounts::detach(point).is_ok() {
+            continue;
         }
         let fault = match mounts::unmount(point) {
             Ok(true) => continue,
