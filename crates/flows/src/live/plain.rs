@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::kept::blocking;
 use super::registry::Again;
 use super::rest::{LayerRest, LeftMemory, RestLengths};
-use super::sealer::{Given, Said, Sealer};
+use super::sealer::{Given, Said, SealStart, Sealer};
 use super::sealer_line::{Line, heard};
 use super::shelf::{KeptFile, Shelf};
 use super::spare::SpareSealer;
@@ -188,14 +188,27 @@ impl Plain {
     pub(super) fn begin(
         tenant: &TenantId,
         layer: PlainLayer,
-        (kept, most): (KeptFile, u64),
+        (mut kept, most): (KeptFile, u64),
         (again, copy): (Again, Again),
         spare: &SpareSealer,
     ) -> io::Result<Self> {
+        let start = match kept.has_room_for(layer.most()?, &again, most)? {
+            true => SealStart::Soon,
+            false => SealStart::Measured,
+        };
         let of = (layer.descriptor()?, layer.first_id());
         let file = (kept.descriptor()?, most);
         let given = Given::new((tenant, &kept.id), &kept.key, copy, of, file)?;
-        let sealer = Sealer::begin(spare.take(), &given)?;
+        let sealer = Sealer::begin(spare.take(), &given, start)?;
+        if start == SealStart::Measured {
+            // What no kernel counts is found before the answer.
+            let size = sealer.measured(&|| true);
+            if let Err(why) = size.and_then(|size| kept.make_room(size, &again, most)) {
+                layer.let_go();
+                sealer.end();
+                return Err(why);
+            }
+        }
         let (tenant, memory) = (tenant.clone(), Arc::default());
         let (layer, again) = (Arc::new(layer), Arc::new(again));
         Ok(Self { layer, memory, kept, tenant, again, given, sealer })
@@ -380,11 +393,9 @@ impl Tending {
         match said {
             Some(Said::Held) => self.lend().await,
             Some(Said::Sealed(bytes, sha256)) => self.sealed = Some((bytes, sha256)),
-            Some(Said::Failed(why)) => {
-                let snapshot = &self.kept.id;
-                tracing::error!(%snapshot, why, "the files of a paused sandbox are not sealed yet");
-                self.why = why;
-            }
+            Some(Said::Failed(why)) => self.not_yet(why),
+            Some(Said::Full) => self.not_yet("there is no room for its file".to_owned()),
+            Some(Said::Measured(_)) => {}
             // After what it sealed nothing more is asked of it.
             None if self.sealed.is_some() => {
                 if let Some(line) = self.line.take() {

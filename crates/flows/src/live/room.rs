@@ -6,6 +6,7 @@ use std::path::Path;
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
+use cofferdam_sandbox::KeepError;
 use rustix::fs::statvfs;
 
 use super::refuse;
@@ -33,6 +34,7 @@ impl KeptRoom {
     pub(super) fn fault(self, why: &io::Error) -> Error {
         match why.kind() {
             io::ErrorKind::FileTooLarge => self.lacks().into(),
+            _ if is_displaced(why) => refuse(ErrorCode::StateConflict, why.to_string()),
             _ => refuse(ErrorCode::Unavailable, why.to_string()),
         }
     }
@@ -52,6 +54,12 @@ impl KeptRoom {
         );
         Refusal::new(ErrorCode::Unavailable, why)
     }
+}
+
+/// Whether a directory that every sandbox has is something else in these files.
+fn is_displaced(why: &io::Error) -> bool {
+    let inner = why.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(KeepError::Displaced(_)))
 }
 
 /// So many bytes, for people.

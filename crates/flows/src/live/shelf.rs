@@ -100,15 +100,14 @@ impl Shelf {
         (size, most): (u64, u64),
         again: &Again,
     ) -> io::Result<KeptFile> {
-        let head = u64::try_from(serde_json::to_vec(again)?.len()).map_err(io::Error::other)?;
-        let bytes = sealed_size(size.saturating_add(head));
-        if bytes > most {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let (mut kept, file) = self.begin(id)?;
-        kept.bytes = bytes;
-        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, kept.bytes)?;
+        let mut kept = self.empty(id)?;
+        kept.make_room(size, again, most)?;
         Ok(kept)
+    }
+
+    /// Makes a locked file that another process writes.
+    pub(super) fn empty(&self, id: SnapshotId) -> io::Result<KeptFile> {
+        self.begin(id).map(|(kept, _)| kept)
     }
 
     /// Writes the files of a sandbox, with what was asked for at their head; gives the sandbox as it stands still. Blocking.
@@ -342,7 +341,29 @@ fn filling(
     Ok((again, filling))
 }
 
+/// Bytes of a file with a stream of this size behind what was asked for.
+fn file_size(size: u64, again: &Again) -> io::Result<u64> {
+    let head = u64::try_from(serde_json::to_vec(again)?.len()).map_err(io::Error::other)?;
+    Ok(sealed_size(size.saturating_add(head)))
+}
+
 impl KeptFile {
+    /// Whether a stream of this size is within so many bytes, and need not be measured.
+    pub(super) fn has_room_for(&self, size: u64, again: &Again, most: u64) -> io::Result<bool> {
+        Ok(file_size(size, again)? <= most)
+    }
+
+    /// Reserves the disk for a stream of this size, where that is within so many bytes. Blocking.
+    pub(super) fn make_room(&mut self, size: u64, again: &Again, most: u64) -> io::Result<()> {
+        let bytes = file_size(size, again)?;
+        if bytes > most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes)?;
+        self.bytes = bytes;
+        Ok(())
+    }
+
     /// For the process that writes it, with its lock.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         Ok(self.file.try_clone()?.into())

@@ -262,7 +262,7 @@ impl Bundle {
             None => base::tree_digest(&self.base.path()).map_err(fault("describing", &name))?,
         };
         if let Some(plain) = plain {
-            let attached = plain.attach(layer, layer_mb, &self.traces.dir, self.has_users);
+            let attached = plain.attach(layer, layer_mb, &self.traces.dir, ids.is_some());
             attached.map_err(|source| BootError::Fill { source })?;
         } else if self.large {
             Volume::of(&self.traces).make(&facts.large, layer_mb)?;

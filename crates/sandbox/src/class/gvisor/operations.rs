@@ -47,7 +47,11 @@ impl Isolation for GvisorClass {
 
     fn weak(&self, facts: &HostFacts) -> Vec<String> {
         let runsc = facts.runtime_of(Class::Gvisor);
-        iter::once(weak()).chain(runsc.and_then(|runsc| unsteady(&runsc.version))).collect()
+        let unsteady = runsc.and_then(|runsc| unsteady(&runsc.version));
+        // What could be reached through its file server would be reached as the host's root.
+        let ids = facts.ids.as_ref().err();
+        let ids = ids.map(|why| format!("its file server has no user namespace of its own ({why})"));
+        iter::once(weak()).chain(unsteady).chain(ids).collect()
     }
 
     fn is_killed_with_us(&self) -> bool {
@@ -74,7 +78,7 @@ impl Isolation for GvisorClass {
         let limits = self.host_limits(plan.effective.limits);
         let groups = limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus);
         let layer_mb = Some(plan.disk_mb);
-        Footing { layer_mb, groups: Some(groups), binds_tmp: true, ..Footing::default() }
+        Footing { layer_mb, has_users: true, groups: Some(groups), binds_tmp: true, ..Footing::default() }
     }
 
     fn hear(&self, traces: &Traces) -> io::Result<Option<Heard>> {
