@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::id::Digest;
 use flate2::read::MultiGzDecoder;
 
+use crate::host::tenant_root::TenantRoot;
 use super::blob::Hashing;
 use super::chain::{chains, empty};
 use super::error::{ImageError, at};
@@ -52,6 +53,11 @@ impl Images {
         let skipped = below.map_or(0, |index| index + 1);
         for (layer, diff) in layers.iter().zip(diff_ids).skip(skipped) {
             self.layer(root, layer, diff)?;
+        }
+        let tree = TenantRoot::open(root, 0).map_err(at(root))?;
+        if let Some(name) = tree.displaced().map_err(at(root))? {
+            let why = "is in the place of a directory that every sandbox has: no sandbox begins with it";
+            return Err(ImageError::Hostile { path: name.to_owned(), why });
         }
         // Named only when it is on the disk: a name that survives a power cut must mean all of it.
         let dir = fs::File::open(root).map_err(at(root))?;

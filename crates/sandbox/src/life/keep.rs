@@ -189,7 +189,8 @@ impl LayerKeeper {
         if !self.may_stand() {
             return Ok(());
         }
-        let tree = TenantRoot::open(&self.traces.root, self.first);
+        // Its root is its own to see; what is not in here is a directory of its image.
+        let tree = TenantRoot::open(&self.traces.layer.join("upper"), self.first);
         match tree.and_then(|tree| tree.displaced()).map_err(KeepError::Files)? {
             Some(name) => Err(KeepError::Displaced(name)),
             None => Ok(()),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_ledger::failpoint::shortened;
 
 use super::{SealStart, Sealer, Tending, blocking};
 use crate::live::sealer_line::Line;
@@ -41,7 +42,7 @@ impl Tending {
         }
         self.failed = self.failed.saturating_add(1);
         match pause(self.failed, self.is_lent || self.lending.is_some()) {
-            Some(pause) => self.due = (Stopwatch::start(), pause),
+            Some(pause) => self.due = (Stopwatch::start(), shortened("sealer.retry", pause)),
             None => self.unsealable().await,
         }
     }

@@ -14,7 +14,7 @@ use super::{
     restore, unsteady, weak,
 };
 use crate::class::detect::{HostRuntimes, absent};
-use crate::class::isolation::{Footing, Heard, Isolation};
+use crate::class::isolation::{Footing, Heard, Isolation, ShowsHost};
 use crate::class::kept_memory::KeptMemory;
 use crate::class::microvm::{Given, Lent};
 use crate::host::hostpath::Place;
@@ -74,11 +74,18 @@ impl Isolation for GvisorClass {
         config(oci::config(input), input)
     }
 
+    fn shows_host(&self) -> ShowsHost {
+        ShowsHost::InRoot
+    }
+
     fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
         let limits = self.host_limits(plan.effective.limits);
         let groups = limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus);
         let layer_mb = Some(plan.disk_mb);
-        Footing { layer_mb, has_users: true, groups: Some(groups), binds_tmp: true, ..Footing::default() }
+        // Shown by its own ids, as all else in its root.
+        let apart = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
+        let groups = Some(groups);
+        Footing { layer_mb, has_users: true, apart, binds_tmp: true, groups, ..Footing::default() }
     }
 
     fn hear(&self, traces: &Traces) -> io::Result<Option<Heard>> {
