@@ -1,14 +1,16 @@
 //! What a task may leave in its files, and what is kept of them: refused before the answer, within bounds, with an end.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cofferdam_tests::{Home, Server};
+use nix::sys::signal::{Signal, kill};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::{Value, json};
 
 use super::built::built;
 use super::kept::{files, inside, printed, sealed};
+use super::kept_plain::sealers;
 use super::{Caller, gone};
 use crate::support::{count, texts, until};
 
@@ -34,11 +36,14 @@ async fn a3f1_files_whose_directories_are_links_are_refused_before_they_are_kept
         for door in ["pause", "snapshots", "fork", "pause"] {
             let (status, refused) = asked(&ann, &id, door).await;
             let why = refused["message"].as_str().unwrap_or_default();
-            assert!(status == 409 && why.contains(&format!("/{name} is not a directory")), "{door} {refused}");
+            // 409 means to clients that it is paused already.
+            let wanted = if door == "pause" { 400 } else { 409 };
+            assert_eq!(status, wanted, "{door} {refused}");
+            assert!(why.contains(&format!("/{name} is not a directory")), "{door} {refused}");
             assert!(files(&home).is_empty(), "{door}");
         }
         inside(&home, &id, &format!("rm /{name}; echo no > /{name}"));
-        assert_eq!(asked(&ann, &id, "pause").await.0, 409);
+        assert_eq!(asked(&ann, &id, "pause").await.0, 400);
         inside(&home, &id, &format!("rm /{name}; mv /.was /{name}"));
     }
     // A template that is built so is none.
@@ -118,5 +123,39 @@ async fn a3f7_a_layer_that_no_sealer_can_seal_is_on_record_and_is_resumed() {
     assert_eq!(inside(&home, &id, "cat /home/user/a"), "kept");
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     sql.close().await;
+    gone(home, server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3f6_a_snapshot_and_a_fork_are_packed_by_a_process_of_their_own() {
+    let home = Home::new();
+    let server = home.up();
+    let (ann, id) = one(&server).await;
+    inside(&home, &id, "head -c 100000000 /dev/urandom > /home/user/large; echo kept > /home/user/a");
+    for door in ["snapshots", "fork"] {
+        let worker = server.pid();
+        // Whoever reads the files is not the worker: when it ends, nothing is kept, and the sandbox goes on.
+        let ending = std::thread::spawn(move || {
+            let since = Instant::now();
+            while since.elapsed() < SOON {
+                if let [sealer] = sealers(worker)[..] {
+                    kill(sealer, Signal::SIGKILL).unwrap();
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            panic!("no sealer");
+        });
+        let (status, refused) = asked(&ann, &id, door).await;
+        ending.join().unwrap();
+        assert_eq!(status, 503, "{door} {refused}");
+        assert!(files(&home).is_empty(), "{door}");
+        assert_eq!(inside(&home, &id, "cat /home/user/a"), "kept");
+        let (status, made) = asked(&ann, &id, door).await;
+        assert_eq!(status, 201, "{door} {made}");
+    }
+    for live in ann.api("GET", "/v2/sandboxes", None).await.1.as_array().unwrap() {
+        ann.kill(live["sandboxID"].as_str().unwrap()).await;
+    }
     gone(home, server).await;
 }
