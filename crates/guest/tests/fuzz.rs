@@ -96,7 +96,7 @@ fn fuzz_a_layer_is_unpacked_inside_its_directory_or_refused() {
 
 #[test]
 fn fuzz_a_tree_comes_back_as_it_was_packed() {
-    fuzz!("trees", 300, |bytes: &[u8]| {
+    fuzz!("trees", 100, |bytes: &[u8]| {
         let outer = tempfile::tempdir().unwrap();
         let at = |name: &str| {
             let dir = outer.path().join(name);

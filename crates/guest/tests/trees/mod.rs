@@ -25,7 +25,7 @@ pub fn grow(top: &Path, bytes: &[u8]) {
             }
             2 | 3 => {
                 let Ok(file) = File::options().write(true).create_new(true).open(&at) else { continue };
-                file.set_len(u64::from(size) << (more % 20)).unwrap();
+                file.set_len(u64::from(size) << (more % 10)).unwrap();
                 file.write_all_at(&vec![more; usize::from(mode)], u64::from(size) * 100).unwrap();
                 fs::set_permissions(&at, Permissions::from_mode(u32::from(mode) << 4 | 0o600)).unwrap();
                 let when = SystemTime::UNIX_EPOCH + Duration::new(u64::from(time) << (size % 24), time.into());
