@@ -189,11 +189,14 @@ fn a3f1_an_image_whose_directories_are_links_is_refused_when_it_is_filled() {
             for bad in [link, file] {
                 let at = tempfile::tempdir().unwrap();
                 layout(at.path(), &[layer(&[dir("srv")]), layer(&[bad])], json!({}));
-                let refused = images(&bench).import(at.path(), Some(&self::name("bad"))).unwrap_err();
+                let refused =
+                    images(&bench).import(at.path(), Some(&self::name("bad"))).unwrap_err();
                 assert!(refused.to_string().contains("no sandbox begins with it"), "{refused}");
             }
         }
-        assert!(!kept(&bench).iter().any(|path| path.starts_with("names") || path.starts_with("roots")));
+        assert!(
+            !kept(&bench).iter().any(|path| path.starts_with("names") || path.starts_with("roots"))
+        );
         import(&bench, &[layer(&[dir("tmp"), dir("usr")])], json!({}), "good");
     });
 }

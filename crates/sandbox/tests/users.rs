@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cofferdam_contracts::sandbox::AccessMode;
-use cofferdam_sandbox::{Class, ClassFact, Host, Offer, Runtime, enter_private_mounts, plan, provision};
+use cofferdam_sandbox::{
+    Class, ClassFact, Host, Offer, Runtime, enter_private_mounts, plan, provision,
+};
 use serde_json::{Value, json};
 use support::not_run::not_run;
 use support::{Bench, fresh_id, here, host, request, sh, verified};
@@ -271,7 +273,8 @@ fn a3f2_the_file_server_of_gvisor_has_a_user_namespace_of_its_own() {
         if !classes.iter().filter(is_here).any(|fact| fact.class == Class::Gvisor) {
             return not_run("the class gvisor", "there is no runsc");
         }
-        let (sandbox, plan) = bench.start(json!({"spec": {"isolation": {"class_min": "gvisor"}}})).await;
+        let (sandbox, plan) =
+            bench.start(json!({"spec": {"isolation": {"class_min": "gvisor"}}})).await;
         let first = sandbox.first_id();
         assert!(first >= 65_536, "{first}");
         let gofers = gvisors("runsc-gofer", &bench.host.facts().live_dir);

@@ -29,7 +29,9 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
-use cofferdam_sandbox::{leave_service, outlive_hangup, measure_files, outside_mounts, write_files};
+use cofferdam_sandbox::{
+    leave_service, measure_files, outlive_hangup, outside_mounts, write_files,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{

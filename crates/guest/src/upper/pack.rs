@@ -213,7 +213,9 @@ impl Packing<'_> {
     fn hold(&mut self, bytes: usize) -> io::Result<()> {
         self.held = self.held.saturating_add(bytes.saturating_add(NAME));
         match self.held > MAX_HELD {
-            true => Err(io::Error::other("too many directories lie beside each other, or too many files have more than one name")),
+            true => Err(io::Error::other(
+                "too many directories lie beside each other, or too many files have more than one name",
+            )),
             false => Ok(()),
         }
     }

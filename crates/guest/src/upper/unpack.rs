@@ -4,8 +4,8 @@
 //! leads out of the layer. A directory gets its owner, attributes, mode and times when it is left.
 
 use std::ffi::OsStr;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::fs::File;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;

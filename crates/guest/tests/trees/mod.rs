@@ -13,7 +13,8 @@ const MAX_STEPS: usize = 64;
 
 /// Makes a tree. What one step cannot make is left out.
 pub fn grow(top: &Path, bytes: &[u8]) {
-    let (mut dir, mut files, mut dirs) = (top.to_owned(), Vec::<PathBuf>::new(), vec![top.to_owned()]);
+    let (mut dir, mut files, mut dirs) =
+        (top.to_owned(), Vec::<PathBuf>::new(), vec![top.to_owned()]);
     for step in bytes.chunks_exact(STEP).take(MAX_STEPS) {
         let [kind, name, more, size, mode, time] = *step else { continue };
         let at = dir.join(std::ffi::OsStr::from_bytes(&named(name, more)));
@@ -24,11 +25,15 @@ pub fn grow(top: &Path, bytes: &[u8]) {
                 dir = at;
             }
             2 | 3 => {
-                let Ok(file) = File::options().write(true).create_new(true).open(&at) else { continue };
+                let Ok(file) = File::options().write(true).create_new(true).open(&at) else {
+                    continue;
+                };
                 file.set_len(u64::from(size) << (more % 10)).unwrap();
                 file.write_all_at(&vec![more; usize::from(mode)], u64::from(size) * 100).unwrap();
-                fs::set_permissions(&at, Permissions::from_mode(u32::from(mode) << 4 | 0o600)).unwrap();
-                let when = SystemTime::UNIX_EPOCH + Duration::new(u64::from(time) << (size % 24), time.into());
+                fs::set_permissions(&at, Permissions::from_mode(u32::from(mode) << 4 | 0o600))
+                    .unwrap();
+                let when = SystemTime::UNIX_EPOCH
+                    + Duration::new(u64::from(time) << (size % 24), time.into());
                 file.set_modified(when).unwrap();
                 files.push(at);
             }
@@ -57,7 +62,9 @@ pub fn seen(top: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, u64, Vec<u8>)> {
         let found = fs::symlink_metadata(&at).unwrap();
         let bytes = match (found.is_dir(), found.is_symlink()) {
             (true, _) => {
-                due.extend(fs::read_dir(&at).unwrap().map(|one| path.join(one.unwrap().file_name())));
+                due.extend(
+                    fs::read_dir(&at).unwrap().map(|one| path.join(one.unwrap().file_name())),
+                );
                 Vec::new()
             }
             (_, true) => fs::read_link(&at).unwrap().as_os_str().as_bytes().to_vec(),

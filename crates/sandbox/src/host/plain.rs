@@ -206,11 +206,7 @@ pub fn write_files(
 ///
 /// # Errors
 /// What cannot be read.
-pub fn measure_files(
-    tree: &OwnedFd,
-    first: u32,
-    goes_on: &dyn Fn() -> bool,
-) -> io::Result<u64> {
+pub fn measure_files(tree: &OwnedFd, first: u32, goes_on: &dyn Fn() -> bool) -> io::Result<u64> {
     upper::measure(&path_of(tree, FILES), first, goes_on)
 }
 

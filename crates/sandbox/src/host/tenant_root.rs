@@ -10,8 +10,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat, openat,
-    openat2, statat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat,
+    openat, openat2, statat,
 };
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};

@@ -98,7 +98,9 @@ impl FirstUnpacking {
         if kind == EntryKind::Dir {
             self.held = self.held.saturating_add(path.as_os_str().len().saturating_add(PATH));
             if self.held > MAX_PATHS {
-                return Err(wrong("an earlier form, and more bytes of directories' paths than are read of that"));
+                return Err(wrong(
+                    "an earlier form, and more bytes of directories' paths than are read of that",
+                ));
             }
             self.dirs.push((path, head, attributes));
             return Ok(());

@@ -50,7 +50,8 @@ impl Isolation for GvisorClass {
         let unsteady = runsc.and_then(|runsc| unsteady(&runsc.version));
         // What could be reached through its file server would be reached as the host's root.
         let ids = facts.ids.as_ref().err();
-        let ids = ids.map(|why| format!("its file server has no user namespace of its own ({why})"));
+        let ids =
+            ids.map(|why| format!("its file server has no user namespace of its own ({why})"));
         iter::once(weak()).chain(unsteady).chain(ids).collect()
     }
 
