@@ -255,9 +255,10 @@ pub(crate) fn try_one(state: &Path, live: &Path, large: &LargeLayers) -> Result<
     // No sandbox's name, so nobody takes it for an orphan.
     let name = format!("trial-{}", random::secret_hex(8));
     let dir = live.join(&name);
-    let [disk, layer, root] = ["disk", "layer", "root"].map(|name| dir.join(name));
+    let [disk, layer, root, beside] =
+        ["disk", "layer", "root", "beside"].map(|name| dir.join(name));
     let image = layers(state).join(format!("{name}.img"));
-    let volume = Volume { image, disk, layer, root };
+    let volume = Volume { image, disk, layer, root, beside };
     let made =
         fs::create_dir_all(&volume.layer).map_err(|error| error.to_string()).and_then(|()| {
             volume
@@ -307,6 +308,7 @@ mod tests {
             disk: state.path().join("disk"),
             layer: state.path().join("layer"),
             root: state.path().join("root"),
+            beside: state.path().join("beside"),
         };
         fs::create_dir(&volume.layer).unwrap();
         volume.make(&large, TRIAL_MB).unwrap();
@@ -353,6 +355,7 @@ mod tests {
             disk: state.path().join("disk"),
             layer: state.path().join("layer"),
             root: state.path().join("root"),
+            beside: state.path().join("beside"),
         };
         fs::create_dir(&volume.layer).unwrap();
         volume.make(&large, TRIAL_MB).unwrap();
