@@ -8,6 +8,7 @@
 //! **A layer is lent to one life at a time, and whoever holds the last copy of the files is a process of its own** until they
 //! are sealed or that life is on record.
 
+mod begun;
 mod retry;
 
 use std::collections::{BTreeSet, HashMap};
@@ -183,50 +184,6 @@ pub(super) struct Plain {
     sealer: Sealer,
 }
 
-impl Plain {
-    /// Has a layer sealed into a file for which there is room, by a sealer that waits for work where there is one. Blocking.
-    pub(super) fn begin(
-        tenant: &TenantId,
-        layer: PlainLayer,
-        (mut kept, most): (KeptFile, u64),
-        (again, copy): (Again, Again),
-        spare: &SpareSealer,
-    ) -> io::Result<Self> {
-        let start = match kept.has_room_for(layer.most()?, &again, most)? {
-            true => SealStart::Soon,
-            false => SealStart::Measured,
-        };
-        let of = (layer.descriptor()?, layer.first_id());
-        let file = (kept.descriptor()?, most);
-        let given = Given::new((tenant, &kept.id), &kept.key, copy, of, file)?;
-        let sealer = Sealer::begin(spare.take(), &given, start)?;
-        if start == SealStart::Measured {
-            // What no kernel counts is found before the answer.
-            let size = sealer.measured(&|| true);
-            if let Err(why) = size.and_then(|size| kept.make_room(size, &again, most)) {
-                layer.let_go();
-                sealer.end();
-                return Err(why);
-            }
-        }
-        let (tenant, memory) = (tenant.clone(), Arc::default());
-        let (layer, again) = (Arc::new(layer), Arc::new(again));
-        Ok(Self { layer, memory, kept, tenant, again, given, sealer })
-    }
-
-    /// Its pause is not on record: its sandbox goes on.
-    pub(super) async fn abandon(self) {
-        let Self { layer, sealer, kept, .. } = self;
-        layer.let_go();
-        let _ = blocking(move || {
-            sealer.end();
-            drop(kept);
-            Ok(())
-        })
-        .await;
-    }
-}
-
 /// What its task knows of a layer.
 struct Tending {
     flows: Flows,
@@ -394,7 +351,7 @@ impl Tending {
             Some(Said::Held) => self.lend().await,
             Some(Said::Sealed(bytes, sha256)) => self.sealed = Some((bytes, sha256)),
             Some(Said::Failed(why)) => self.not_yet(why),
-            Some(Said::Full) => self.not_yet("there is no room for its file".to_owned()),
+            Some(Said::Full) => self.not_yet("its file exceeds the quota or the disk".to_owned()),
             Some(Said::Measured(_)) => {}
             // After what it sealed nothing more is asked of it.
             None if self.sealed.is_some() => {

@@ -219,7 +219,7 @@ impl Sealer {
             line.extend(byte);
         }
         let said = String::from_utf8_lossy(&line);
-        Said::parse(&said).ok_or_else(|| io::Error::other("a sealer says what nobody knows"))
+        Said::parse(&said).ok_or_else(|| io::Error::other("a sealer sent an unknown line"))
     }
 
     /// Starts one without work.

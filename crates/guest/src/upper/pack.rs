@@ -52,15 +52,15 @@ pub fn pack(
 /// # Errors
 /// Those of [`pack`], but for files that cannot be read.
 pub fn measure(upper: &Path, first: u32, goes_on: &dyn Fn() -> bool) -> io::Result<u64> {
-    let mut counted = Counted(0);
+    let mut counted = PackedSize(0);
     walk(upper, (first, false), &mut counted, goes_on)?;
     Ok(counted.0)
 }
 
 /// Bytes that were written.
-struct Counted(u64);
+struct PackedSize(u64);
 
-impl Write for Counted {
+impl Write for PackedSize {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 = self.0.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         Ok(bytes.len())
