@@ -12,7 +12,6 @@ mod begun;
 mod retry;
 
 use std::collections::{BTreeSet, HashMap};
-use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
