@@ -8,13 +8,15 @@ use cofferdam_guest::frame::{Decoder, Kind, MAX_PAYLOAD};
 use cofferdam_guest::glob::Glob;
 use cofferdam_guest::job::JobRequest;
 use cofferdam_guest::process::{Control, RunRequest};
-use cofferdam_guest::upper::{pass, unpack};
+use cofferdam_guest::upper::{measure, pack, pass, unpack};
 use cofferdam_guest::wire::{
     CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal, decode_path,
     encode_path,
 };
 use cofferdam_hostile::fuzz;
 use serde::de::DeserializeOwned;
+
+mod trees;
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) {
     let _ = serde_json::from_slice::<T>(bytes);
@@ -89,5 +91,31 @@ fn fuzz_a_layer_is_unpacked_inside_its_directory_or_refused() {
         let unpacked = unpack(&root, 0, &mut &*bytes);
         assert!(is_passed || unpacked.is_err());
         assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1);
+    });
+}
+
+#[test]
+fn fuzz_a_tree_comes_back_as_it_was_packed() {
+    fuzz!("trees", 100, |bytes: &[u8]| {
+        let outer = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            let dir = outer.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            dir
+        };
+        let (from, to) = (at("from"), at("to"));
+        trees::grow(&from, bytes);
+        let mut stream = Vec::new();
+        pack(&from, 0, &mut stream, &|| true).unwrap();
+        assert_eq!(measure(&from, 0, &|| true).unwrap(), stream.len() as u64);
+        pass(&mut stream.as_slice(), &mut std::io::sink(), u64::MAX).unwrap();
+        unpack(&to, 0, &mut stream.as_slice()).unwrap();
+        assert_eq!(trees::seen(&to), trees::seen(&from));
+        let mut again = Vec::new();
+        pack(&to, 0, &mut again, &|| true).unwrap();
+        assert!(again == stream, "what came back is packed alike");
+        // And cut off anywhere it is refused.
+        let end = bytes.first().map_or(0, |byte| usize::from(*byte) * stream.len() / 256);
+        assert!(unpack(&at("cut"), 0, &mut &stream[..end]).is_err());
     });
 }

@@ -1,4 +1,4 @@
-//! Places at which a test kills this process, or keeps a thread of it busy. In a build without debug assertions, which is every
+//! Places at which a test kills this process, keeps a thread of it busy, or does not wait as long as others do. In a build without debug assertions, which is every
 //! build that is shipped, a place is nothing at all.
 
 #[cfg(debug_assertions)]
@@ -22,6 +22,17 @@ mod armed {
         }
     }
 
+    static SHORT: OnceLock<Option<String>> = OnceLock::new();
+
+    /// A thousandth of this pause where `COFFERDAM_SHORT` names this place.
+    pub fn shortened(place: &str, pause: std::time::Duration) -> std::time::Duration {
+        let at = SHORT.get_or_init(|| env::var("COFFERDAM_SHORT"));
+        match at.as_deref() == Some(place) {
+            true => pause / 1_000,
+            false => pause,
+        }
+    }
+
     static BUSY: OnceLock<Option<String>> = OnceLock::new();
 
     /// Keeps this thread from all else for half a minute where `COFFERDAM_BUSY` names this place.
@@ -34,7 +45,14 @@ mod armed {
 }
 
 #[cfg(debug_assertions)]
-pub use armed::{busy_point, fail_point};
+pub use armed::{busy_point, fail_point, shortened};
+
+/// The pause itself in this build.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub fn shortened(_place: &str, pause: std::time::Duration) -> std::time::Duration {
+    pause
+}
 
 /// Does nothing in this build.
 #[cfg(not(debug_assertions))]

@@ -96,7 +96,7 @@ pub use host::error::HostError;
 pub use host::hostpath::{Allowed, HostPath, Links, ListError, OpenError, Opened, mark};
 pub use host::idrange::{IdRanges, Region};
 pub use host::mounts::{enter_private_mounts, outside_mounts};
-pub use host::plain::{PlainLayer, write_files};
+pub use host::plain::{PlainLayer, measure_files, stream_sizes, write_files};
 pub use host::runtime::{Runtime, Sealed};
 pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};

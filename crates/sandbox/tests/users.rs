@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cofferdam_contracts::sandbox::AccessMode;
-use cofferdam_sandbox::{Host, Runtime, enter_private_mounts, plan, provision};
+use cofferdam_sandbox::{
+    Class, ClassFact, Host, Offer, Runtime, enter_private_mounts, plan, provision,
+};
 use serde_json::{Value, json};
 use support::not_run::not_run;
 use support::{Bench, fresh_id, here, host, request, sh, verified};
@@ -245,4 +247,48 @@ fn verified_or_absent(evidence: &cofferdam_contracts::sandbox::WipeEvidence) {
         cofferdam_contracts::sandbox::WipeStatus::Verified,
         "{evidence:#?}"
     );
+}
+
+/// The programs of gVisor that were started below this directory, by name.
+fn gvisors(name: &str, below: &Path) -> Vec<u32> {
+    let below = below.to_str().unwrap();
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.starts_with(name) && line.contains(below)
+    })
+    .collect()
+}
+
+#[test]
+fn a3f2_the_file_server_of_gvisor_has_a_user_namespace_of_its_own() {
+    enter_private_mounts().expect("these tests need root: run them as root");
+    here(None, |bench| async move {
+        if let Err(why) = &bench.host.facts().ids {
+            return not_run("ids of a sandbox's own", &why.to_string());
+        }
+        let classes = &bench.host.facts().classes;
+        let is_here = |fact: &&ClassFact| matches!(fact.offer, Offer::Present(_));
+        if !classes.iter().filter(is_here).any(|fact| fact.class == Class::Gvisor) {
+            return not_run("the class gvisor", "there is no runsc");
+        }
+        let (sandbox, plan) =
+            bench.start(json!({"spec": {"isolation": {"class_min": "gvisor"}}})).await;
+        let first = sandbox.first_id();
+        assert!(first >= 65_536, "{first}");
+        let gofers = gvisors("runsc-gofer", &bench.host.facts().live_dir);
+        assert_eq!(gofers.len(), 1, "{gofers:?}");
+        let map = fs::read_to_string(format!("/proc/{}/uid_map", gofers[0])).unwrap();
+        let map: Vec<&str> = map.split_whitespace().collect();
+        assert_eq!(map, ["0", first.to_string().as_str(), "65536"]);
+        assert_eq!(owner(gofers[0]), first);
+        // Its `statx` knows fewer flags than coreutils use.
+        let script = "id -u; touch /work/x /tmp/y; chown 1000 /work/x; /usr/bin/python3 -c \"import os\nfor at in ['/usr', '/etc', \
+                      '/work', '/tmp', '/work/x', '/tmp/y']: print(os.stat(at).st_uid)\"";
+        let said = sh(&sandbox, &plan, script).await;
+        assert_eq!(said.stdout, "0\n0\n0\n0\n0\n1000\n0\n", "{}", said.stderr);
+        verified(&sandbox.wipe("task-end").await);
+        assert_eq!(claims(&bench), Vec::<PathBuf>::new());
+    });
 }

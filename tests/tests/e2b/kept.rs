@@ -14,13 +14,13 @@ use crate::support::{count, said, texts, until};
 
 const SOON: Duration = Duration::from_secs(30);
 
-fn printed(home: &Home, args: &[&str]) -> String {
+pub(super) fn printed(home: &Home, args: &[&str]) -> String {
     let done = home.run(args);
     assert!(done.status.success(), "{args:?}: {}", said(&done));
     String::from_utf8(done.stdout).unwrap().trim().to_owned()
 }
 
-fn inside(home: &Home, id: &str, script: &str) -> String {
+pub(super) fn inside(home: &Home, id: &str, script: &str) -> String {
     printed(home, &["sandbox", "exec", id, "--user", "root", "--", "sh", "-c", script])
 }
 

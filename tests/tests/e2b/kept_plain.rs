@@ -82,7 +82,7 @@ async fn go_on(sealer: Pid) {
 
 /// The processes that have a layer of this server, as soon as a hang-up does not end them: the kernel sends one to whoever is
 /// stopped when its parent ends.
-fn sealers(server: i32) -> Vec<Pid> {
+pub(super) fn sealers(server: i32) -> Vec<Pid> {
     named(server, "sealer")
 }
 

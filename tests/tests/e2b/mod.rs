@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod interpreter;
 mod kept;
+mod kept_bounds;
 mod kept_faults;
 mod kept_plain;
 mod machine_memory;

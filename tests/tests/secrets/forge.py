@@ -106,6 +106,16 @@ class Forge(http.server.BaseHTTPRequestHandler):
             return self.tell(200, 'application/octet-stream', tarball)
         if path == '/echo':
             return self.tell(200, 'text/plain', ('you said ' + said + '\n').encode())
+        if path == '/echo-part':
+            text, part = ('you said ' + said + '\n').encode(), self.headers.get('Range')
+            if part is None:
+                return self.tell(200, 'text/plain', text)
+            first, last = part.partition('=')[2].split('-')
+            return self.tell(206, 'text/plain', text[int(first):int(last) + 1], Content_Range='bytes %s-%s/%d' % (first, last, len(text)))
+        if path == '/echo-reason':
+            self.send_response(200, said)
+            self.send_header('Content-Length', '0')
+            return self.end_headers()
         if path == '/echo-header':
             return self.tell(200, 'text/plain', b'ok\n', X_Echo='<' + said + '>')
         if path == '/end' and os.path.exists(where + '/go'):

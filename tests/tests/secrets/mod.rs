@@ -221,6 +221,30 @@ code h2 --http2 https://git.example/h2\nX\n\
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a3l_a_part_of_an_answer_and_the_words_beside_its_status_carry_no_secret() {
+    let forge = Forge::start();
+    let home = Home::new();
+    let up = forge.up(&home);
+    set(&home, &["--for", "git.example"], VALUE);
+    let script = "exec 2>/dev/null; for at in 16 20 24 28 32 36 40 44; do \
+        curl -s -w \"%{http_code} part\\n\" -r $at-$((at + 3)) https://git.example/echo-part; done; \
+        curl -s -w \"%{http_code} since\\n\" -r 16-19 -H 'If-Range: x' https://git.example/echo-part; \
+        curl -s -D - -o /dev/null https://git.example/echo-reason | head -1; echo done";
+    let header =
+        up.run_recipe(&recipe(script, json!([bearer("git.example")])), json!({}), json!({})).await;
+    let (_, out, violations) = ended(&up, &text(&header, "runId")).await;
+    assert!(out.lines().any(|line| line.trim() == "HTTP/1.1 200 OK"), "{out}");
+    assert!(!out.contains("206 ") && out.ends_with("done\n"), "{out}");
+    for piece in VALUE.as_bytes().windows(4) {
+        let piece = std::str::from_utf8(piece).unwrap();
+        assert!(piece.contains("the") || !out.contains(piece), "{piece}: {out}");
+    }
+    // Each was asked for whole, and cut off where the secret begins.
+    assert_eq!(counted(&violations, "echo"), 9, "{violations} {out}");
+    assert_eq!(forge.heard().iter().filter(|one| one.path == "/echo-part").count(), 9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_rotated_secret_reaches_a_running_sandbox_and_a_removed_one_is_refused_to_it() {
     let forge = Forge::start();
     let home = Home::new();

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::ModelProtocol;
+use super::asked::is_disguised;
 use crate::schema::parse_json;
 
 /// Tokens that an image inside the body may be, whatever its bytes: the providers count 1,000 to 5,000, and for the small
@@ -121,6 +122,37 @@ const DEARER: [(&str, &[&str]); 2] =
 /// A preview whose input beyond 200,000 tokens costs twice as much.
 const DEAR_PREVIEW: &str = "context-1m";
 
+/// Members that are judged below the first level, and those of the first that only a budget judges.
+const JUDGED: [&str; 18] = [
+    "type",
+    "source",
+    "file_id",
+    "file_url",
+    "container_id",
+    "url",
+    "image_url",
+    "content",
+    "output",
+    "summary",
+    "tool_calls",
+    "execution",
+    "tools",
+    "context_management",
+    "edits",
+    "data",
+    "file_data",
+    "ttl",
+];
+
+/// Refuses an object in which a provider that does not tell cases apart would read a judged member where none is read here.
+fn plain(object: &Map<String, Value>) -> Result<(), Unbounded> {
+    let judged = |name: &str| JUDGED.contains(&name);
+    match object.keys().find(|name| is_disguised(name, &judged)) {
+        Some(name) => Err(beyond(format!("{name:?}"), "write its name in small letters")),
+        None => Ok(()),
+    }
+}
+
 /// What a call may use beside the bytes of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallBound {
@@ -172,6 +204,7 @@ pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, Unbounde
     let twice = || beyond("a body that names a member twice", "name each member once");
     let body = parse_json(body).map_err(|_| twice())?;
     let body = body.as_object().ok_or_else(twice)?;
+    plain(body)?;
     let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
     let is_beyond = |name: &&String| has(name) && !MEMBERS.contains(&name.as_str());
     if let Some(name) = body.keys().find(is_beyond) {
@@ -208,8 +241,12 @@ fn compaction(body: &Map<String, Value>) -> Result<(), Unbounded> {
     let edits = match body.get("context_management") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Array(edits)) => Some(edits),
-        Some(value) => value.get("edits").and_then(Value::as_array),
+        Some(value) => {
+            value.as_object().map_or(Ok(()), plain)?;
+            value.get("edits").and_then(Value::as_array)
+        }
     };
+    edits.into_iter().flatten().filter_map(Value::as_object).try_for_each(plain)?;
     let is_clear = |edit: &Value| kind(edit).is_some_and(|kind| kind.starts_with("clear_"));
     match edits.is_some_and(|edits| edits.iter().all(is_clear)) {
         true => Ok(()),
@@ -241,6 +278,10 @@ impl Beside {
     }
 
     fn part(&mut self, part: &Map<String, Value>) -> Result<(), Unbounded> {
+        plain(part)?;
+        for name in ["source", "image_url"] {
+            part.get(name).and_then(Value::as_object).map_or(Ok(()), plain)?;
+        }
         for name in ["file_id", "file_url", "container_id"] {
             if part.get(name).is_some_and(|value| !value.is_null()) {
                 return Err(beyond(format!("{name:?}"), INLINE));
@@ -291,6 +332,7 @@ impl Beside {
             tools.as_array().ok_or_else(|| beyond("\"tools\" other than a list", OWN_TOOLS))?;
         self.more = self.more.saturating_add(TOOLS);
         for tool in tools {
+            tool.as_object().map_or(Ok(()), plain)?;
             match tool.get("type") {
                 None | Some(Value::Null) => {}
                 Some(Value::String(kind)) if kind == "namespace" => {
@@ -379,6 +421,40 @@ mod tests {
             let held = json!({"model": "m", "max_output_tokens": 8, "input":
                 [{"type": "message", "role": "user", "content": [part]}]});
             assert!(of(RESPONSES, &held).is_err(), "{part}");
+        }
+    }
+
+    #[test]
+    fn a3l_judged_members_in_another_case_are_refused_at_every_level() {
+        let text = json!([{"type": "text", "text": "hi"}]);
+        let user = |content: Value| json!({"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": content}]});
+        assert!(of(MESSAGES, &user(text)).is_ok());
+        for part in [
+            json!({"type": "text", "Type": "document", "text": "hi"}),
+            json!({"type": "text", "text": "hi", "File_ID": "f"}),
+            json!({"type": "text", "text": "hi", "file_i\u{64}".to_uppercase(): "f"}),
+            json!({"type": "image", "source": {"type": "base64", "data": "x", "URL": "http://h/"}}),
+            json!({"type": "image", "source": {"type": "base64", "Type": "url", "data": "x"}}),
+            json!({"type": "image_url", "image_url": {"url": "data:x", "Url": "http://h/"}}),
+            json!({"type": "tool_result", "Content": [{"type": "document"}]}),
+            json!({"type": "document", "source": {"type": "text", "TYPE": "url", "data": "x"}}),
+            json!({"type": "document", "source": {"type": "content", "content": [
+                {"type": "text", "text": "x", "fiLe_url": "http://h/"}]}}),
+        ] {
+            let refused = of(MESSAGES, &user(json!([part]))).unwrap_err();
+            assert!(refused.to_string().contains("small letters"), "{part} {refused}");
+        }
+        for (member, value) in [
+            ("tools", json!([{"name": "x", "Type": "web_search_20250305"}])),
+            ("tools", json!([{"type": "namespace", "Tools": [{"type": "web_search"}]}])),
+            ("context_management", json!({"Edits": [{"type": "compact"}], "edits": []})),
+            ("context_management", json!({"edits": [{"type": "clear_x", "TYPE": "compact"}]})),
+            ("Mcp_Servers", json!([])),
+            ("Container", json!("c")),
+        ] {
+            let mut body = user(json!("hi"));
+            body[member] = value;
+            assert!(of(MESSAGES, &body).is_err(), "{body}");
         }
     }
 

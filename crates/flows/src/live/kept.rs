@@ -4,7 +4,7 @@
 //! pause:    stop -> layer held by its sealer, room for its file -> snapshot and pause on record -> processes killed
 //!           -> wiped but for the layer -> answer; meanwhile sealed, fsync -> layer ended -> on record (`plain`)
 //! resume:   layer lent, or its sealed file checked -> the next life on record, with a run of its own -> started -> answer
-//! snapshot: stop -> file -> go on -> fsync -> on record            fork: the same without a record, once for all its sandboxes
+//! snapshot: stop -> file (`copied`) -> go on -> fsync -> on record            fork: the same without a record, once for all its sandboxes
 //! ```
 //! A layer that does not lie in memory is sealed before its pause is on record, as those of snapshots are. Killed at any point,
 //! a sandbox is what the ledger says: it ran and ended with its worker, or it is paused and its files are in a whole file or
@@ -29,7 +29,7 @@ use cofferdam_ledger::live::PausedInto;
 use cofferdam_ledger::live_begin::{NewLife, NextLife};
 use cofferdam_ledger::snapshots::{FilesToKeep, Form, KeptSnapshot};
 use cofferdam_ledger::template_layers::NewLayer;
-use cofferdam_sandbox::{Filling, Still};
+use cofferdam_sandbox::Filling;
 use serde_json::json;
 
 use super::ahead::Files;
@@ -224,24 +224,6 @@ impl Flows {
                 Err(error.into())
             }
         }
-    }
-
-    /// Stops a sandbox and writes its files. Call it while nothing wipes the sandbox.
-    pub(super) async fn keep_files(
-        &self,
-        held: &Arc<Held>,
-        again: Again,
-    ) -> Result<(Still, KeptFile)> {
-        let keeper = held.keeper.clone();
-        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        let room = self.kept_room(&held.tenant).await?;
-        let (shelf, id, held) = (self.shelf()?, fresh()?, Arc::clone(held));
-        let shared = Arc::clone(&room);
-        let kept = blocking(move || {
-            let of = (&held.tenant, id);
-            shelf.keep(of, (&again, &shared), &keeper, &|| held.goes_on())
-        });
-        kept.await.map_err(|why| room.fault(&why))
     }
 
     /// Keeps the files of a sandbox that runs and goes on.

@@ -74,6 +74,7 @@ impl Flows {
         if keeper.most() > room.most() {
             return unkept(room.fault(&io::ErrorKind::FileTooLarge.into()).refusal().message);
         }
+        keeper.in_place().map_err(|why| room.fault(&io::Error::other(why)))?;
         let sleeping = match keeper.sleep().await {
             Ok(sleeping) => sleeping,
             Err(SleepError::Refused(why)) => return unkept(why),

@@ -109,9 +109,8 @@ impl Flows {
             };
             let again = of.itself();
             let kept = shelf.reserve(id, (layer.size()?, &shared), &again)?;
-            let most = kept.bytes.saturating_add(shared.most());
             let both = (again, of.itself());
-            let plain = Plain::begin(&of.tenant, layer, (kept, most), both, &spare)?;
+            let plain = Plain::begin(&of.tenant, layer, kept, both, &spare)?;
             Ok(Some((still, Stood::Plain(Box::new(plain)))))
         });
         let stood = stood.await.map_err(|why| room.fault(&why))?;

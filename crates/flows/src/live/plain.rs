@@ -8,10 +8,10 @@
 //! **A layer is lent to one life at a time, and whoever holds the last copy of the files is a process of its own** until they
 //! are sealed or that life is on record.
 
+mod begun;
 mod retry;
 
 use std::collections::{BTreeSet, HashMap};
-use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::kept::blocking;
 use super::registry::Again;
 use super::rest::{LayerRest, LeftMemory, RestLengths};
-use super::sealer::{Given, Said, Sealer};
+use super::sealer::{Given, Said, SealStart, Sealer};
 use super::sealer_line::{Line, heard};
 use super::shelf::{KeptFile, Shelf};
 use super::spare::SpareSealer;
@@ -181,37 +181,6 @@ pub(super) struct Plain {
     again: Arc<Again>,
     given: Given,
     sealer: Sealer,
-}
-
-impl Plain {
-    /// Has a layer sealed into a file for which there is room, by a sealer that waits for work where there is one. Blocking.
-    pub(super) fn begin(
-        tenant: &TenantId,
-        layer: PlainLayer,
-        (kept, most): (KeptFile, u64),
-        (again, copy): (Again, Again),
-        spare: &SpareSealer,
-    ) -> io::Result<Self> {
-        let of = (layer.descriptor()?, layer.first_id());
-        let file = (kept.descriptor()?, most);
-        let given = Given::new((tenant, &kept.id), &kept.key, copy, of, file)?;
-        let sealer = Sealer::begin(spare.take(), &given)?;
-        let (tenant, memory) = (tenant.clone(), Arc::default());
-        let (layer, again) = (Arc::new(layer), Arc::new(again));
-        Ok(Self { layer, memory, kept, tenant, again, given, sealer })
-    }
-
-    /// Its pause is not on record: its sandbox goes on.
-    pub(super) async fn abandon(self) {
-        let Self { layer, sealer, kept, .. } = self;
-        layer.let_go();
-        let _ = blocking(move || {
-            sealer.end();
-            drop(kept);
-            Ok(())
-        })
-        .await;
-    }
 }
 
 /// What its task knows of a layer.
@@ -380,11 +349,9 @@ impl Tending {
         match said {
             Some(Said::Held) => self.lend().await,
             Some(Said::Sealed(bytes, sha256)) => self.sealed = Some((bytes, sha256)),
-            Some(Said::Failed(why)) => {
-                let snapshot = &self.kept.id;
-                tracing::error!(%snapshot, why, "the files of a paused sandbox are not sealed yet");
-                self.why = why;
-            }
+            Some(Said::Failed(why)) => self.not_yet(why),
+            Some(Said::Full) => self.not_yet("its file exceeds the quota or the disk".to_owned()),
+            Some(Said::Measured(_)) => {}
             // After what it sealed nothing more is asked of it.
             None if self.sealed.is_some() => {
                 if let Some(line) = self.line.take() {

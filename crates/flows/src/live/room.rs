@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
-use rustix::fs::{StatVfs, fstatvfs, statvfs};
+use cofferdam_sandbox::KeepError;
+use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, statvfs};
 
 use super::refuse;
 use crate::Flows;
@@ -94,11 +95,29 @@ impl KeptRoom {
         Ok(())
     }
 
+    /// Takes so many bytes if there are as many. Not an error: another measure of the same is asked for instead.
+    pub(super) fn has_taken(&self, bytes: u64) -> bool {
+        bytes <= self.disk && self.take(bytes).is_ok()
+    }
+
+    /// Gives back what was taken and, of so many bytes that were written, not needed.
+    pub(super) fn settle(&self, written: u64) {
+        let mut all = self.unrecorded.lock();
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused = own.saturating_sub(written);
+        *own = own.saturating_sub(unused);
+        if let Some(found) = all.get_mut(&self.tenant) {
+            found.taken = found.taken.saturating_sub(unused);
+            found.open = found.open.saturating_sub(unused);
+        }
+    }
+
     /// An error of writing: one that is this room's end says which.
     pub(super) fn fault(&self, why: &io::Error) -> Error {
         match why.kind() {
             io::ErrorKind::FileTooLarge if self.quota <= self.disk => self.lacks_quota().into(),
             io::ErrorKind::FileTooLarge | io::ErrorKind::StorageFull => self.lacks_disk().into(),
+            _ if is_displaced(why) => refuse(ErrorCode::StateConflict, why.to_string()),
             _ => refuse(ErrorCode::Unavailable, why.to_string()),
         }
     }
@@ -132,6 +151,12 @@ impl Drop for KeptRoom {
             all.remove(&self.tenant);
         }
     }
+}
+
+/// Whether a directory that every sandbox has is something else in these files.
+fn is_displaced(why: &io::Error) -> bool {
+    let inner = why.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(KeepError::Displaced(_)))
 }
 
 /// So many bytes, for people.
@@ -172,6 +197,15 @@ impl Flows {
         let disk = disk.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         (room.quota, room.disk) = (quota?, disk);
         Ok(Arc::new(room))
+    }
+}
+
+/// Puts so many bytes of a file on the disk, and looks that the database's part is left: others may do the same at this moment.
+pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes)?;
+    match left(&fstatvfs(file)?) {
+        0 => Err(io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
     }
 }
 
@@ -301,6 +335,9 @@ mod tests {
         assert_eq!(third.most(), 10);
         third.take(10).unwrap();
         assert_eq!(second.most(), 0);
+        // What was reserved and not needed is there for others again.
+        third.settle(4);
+        assert_eq!(second.most(), 6);
         drop((second, third));
         assert!(all.lock().is_empty());
     }

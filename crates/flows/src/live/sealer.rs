@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! worker --one socket--> sealer: leaves the worker's mounts, waits for work
-//!    \--job, layer, file--> seals; "sealed"; waits for the end
+//!    \--job, layer, file--> (measures; "measured") seals; "sealed"; waits for the end
 //!    \--hold--> what it has sealed does not count; "held": reads nothing    \--go on--> seals anew
 //!    \--killed: the socket ends--> it seals, and exits; without work it exits
 //! ```
 //! **An order to hold counts from the moment at which it is given**: whatever was read after it is sealed anew, also by one whose
 //! worker is killed. So nobody waits until it is read.
+//!
+//! Snapshots and forks are sealed by one as well, while their sandbox stands still, at once, and only as long as its worker lives:
+//! what a layer's entries take of memory is never the worker's, and has a bound of its own here.
 //!
 //! **It holds the layer before its pause is on record**, and from then on these files are lost only with it: a worker that is
 //! killed leaves a process that seals them and ends. Descriptors wait in the socket, so they are its own from the moment at
@@ -26,13 +29,16 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
-use cofferdam_sandbox::{leave_service, outlive_hangup, outside_mounts, write_files};
+use cofferdam_sandbox::{
+    leave_service, measure_files, outlive_hangup, outside_mounts, write_files,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_name};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
@@ -66,8 +72,57 @@ const SEALS: &CStr = c"sealer";
 const LEAVE: u8 = b'l';
 const START: u8 = b'j';
 const START_HELD: u8 = b'J';
+const START_MEASURED: u8 = b'm';
+const START_NOW: u8 = b'n';
+const START_MEASURED_NOW: u8 = b'N';
 const HOLD: u8 = b'h';
 const GO_ON: u8 = b's';
+
+/// Bytes of memory that a sealer may have, beside its program: twice what is held of a layer of as many entries as there may be.
+const MAX_MEMORY: u64 = 768 * 1024 * 1024;
+/// Between two looks whether the sandbox that stands still goes on.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How a sealer begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SealStart {
+    /// A moment later: the answer to a pause comes first.
+    Soon,
+    /// It waits until it is told to go on.
+    Held,
+    /// It says first how large the stream is.
+    Measured,
+    /// At once, and it ends with its worker; nothing is on the disk before the worker has it put there.
+    Now,
+    /// It says first how large the stream is, and goes on at once.
+    MeasuredNow,
+}
+
+impl SealStart {
+    const ALL: [(Self, u8); 5] = [
+        (Self::Soon, START),
+        (Self::Held, START_HELD),
+        (Self::Measured, START_MEASURED),
+        (Self::Now, START_NOW),
+        (Self::MeasuredNow, START_MEASURED_NOW),
+    ];
+
+    fn order(self) -> u8 {
+        Self::ALL.iter().find(|(start, _)| *start == self).map_or(START, |(_, order)| *order)
+    }
+
+    fn is_measured(self) -> bool {
+        matches!(self, Self::Measured | Self::MeasuredNow)
+    }
+
+    fn is_now(self) -> bool {
+        matches!(self, Self::Now | Self::MeasuredNow)
+    }
+
+    fn of(order: u8) -> Option<Self> {
+        Self::ALL.iter().find(|(_, own)| *own == order).map(|(start, _)| *start)
+    }
+}
 
 /// What a sealer is to do, in memory that it reads once for each start.
 #[derive(Debug, Serialize, Deserialize)]
@@ -125,17 +180,58 @@ pub(super) struct Sealer {
 }
 
 impl Sealer {
-    /// Starts one; with `held` it waits before it reads anything. Once this returns, it holds the layer.
-    pub(super) fn start(given: &Given, held: bool) -> io::Result<Self> {
-        Self::waiting()?.with_work(given, held)
+    /// Starts one. Once this returns, it holds the layer.
+    pub(super) fn start(given: &Given, start: SealStart) -> io::Result<Self> {
+        Self::waiting()?.with_work(given, start)
     }
 
     /// Gives the work to one that waits, or starts one where none does. Once this returns, it holds the layer.
-    pub(super) fn begin(waiting: Option<Self>, given: &Given) -> io::Result<Self> {
-        match waiting.map(|waiting| waiting.with_work(given, false)) {
+    pub(super) fn begin(
+        waiting: Option<Self>,
+        given: &Given,
+        start: SealStart,
+    ) -> io::Result<Self> {
+        match waiting.map(|waiting| waiting.with_work(given, start)) {
             Some(Ok(sealer)) => Ok(sealer),
-            _ => Self::start(given, false),
+            _ => Self::start(given, start),
         }
+    }
+
+    /// Bytes of the stream, of one that measures. Blocking.
+    pub(super) fn measured(&self, goes_on: &dyn Fn() -> bool) -> io::Result<u64> {
+        match self.says(goes_on)? {
+            Said::Measured(bytes) => Ok(bytes),
+            said => Err(said.fault()),
+        }
+    }
+
+    /// Bytes of the file and its digest, once it is written. Blocking; once `goes_on` says no, it is an error.
+    pub(super) fn sealed(&self, goes_on: &dyn Fn() -> bool) -> io::Result<(u64, Digest)> {
+        match self.says(goes_on)? {
+            Said::Sealed(bytes, sha256) => Ok((bytes, sha256)),
+            said => Err(said.fault()),
+        }
+    }
+
+    /// The next line that it says, and nothing behind it.
+    fn says(&self, goes_on: &dyn Fn() -> bool) -> io::Result<Said> {
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            if !goes_on() {
+                return Err(io::Error::other("the sandbox ends"));
+            }
+            let patience = Timespec::try_from(LOOK).ok();
+            if poll(&mut [PollFd::new(&self.orders, PollFlags::IN)], patience.as_ref())? == 0 {
+                continue;
+            }
+            let mut byte = [0];
+            if (&self.orders).read(&mut byte)? == 0 {
+                return Err(io::Error::other("what writes the sandbox's files has ended"));
+            }
+            line.extend(byte);
+        }
+        let said = String::from_utf8_lossy(&line);
+        Said::parse(&said).ok_or_else(|| io::Error::other("a sealer sent an unknown line"))
     }
 
     /// Starts one without work.
@@ -157,9 +253,9 @@ impl Sealer {
     }
 
     /// One that cannot be given it has ended.
-    fn with_work(self, given: &Given, held: bool) -> io::Result<Self> {
+    fn with_work(self, given: &Given, start: SealStart) -> io::Result<Self> {
         let handed = [&given.job, &given.layer, &given.file].map(|one| one.as_fd());
-        match hand(&self.orders, if held { START_HELD } else { START }, &handed) {
+        match hand(&self.orders, start.order(), &handed) {
             Ok(()) => Ok(self),
             Err(error) => {
                 self.end();
@@ -198,6 +294,10 @@ pub(super) enum Said {
     Held,
     /// Its file is whole, and on the disk.
     Sealed(u64, Digest),
+    /// Bytes of its stream.
+    Measured(u64),
+    /// There is no room for its file, and it has ended.
+    Full,
     /// It could not, and has ended.
     Failed(String),
 }
@@ -207,7 +307,25 @@ impl Said {
         match self {
             Self::Held => "held\n".to_owned(),
             Self::Sealed(bytes, sha256) => format!("sealed {bytes} {sha256}\n"),
+            Self::Measured(bytes) => format!("measured {bytes}\n"),
+            Self::Full => "full\n".to_owned(),
             Self::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
+        }
+    }
+
+    fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::FileTooLarge => Self::Full,
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+
+    /// Why something else is not said.
+    fn fault(self) -> io::Error {
+        match self {
+            Self::Full => io::ErrorKind::FileTooLarge.into(),
+            Self::Failed(why) => io::Error::other(why),
+            said => io::Error::other(format!("a sealer says {said:?} out of turn")),
         }
     }
 
@@ -220,6 +338,8 @@ impl Said {
                 let (bytes, sha256) = rest.split_once(' ')?;
                 Some(Self::Sealed(bytes.parse().ok()?, Digest::parse(sha256).ok()?))
             }
+            "measured" => Some(Self::Measured(rest.parse().ok()?)),
+            "full" => Some(Self::Full),
             "failed" => Some(Self::Failed(rest.to_owned())),
             _ => None,
         }
@@ -276,7 +396,6 @@ pub fn seal_layer() -> io::Result<()> {
     drop(outside);
     // Where the kernel refuses any of them, it seals all the same.
     let _ = leave_service();
-    let _ = rustix::process::nice(NICE);
     let _ = set_name(WAITS);
     let (order, all) = handed(&orders)?;
     let Ok([job, layer, file]) = <[OwnedFd; MAX_HANDED]>::try_from(all) else {
@@ -284,23 +403,38 @@ pub fn seal_layer() -> io::Result<()> {
         return Ok(());
     };
     let _ = set_name(SEALS);
+    let start = SealStart::of(order).ok_or_else(|| io::Error::other("an unknown order"))?;
+    bound_memory()?;
+    if !start.is_now() {
+        let _ = rustix::process::nice(NICE);
+    }
     let job = read_job(job.into())?;
     let file = std::fs::File::from(file);
     let say = |said: &Said| {
         // A worker that was killed hears nothing.
         let _ = (&orders).write_all(said.line().as_bytes());
     };
-    let mut stopped = order == START_HELD;
+    let mut stopped = start == SealStart::Held;
+    if start.is_measured() {
+        match measure_files(&layer, job.first, &|| true) {
+            Ok(bytes) => say(&Said::Measured(bytes)),
+            Err(error) => {
+                say(&Said::of(&error));
+                return Err(error);
+            }
+        }
+    }
+    let is_now = start.is_now();
     loop {
         if stopped {
             say(&Said::Held);
             wait_for(&orders);
             clock::sleep_blocking(USERS_END);
         }
-        if !stopped {
+        if !stopped && !is_now {
             listen_for(&orders, AFTER);
         }
-        match seal(&job, &layer, &file, &orders) {
+        match seal(&job, (&layer, &file), &orders, is_now) {
             Ok((bytes, sha256)) => {
                 say(&Said::Sealed(bytes, sha256));
                 // Until its worker has the name of the file on the disk, or has ended.
@@ -308,13 +442,21 @@ pub fn seal_layer() -> io::Result<()> {
                 let _ = (&orders).read_to_end(&mut rest);
                 return Ok(());
             }
+            // Its worker has ended, and with it the sandbox.
+            Err(Stopped::Held) if is_now => return Ok(()),
             Err(Stopped::Held) => stopped = true,
             Err(Stopped::Failed(error)) => {
-                say(&Said::Failed(error.to_string()));
+                say(&Said::of(&error));
                 return Err(error);
             }
         }
     }
+}
+
+/// Nothing that a tenant wrote makes it larger than this.
+fn bound_memory() -> io::Result<()> {
+    let most = Rlimit { current: Some(MAX_MEMORY), maximum: Some(MAX_MEMORY) };
+    Ok(setrlimit(Resource::Data, most)?)
 }
 
 fn read_job(job: std::fs::File) -> io::Result<SealJob> {
@@ -348,9 +490,9 @@ fn listen_for(orders: &UnixStream, patience: Duration) {
 
 fn seal(
     job: &SealJob,
-    layer: &OwnedFd,
-    mut file: &std::fs::File,
+    (layer, mut file): (&OwnedFd, &std::fs::File),
     orders: &UnixStream,
+    is_now: bool,
 ) -> Result<(u64, Digest), Stopped> {
     let is_held = Cell::new(false);
     let goes_on = || {
@@ -359,6 +501,9 @@ fn seal(
         while !is_held.get() && matches!(recv(orders, &mut order, RecvFlags::DONTWAIT), Ok((_, 1)))
         {
             is_held.set(order == [HOLD]);
+        }
+        if is_now && matches!(recv(orders, &mut order, RecvFlags::DONTWAIT), Ok((_, 0))) {
+            is_held.set(true);
         }
         !is_held.get()
     };
@@ -377,7 +522,9 @@ fn seal(
         let (_, bytes, sha256) = sealing.finish()?;
         // What was reserved and not needed.
         file.set_len(bytes)?;
-        file.sync_all()?;
+        if !is_now {
+            file.sync_all()?;
+        }
         // Behind the last look at the layer: it is lent as soon as the order to hold is given.
         match goes_on() {
             true => Ok((bytes, sha256)),
@@ -400,7 +547,13 @@ mod tests {
     #[test]
     fn what_a_sealer_says_is_read_back() {
         let digest = Digest::parse(&"a".repeat(64)).unwrap();
-        for said in [Said::Held, Said::Sealed(7, digest), Said::Failed("no room".to_owned())] {
+        for said in [
+            Said::Held,
+            Said::Sealed(7, digest),
+            Said::Measured(9),
+            Said::Full,
+            Said::Failed("a device".to_owned()),
+        ] {
             assert_eq!(Said::parse(&said.line()), Some(said));
         }
         assert_eq!(Said::parse("sealed 7"), None);
@@ -431,7 +584,7 @@ mod tests {
             let (worker, sealer) = UnixStream::pair().unwrap();
             (&worker).write_all(said).unwrap();
             let file = tempfile::tempfile().unwrap();
-            seal(&job, &layer, &file, &sealer)
+            seal(&job, (&layer, &file), &sealer, false)
         };
         assert!(sealed(&[GO_ON; 500]).is_ok());
         let mut late = vec![GO_ON; 500];

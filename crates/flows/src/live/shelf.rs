@@ -17,11 +17,10 @@ use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use cofferdam_sandbox::{Filling, KeepError, LayerKeeper, Sleeping, Still};
 
-use rustix::fs::FallocateFlags;
 
 use super::opened::OpenedFile;
 use super::registry::Again;
-use super::room::{Bounded, KeptRoom, SharedRoom};
+use super::room::{Bounded, KeptRoom, SharedRoom, allocate};
 use super::sealed::{Sealing, sealed_size, sha256};
 use crate::vault::FileKey;
 
@@ -50,7 +49,7 @@ pub(crate) struct KeptFile {
     part: PathBuf,
     recorded: bool,
     /// Until it is on record, where the ledger counts it.
-    _room: Arc<KeptRoom>,
+    room: Arc<KeptRoom>,
 }
 
 impl Shelf {
@@ -97,7 +96,7 @@ impl Shelf {
             file: locked,
             part,
             recorded: false,
-            _room: Arc::clone(room),
+            room: Arc::clone(room),
         };
         file.lock()?;
         Ok((kept, file))
@@ -111,16 +110,14 @@ impl Shelf {
         (size, room): (u64, &Arc<KeptRoom>),
         again: &Again,
     ) -> io::Result<KeptFile> {
-        let head = u64::try_from(serde_json::to_vec(again)?.len()).map_err(io::Error::other)?;
-        let bytes = sealed_size(size.saturating_add(head));
-        if bytes > room.most() {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        room.take(bytes)?;
-        let (mut kept, file) = self.begin(id, room)?;
-        kept.bytes = bytes;
-        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, kept.bytes)?;
+        let mut kept = self.empty(id, room)?;
+        kept.make_room(size, again)?;
         Ok(kept)
+    }
+
+    /// Makes a locked file that another process writes.
+    pub(super) fn empty(&self, id: SnapshotId, room: &Arc<KeptRoom>) -> io::Result<KeptFile> {
+        self.begin(id, room).map(|(kept, _)| kept)
     }
 
     /// Writes the files of a sandbox, with what was asked for at their head; gives the sandbox as it stands still. Blocking.
@@ -355,7 +352,52 @@ fn filling(
     Ok((again, filling))
 }
 
+/// Bytes of a file with a stream of this size behind what was asked for.
+fn file_size(size: u64, again: &Again) -> io::Result<u64> {
+    let head = u64::try_from(serde_json::to_vec(again)?.len()).map_err(io::Error::other)?;
+    Ok(sealed_size(size.saturating_add(head)))
+}
+
 impl KeptFile {
+    /// Takes the tenant's room for a file with a stream of this size, and says how many bytes that is. `None`: there is not as
+    /// much, so the stream is to be measured.
+    pub(super) fn most_of(&self, size: u64, again: &Again) -> io::Result<Option<u64>> {
+        let bytes = file_size(size, again)?;
+        let is_taken = self.room.has_taken(bytes.saturating_sub(self.bytes));
+        Ok(is_taken.then_some(bytes))
+    }
+
+    /// Bytes that it may have now.
+    pub(super) fn most(&self) -> u64 {
+        self.bytes.saturating_add(self.room.most())
+    }
+
+    /// Reserves the tenant's room and the disk for a stream of this size. Blocking.
+    pub(super) fn make_room(&mut self, size: u64, again: &Again) -> io::Result<()> {
+        let bytes = file_size(size, again)?;
+        if bytes > self.most() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.room.take(more)?,
+            None => self.room.settle(bytes),
+        }
+        self.allocate(bytes)?;
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// Has the disk keep so many bytes for it.
+    pub(super) fn allocate(&self, bytes: u64) -> io::Result<()> {
+        allocate(&self.file, bytes)
+    }
+
+    /// What it came to.
+    pub(super) fn sealed_as(&mut self, (bytes, sha256): (u64, Digest)) {
+        self.room.settle(bytes);
+        (self.bytes, self.sha256) = (bytes, sha256);
+    }
+
     /// For the process that writes it, with its lock.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         Ok(self.file.try_clone()?.into())

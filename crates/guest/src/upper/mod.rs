@@ -35,7 +35,7 @@ use rustix::fs::{
     AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, chmodat, chownat, utimensat,
 };
 
-pub use pack::pack;
+pub use pack::{measure, pack};
 pub use pass::pass;
 pub use unpack::unpack;
 

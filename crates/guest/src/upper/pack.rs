@@ -25,8 +25,8 @@ const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Names of one directory that are looked at together, in their order.
 const NAMES: usize = 16 * 1024;
-/// Bytes that are held of directories that are still to be looked into, beside the way up. In the layer each of them takes four
-/// times as many.
+/// Bytes that are held of directories that are still to be looked into, of the way up, and of files with more names to come. In
+/// the layer each of them takes four times as many.
 const MAX_HELD: usize = 256 * 1024 * 1024;
 /// What a name takes beside its bytes.
 const NAME: usize = 48;
@@ -44,6 +44,39 @@ pub fn pack(
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
+    walk(upper, (first, true), out, goes_on)
+}
+
+/// Bytes that [`pack`] would write, without a look at what files have in them.
+///
+/// # Errors
+/// Those of [`pack`], but for files that cannot be read.
+pub fn measure(upper: &Path, first: u32, goes_on: &dyn Fn() -> bool) -> io::Result<u64> {
+    let mut counted = PackedSize(0);
+    walk(upper, (first, false), &mut counted, goes_on)?;
+    Ok(counted.0)
+}
+
+/// Bytes that were written.
+struct PackedSize(u64);
+
+impl Write for PackedSize {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn walk(
+    upper: &Path,
+    (first, reads): (u32, bool),
+    out: &mut dyn Write,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<()> {
     let at = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
     let place = node_id(&fstat(&at)?);
     let mut packing = Packing {
@@ -53,6 +86,7 @@ pub fn pack(
         first,
         out,
         goes_on,
+        reads,
         count: 1,
         held: 0,
         shared: HashMap::new(),
@@ -80,6 +114,8 @@ struct Packing<'a> {
     first: u32,
     out: &'a mut dyn Write,
     goes_on: &'a dyn Fn() -> bool,
+    /// Whether the bytes of files are read, and not only counted.
+    reads: bool,
     count: u64,
     held: usize,
     /// Files of which more names are to come: their number, and how many.
@@ -177,7 +213,9 @@ impl Packing<'_> {
     fn hold(&mut self, bytes: usize) -> io::Result<()> {
         self.held = self.held.saturating_add(bytes.saturating_add(NAME));
         match self.held > MAX_HELD {
-            true => Err(io::Error::other("too many directories lie beside each other")),
+            true => Err(io::Error::other(
+                "too many directories lie beside each other, or too many files have more than one name",
+            )),
             false => Ok(()),
         }
     }
@@ -205,12 +243,14 @@ impl Packing<'_> {
                 *left = left.saturating_sub(1);
                 if *left == 0 {
                     self.shared.remove(&place);
+                    self.held = self.held.saturating_sub(NAME.saturating_mul(2));
                 }
                 self.begin(EntryKind::Same, name)?;
                 self.out.write_all(&number.to_le_bytes())?;
                 return Ok(false);
             }
             names = u32::try_from(found.st_nlink).unwrap_or(u32::MAX);
+            self.hold(NAME)?;
             self.shared.insert(place, (self.numbers, found.st_nlink.saturating_sub(1)));
             self.numbers = self.numbers.saturating_add(1);
         }
@@ -294,7 +334,10 @@ impl Packing<'_> {
             at = start;
             while at < end {
                 let most = usize::try_from(end.saturating_sub(at)).unwrap_or(PIECE).min(PIECE);
-                let got = pread(&file, self.piece.get_mut(..most).unwrap_or_default(), at)?;
+                let got = match self.reads {
+                    true => pread(&file, self.piece.get_mut(..most).unwrap_or_default(), at)?,
+                    false => most,
+                };
                 if got == 0 {
                     return Err(io::Error::other("it became shorter while it was read"));
                 }

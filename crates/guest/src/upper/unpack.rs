@@ -3,12 +3,13 @@
 //! It is walked as it was written: one directory is open at a time, and the way up is checked to be the one that led down. No name of it
 //! leads out of the layer. A directory gets its owner, attributes, mode and times when it is left.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use rustix::fs::{
@@ -48,9 +49,7 @@ struct Unpacking {
     above: Vec<NodeId>,
     piece: Vec<u8>,
     /// Where files with more than one name lie by their numbers until the last one came.
-    shelf: Option<(String, OwnedFd)>,
-    /// How many names are to come of each of them.
-    due: HashMap<u32, u32>,
+    shelf: Option<LinkShelf>,
     shared: u32,
 }
 
@@ -58,7 +57,7 @@ impl Unpacking {
     fn of(upper: &Path, first: u32) -> io::Result<Self> {
         let top = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
         let (at, above, piece) = (top.try_clone()?, Vec::new(), vec![0; PIECE]);
-        Ok(Self { first, top, at, above, piece, shelf: None, due: HashMap::new(), shared: 0 })
+        Ok(Self { first, top, at, above, piece, shelf: None, shared: 0 })
     }
 
     fn all(&mut self, from: &mut dyn Read) -> io::Result<()> {
@@ -142,46 +141,75 @@ impl Unpacking {
         let number = self.shared;
         self.shared = self.shared.saturating_add(1);
         if self.shelf.is_none() {
-            self.shelf = Some(self.make_shelf()?);
+            self.shelf = Some(LinkShelf::make(&self.top)?);
         }
-        let Some((_, shelf)) = &self.shelf else { return Ok(()) };
-        linkat(&self.at, name, shelf, number.to_string(), AtFlags::empty())?;
-        self.due.insert(number, names.saturating_sub(1));
-        Ok(())
+        let Some(shelf) = &self.shelf else { return Ok(()) };
+        linkat(&self.at, name, &shelf.dir, number.to_string(), AtFlags::empty())?;
+        shelf.set_due(number, names.saturating_sub(1))
     }
 
     fn same(&mut self, name: &OsStr, number: u32) -> io::Result<()> {
-        let (Some((_, shelf)), Some(due)) = (&self.shelf, self.due.get_mut(&number)) else {
-            return Err(wrong("more names of a file than it says"));
-        };
-        *due = due.saturating_sub(1);
-        if *due > 0 {
-            return Ok(linkat(shelf, number.to_string(), &self.at, name, AtFlags::empty())?);
+        let Some(shelf) = &self.shelf else { return Err(wrong(TOO_MANY_NAMES)) };
+        let due = shelf.due(number)?.checked_sub(1).ok_or_else(|| wrong(TOO_MANY_NAMES))?;
+        shelf.set_due(number, due)?;
+        if due > 0 {
+            let (from, to) = (&shelf.dir, &self.at);
+            return Ok(linkat(from, number.to_string(), to, name, AtFlags::empty())?);
         }
         // The last one takes the shelf's place, so that it never has more names than it had.
-        renameat_with(shelf, number.to_string(), &self.at, name, RenameFlags::NOREPLACE)?;
-        self.due.remove(&number);
-        Ok(())
-    }
-
-    /// In the layer's root, under a name that no stream can know.
-    fn make_shelf(&self) -> io::Result<(String, OwnedFd)> {
-        let name = format!(".cofferdam-{:016x}", RandomState::new().build_hasher().finish());
-        mkdirat(&self.top, &*name, Mode::RWXU)?;
-        let shelf = openat(&self.top, &*name, DIRECTORY, Mode::empty())?;
-        Ok((name, shelf))
+        let flags = RenameFlags::NOREPLACE;
+        Ok(renameat_with(&shelf.dir, number.to_string(), &self.at, name, flags)?)
     }
 
     /// The files stay; their numbers go.
     fn clear(&mut self) -> io::Result<()> {
-        let Some((name, shelf)) = self.shelf.take() else { return Ok(()) };
-        for number in std::mem::take(&mut self.due).into_keys() {
-            unlinkat(&shelf, number.to_string(), AtFlags::empty())?;
+        let Some(shelf) = self.shelf.take() else { return Ok(()) };
+        for number in 0..self.shared {
+            if shelf.due(number)? > 0 {
+                unlinkat(&shelf.dir, number.to_string(), AtFlags::empty())?;
+            }
         }
-        drop(shelf);
+        let LinkShelf { name, dir, .. } = shelf;
+        drop(dir);
         Ok(unlinkat(&self.top, &*name, AtFlags::REMOVEDIR)?)
     }
 }
+
+const TOO_MANY_NAMES: &str = "more names of a file than it says";
+
+/// In the layer's root, under a name that no stream can know: files by their numbers. How many names are to come of each is in a
+/// file of the layer as well, so that nothing here grows with the stream.
+struct LinkShelf {
+    name: String,
+    dir: OwnedFd,
+    /// A number of four bytes for each file; it has no name.
+    due: File,
+}
+
+impl LinkShelf {
+    fn make(top: &OwnedFd) -> io::Result<Self> {
+        let name = format!(".cofferdam-{:016x}", RandomState::new().build_hasher().finish());
+        mkdirat(top, &*name, Mode::RWXU)?;
+        let dir = openat(top, &*name, DIRECTORY, Mode::empty())?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let due = File::from(openat(&dir, DUE, flags, Mode::RUSR | Mode::WUSR)?);
+        unlinkat(&dir, DUE, AtFlags::empty())?;
+        Ok(Self { name, dir, due })
+    }
+
+    fn set_due(&self, number: u32, due: u32) -> io::Result<()> {
+        self.due.write_all_at(&due.to_le_bytes(), u64::from(number) * DUE_BYTES)
+    }
+
+    fn due(&self, number: u32) -> io::Result<u32> {
+        let mut due = [0; 4];
+        self.due.read_exact_at(&mut due, u64::from(number) * DUE_BYTES)?;
+        Ok(u32::from_le_bytes(due))
+    }
+}
+
+const DUE: &str = "due";
+const DUE_BYTES: u64 = 4;
 
 fn place(dir: &OwnedFd) -> io::Result<NodeId> {
     Ok(node_id(&fstat(dir)?))

@@ -24,6 +24,8 @@ use crate::host::{live, mounts, upper};
 /// Bytes that a stream of files has for each of them beside its contents: its head, its name and its attributes. Longer
 /// ones are beyond what is reserved, and need room when they are written.
 const HEAD_BYTES: u64 = 512;
+/// What it has at most: both access lists, the longest names, and its head.
+const MOST_BYTES: u64 = 2 * 64 * 1024 + 4 * 1024;
 /// Directory of the files in a layer; all else in it is made anew for each life.
 const FILES: &str = "upper";
 
@@ -88,13 +90,21 @@ impl PlainLayer {
     /// # Errors
     /// The kernel does not say.
     pub fn size(&self) -> io::Result<u64> {
+        self.with_heads(HEAD_BYTES)
+    }
+
+    /// Bytes that they take at most, whatever their access lists are: those are counted by no kernel.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn most(&self) -> io::Result<u64> {
+        self.with_heads(MOST_BYTES)
+    }
+
+    fn with_heads(&self, head: u64) -> io::Result<u64> {
         let held = self.lock();
         let tree = held.tree.as_ref().ok_or_else(over)?;
-        let stat = fstatvfs(tree)?;
-        let blocks = stat.blocks().saturating_sub(stat.blocks_free());
-        let files = stat.files().saturating_sub(stat.files_free());
-        let bytes = blocks.saturating_mul(stat.fragment_size());
-        Ok(bytes.saturating_add(files.saturating_mul(HEAD_BYTES)))
+        stream_bytes(tree, head)
     }
 
     /// What another process reads it by with [`write_files`].
@@ -186,6 +196,42 @@ pub fn write_files(
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     upper::pack(&path_of(tree, FILES), first, out, goes_on)
+}
+
+/// Bytes that [`write_files`] would write.
+///
+/// # Errors
+/// What cannot be read.
+pub fn measure_files(tree: &OwnedFd, first: u32, goes_on: &dyn Fn() -> bool) -> io::Result<u64> {
+    upper::measure(&path_of(tree, FILES), first, goes_on)
+}
+
+/// Bytes that the files of a layer take as a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamSizes {
+    /// About.
+    pub about: u64,
+    /// At most, whatever their access lists are: those are counted by no kernel.
+    pub most: u64,
+}
+
+/// What the kernel counts of a layer, by its descriptor.
+///
+/// # Errors
+/// It does not say.
+pub fn stream_sizes(tree: &OwnedFd) -> io::Result<StreamSizes> {
+    Ok(StreamSizes {
+        about: stream_bytes(tree, HEAD_BYTES)?,
+        most: stream_bytes(tree, MOST_BYTES)?,
+    })
+}
+
+fn stream_bytes(tree: &OwnedFd, head: u64) -> io::Result<u64> {
+    let stat = fstatvfs(tree)?;
+    let blocks = stat.blocks().saturating_sub(stat.blocks_free());
+    let files = stat.files().saturating_sub(stat.files_free());
+    let bytes = blocks.saturating_mul(stat.fragment_size());
+    Ok(bytes.saturating_add(files.saturating_mul(head)))
 }
 
 fn path_of(tree: &OwnedFd, below: &str) -> PathBuf {

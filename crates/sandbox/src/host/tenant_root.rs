@@ -10,7 +10,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat, openat, openat2,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat,
+    openat, openat2, statat,
 };
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -39,11 +40,19 @@ impl TenantRoot {
         for name in DIRECTORIES {
             match self.strict(Path::new(name)) {
                 Ok(_) | Err(Errno::NOENT) => {}
+                // What is deleted is missing in a root, and made anew; this is what takes the writes of one.
+                Err(Errno::NOTDIR) if self.is_deleted(name)? => {}
                 Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Some(name)),
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(None)
+    }
+
+    fn is_deleted(&self, name: &str) -> io::Result<bool> {
+        let found = statat(&self.top, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_node = FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice;
+        Ok(is_node && found.st_rdev == 0)
     }
 
     /// A directory that no link leads to, made with this mode where it is missing.

@@ -14,6 +14,7 @@ use super::error::{ImageError, at};
 use super::manifest::Descriptor;
 use super::store::Images;
 use super::unpack;
+use crate::host::tenant_root::TenantRoot;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -52,6 +53,12 @@ impl Images {
         let skipped = below.map_or(0, |index| index + 1);
         for (layer, diff) in layers.iter().zip(diff_ids).skip(skipped) {
             self.layer(root, layer, diff)?;
+        }
+        let tree = TenantRoot::open(root, 0).map_err(at(root))?;
+        if let Some(name) = tree.displaced().map_err(at(root))? {
+            let why =
+                "is in the place of a directory that every sandbox has: no sandbox begins with it";
+            return Err(ImageError::Hostile { path: name.to_owned(), why });
         }
         // Named only when it is on the disk: a name that survives a power cut must mean all of it.
         let dir = fs::File::open(root).map_err(at(root))?;

@@ -19,6 +19,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +33,9 @@ use crate::agent::{Agent, AgentError};
 use crate::class;
 use crate::class::microvm::Storable;
 use crate::host::freeze::Frozen;
-use crate::host::idrange::Taken;
+use crate::host::idrange::{self, Taken};
 use crate::host::plain::PlainLayer;
+use crate::host::tenant_root::TenantRoot;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
 use crate::life::inside_layer;
@@ -56,6 +58,12 @@ pub enum KeepError {
     /// A file could not be read, or the stream not written.
     #[error("the sandbox's files could not be kept: {0}")]
     Files(#[source] io::Error),
+    /// No sandbox would begin with them.
+    #[error(
+        "the sandbox's files cannot be kept: its /{0} is not a directory, and no sandbox begins with such files; make it a \
+         directory again"
+    )]
+    Displaced(&'static str),
 }
 
 /// Why nothing keeps the files of a sandbox.
@@ -143,10 +151,50 @@ impl LayerKeeper {
             let standing = inside_layer::keep(&self.agent, may_have, out, goes_on)?;
             return Ok(Still { standing: Some(standing), frozen: None, keeper: self.clone() });
         }
-        let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
+        let frozen = self.freeze()?;
         let written = upper::pack(&self.traces.layer.join("upper"), self.first, out, goes_on);
         written.map_err(KeepError::Files)?;
         Ok(Still { frozen: Some(frozen), standing: None, keeper: self.clone() })
+    }
+
+    /// Stops the sandbox and gives a descriptor of its layer, for another process that reads its files with [`write_files`], and
+    /// their first owner. `None`: its layer is not this host's, and is written by [`Self::keep`]. Blocking. The sandbox must not be
+    /// wiped before that process has ended.
+    ///
+    /// # Errors
+    /// It could not be stopped, or its layer not be held; then it goes on.
+    ///
+    /// [`write_files`]: crate::write_files
+    pub fn stand_to_copy(&self) -> Result<Option<(Still, OwnedFd, u32)>, KeepError> {
+        if !self.may_stand() {
+            return Ok(None);
+        }
+        let frozen = self.freeze()?;
+        let tree = idrange::copy(&self.traces.layer).map_err(KeepError::Files)?;
+        let still = Still { frozen: Some(frozen), standing: None, keeper: self.clone() };
+        Ok(Some((still, tree, self.first)))
+    }
+
+    /// Stops it, unless no sandbox could begin with its files.
+    fn freeze(&self) -> Result<Frozen, KeepError> {
+        let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
+        self.in_place().map(|()| frozen)
+    }
+
+    /// Refuses where a directory that every sandbox has is something else: a link, or a file. A machine resolves its own files.
+    ///
+    /// # Errors
+    /// There is one, or the root cannot be looked into.
+    pub fn in_place(&self) -> Result<(), KeepError> {
+        if !self.may_stand() {
+            return Ok(());
+        }
+        // Its root is its own to see; what is not in here is a directory of its image.
+        let tree = TenantRoot::open(&self.traces.layer.join("upper"), self.first);
+        match tree.and_then(|tree| tree.displaced()).map_err(KeepError::Files)? {
+            Some(name) => Err(KeepError::Displaced(name)),
+            None => Ok(()),
+        }
     }
 
     /// Whether its memory can be kept with its files.
@@ -291,7 +339,7 @@ impl LayerKeeper {
             return Ok(None);
         }
         let Traces { layer, dir, .. } = &self.traces;
-        let frozen = self.facts.cgroups.freeze(&self.traces).map_err(KeepError::Freeze)?;
+        let frozen = self.freeze()?;
         let plain = PlainLayer::of(layer, dir, self.ids.clone()).map_err(KeepError::Files)?;
         Ok(plain.map(|plain| {
             let still = Still { frozen: Some(frozen), standing: None, keeper: self.clone() };

@@ -148,7 +148,7 @@ impl Root {
         ids: Option<(&IdRanges, &Taken)>,
         unread: Option<Unread>,
     ) -> Result<(), BootError> {
-        let Traces { dir, layer, .. } = &self.traces;
+        let layer = &self.traces.layer;
         let beside = self.traces.beside();
         let mut config = self.config.clone();
         match ids {
@@ -157,6 +157,11 @@ impl Root {
                     inside::show((tree, layer, &self.overlays), mount, ranges, taken)?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
+                if self.binds_tmp {
+                    // Its kernel has devices and masks of its own.
+                    inside::bind_tmp(tree, &beside)?;
+                    return self.write(&config, unread);
+                }
                 let has_devices = ranges.foreign_nodes().is_none();
                 inside::make_beside(layer, &beside, taken, has_devices)?;
                 oci::own_masks(&mut config, &devices::nothing(&beside));
@@ -175,7 +180,11 @@ impl Root {
                 }
             }
         }
-        let (path, text) = (oci::file_of(dir), config.to_string());
+        self.write(&config, unread)
+    }
+
+    fn write(&self, config: &Value, unread: Option<Unread>) -> Result<(), BootError> {
+        let (path, text) = (oci::file_of(&self.traces.dir), config.to_string());
         let written = match unread {
             Some(unread) => unread.tell(&text),
             None => fs::write(&path, text),

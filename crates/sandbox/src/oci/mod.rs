@@ -275,11 +275,16 @@ pub(crate) const CGROUP_AT: &str = "/linux/cgroupsPath";
 /// with those of the namespace, and refuses.
 pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
     let is_told = runtime.name != "crun";
+    // It makes the namespace itself, for its file server.
+    let makes_it = runtime.name == "runsc";
     if let Some(Value::Array(masked)) = config.pointer_mut("/linux/maskedPaths") {
         masked.retain(|path| !path.as_str().is_some_and(is_the_hosts_alone));
     }
     let handle = format!("/proc/./{}/fd/{}", std::process::id(), taken.space.as_raw_fd());
-    let users = json!({"type": "user", "path": handle});
+    let users = match makes_it {
+        true => json!({"type": "user"}),
+        false => json!({"type": "user", "path": handle}),
+    };
     if let Some(Value::Array(namespaces)) = config.pointer_mut("/linux/namespaces") {
         namespaces.push(users);
     }

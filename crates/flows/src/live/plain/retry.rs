@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_ledger::failpoint::shortened;
 
-use super::{Sealer, Tending, blocking};
+use super::{SealStart, Sealer, Tending, blocking};
 use crate::live::sealer_line::Line;
 use crate::patience::patiently;
 
@@ -27,6 +28,13 @@ fn pause(failed: u32, is_wanted: bool) -> Option<Duration> {
 }
 
 impl Tending {
+    /// The sealer says why it has not sealed.
+    pub(super) fn not_yet(&mut self, why: String) {
+        let snapshot = &self.kept.id;
+        tracing::error!(%snapshot, why, "the files of a paused sandbox are not sealed yet");
+        self.why = why;
+    }
+
     /// The sealer has ended, and has not sealed.
     pub(super) async fn failed(&mut self) {
         if let Some(line) = self.line.take() {
@@ -34,7 +42,7 @@ impl Tending {
         }
         self.failed = self.failed.saturating_add(1);
         match pause(self.failed, self.is_lent || self.lending.is_some()) {
-            Some(pause) => self.due = (Stopwatch::start(), pause),
+            Some(pause) => self.due = (Stopwatch::start(), shortened("sealer.retry", pause)),
             None => self.unsealable().await,
         }
     }
@@ -42,7 +50,8 @@ impl Tending {
     pub(super) async fn start_anew(&mut self) {
         let held = self.is_lent || self.lending.is_some();
         let Some(given) = self.given.clone() else { return };
-        let started = blocking(move || Sealer::start(&given, held)).await;
+        let start = if held { SealStart::Held } else { SealStart::Soon };
+        let started = blocking(move || Sealer::start(&given, start)).await;
         match started.and_then(Line::of) {
             Ok(line) => self.line = Some(line),
             Err(error) => {

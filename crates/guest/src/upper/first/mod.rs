@@ -25,3 +25,46 @@ pub(super) fn check(from: &mut dyn Read) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Directories below one of a long path, without end.
+    struct Endless {
+        held: Vec<u8>,
+        count: usize,
+    }
+
+    impl Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if self.held.is_empty() {
+                let above = vec!["d".repeat(250); self.count.min(15)].join("/");
+                let path = match self.count {
+                    0..=15 => above,
+                    count => format!("{above}/{count}"),
+                };
+                self.count += 1;
+                self.held.push(EntryKind::Dir.byte());
+                self.held.extend(u16::try_from(path.len()).unwrap().to_le_bytes());
+                self.held.extend(path.as_bytes());
+                // Mode, owners, time; no attributes.
+                self.held.extend([0; 4 * 3 + 8 + 4 + 2]);
+            }
+            let count = into.len().min(self.held.len());
+            let (now, later) = self.held.split_at(count);
+            into.get_mut(..count).unwrap().copy_from_slice(now);
+            self.held = later.to_vec();
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn a3f6_a_stream_of_before_has_a_bound_of_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut endless = Endless { held: Vec::new(), count: 0 };
+        let refused = unpack(dir.path(), 0, &mut endless).unwrap_err();
+        assert!(refused.to_string().contains("directories' paths"), "{refused}");
+        assert!(endless.count < 20_000, "{}", endless.count);
+    }
+}

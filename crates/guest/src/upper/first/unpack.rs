@@ -18,12 +18,16 @@ use super::super::words::fill;
 use super::super::{EntryKind, Head, PIECE, attributes, close, own, path_of, wrong};
 use super::read::{FirstAttributes, FirstEntry, FirstReader};
 
+/// Bytes of the paths of all directories, which are held until the last entry was written; what one takes besides.
+const MAX_PATHS: usize = 64 * 1024 * 1024;
+const PATH: usize = 128;
+
 /// Writes a stream's files, from behind its first bytes, into `upper`, which is empty, for owners that begin at `first`.
 pub(in super::super) fn unpack(upper: &Path, first: u32, from: &mut dyn Read) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(upper, flags, Mode::empty())?;
     let mut entries = FirstReader::begin(from, first);
-    let mut unpacking = FirstUnpacking { top, first, parent: None, dirs: Vec::new() };
+    let mut unpacking = FirstUnpacking { top, first, parent: None, dirs: Vec::new(), held: 0 };
     while let Some(entry) = entries.entry()? {
         unpacking.entry(entry, &mut entries)?;
     }
@@ -37,6 +41,8 @@ struct FirstUnpacking {
     parent: Option<(PathBuf, OwnedFd)>,
     /// Directories with what they get at the end.
     dirs: Vec<(PathBuf, Head, FirstAttributes)>,
+    /// Bytes that their paths take.
+    held: usize,
 }
 
 impl FirstUnpacking {
@@ -90,6 +96,12 @@ impl FirstUnpacking {
             EntryKind::End | EntryKind::Up => {}
         }
         if kind == EntryKind::Dir {
+            self.held = self.held.saturating_add(path.as_os_str().len().saturating_add(PATH));
+            if self.held > MAX_PATHS {
+                return Err(wrong(
+                    "an earlier form, and more bytes of directories' paths than are read of that",
+                ));
+            }
             self.dirs.push((path, head, attributes));
             return Ok(());
         }

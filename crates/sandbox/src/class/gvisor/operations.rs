@@ -14,7 +14,7 @@ use super::{
     restore, unsteady, weak,
 };
 use crate::class::detect::{HostRuntimes, absent};
-use crate::class::isolation::{Footing, Heard, Isolation};
+use crate::class::isolation::{Footing, Heard, Isolation, ShowsHost};
 use crate::class::kept_memory::KeptMemory;
 use crate::class::microvm::{Given, Lent};
 use crate::host::hostpath::Place;
@@ -47,7 +47,12 @@ impl Isolation for GvisorClass {
 
     fn weak(&self, facts: &HostFacts) -> Vec<String> {
         let runsc = facts.runtime_of(Class::Gvisor);
-        iter::once(weak()).chain(runsc.and_then(|runsc| unsteady(&runsc.version))).collect()
+        let unsteady = runsc.and_then(|runsc| unsteady(&runsc.version));
+        // What could be reached through its file server would be reached as the host's root.
+        let ids = facts.ids.as_ref().err();
+        let ids =
+            ids.map(|why| format!("its file server has no user namespace of its own ({why})"));
+        iter::once(weak()).chain(unsteady).chain(ids).collect()
     }
 
     fn is_killed_with_us(&self) -> bool {
@@ -70,11 +75,18 @@ impl Isolation for GvisorClass {
         config(oci::config(input), input)
     }
 
+    fn shows_host(&self) -> ShowsHost {
+        ShowsHost::InRoot
+    }
+
     fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
         let limits = self.host_limits(plan.effective.limits);
         let groups = limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus);
         let layer_mb = Some(plan.disk_mb);
-        Footing { layer_mb, groups: Some(groups), binds_tmp: true, ..Footing::default() }
+        // Shown by its own ids, as all else in its root.
+        let apart = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
+        let groups = Some(groups);
+        Footing { layer_mb, has_users: true, apart, binds_tmp: true, groups, ..Footing::default() }
     }
 
     fn hear(&self, traces: &Traces) -> io::Result<Option<Heard>> {

@@ -14,6 +14,7 @@ use cofferdam_contracts::sandbox::WipeEvidence;
 
 use super::{Probed, SelfTestError, command, self_test_plan_in};
 use crate::host::task::blocking;
+use crate::life::KeepError;
 use crate::life::{Filling, Host, Sandbox, provision, provision_filled};
 use crate::spec::class::{Class, Offer};
 use crate::spec::command::Command;
@@ -63,7 +64,7 @@ async fn files_of(sandbox: &Sandbox, script: &str) -> Result<Vec<u8>, SelfTestEr
         let mut stream = Vec::new();
         let still = keeper.keep(&mut stream, &|| true)?;
         still.end();
-        Ok::<_, crate::life::KeepError>(stream)
+        Ok::<_, KeepError>(stream)
     });
     Ok(written.await.map_err(io::Error::other)?)
 }
@@ -77,24 +78,42 @@ pub(super) async fn links(
     kept(host, first, LINKS, wipes).await
 }
 
+fn is_displaced(why: &io::Error) -> bool {
+    let inner = why.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(KeepError::Displaced(_)))
+}
+
+async fn begun(
+    host: &Host,
+    class: Class,
+    filling: Filling,
+    wipes: &mut Vec<WipeEvidence>,
+) -> Result<String, SelfTestError> {
+    let plan = self_test_plan_in(host, class)?;
+    match provision_filled(host, &plan, &[], filling).await {
+        Ok(sandbox) => {
+            wipes.push(sandbox.wipe("self-test").await);
+            Ok("begun".to_owned())
+        }
+        Err(error) if error.permanent => {
+            wipes.push(*error.evidence);
+            Ok(REFUSED.to_owned())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Whether a life begins where the host would have to follow a link.
 pub(super) async fn displaced(
     host: &Host,
     (first, class): (Class, Class),
     wipes: &mut Vec<WipeEvidence>,
 ) -> Result<Probed, SelfTestError> {
-    let filling = kept(host, first, DISPLACED, wipes).await?;
-    let plan = self_test_plan_in(host, class)?;
-    let observed = match provision_filled(host, &plan, &[], filling).await {
-        Ok(sandbox) => {
-            wipes.push(sandbox.wipe("self-test").await);
-            "begun".to_owned()
-        }
-        Err(error) if error.permanent => {
-            wipes.push(*error.evidence);
-            REFUSED.to_owned()
-        }
-        Err(error) => return Err(error.into()),
+    let observed = match kept(host, first, DISPLACED, wipes).await {
+        // Not even kept.
+        Err(SelfTestError::Host(why)) if is_displaced(&why) => REFUSED.to_owned(),
+        Err(error) => return Err(error),
+        Ok(filling) => begun(host, class, filling, wipes).await?,
     };
     Ok(Probed {
         id: "again.displaced".to_owned(),

@@ -34,6 +34,8 @@ pub(crate) struct Volume {
     pub layer: PathBuf,
     /// Where an overlay of the layer is mounted.
     pub root: PathBuf,
+    /// Where a part of it is mounted for the runtime.
+    pub beside: PathBuf,
 }
 
 /// A step that failed.
@@ -62,7 +64,7 @@ impl Volume {
     pub(crate) fn of(traces: &Traces) -> Self {
         let Traces { image, disk, layer, root, .. } = traces;
         let [image, disk, layer, root] = [image, disk, layer, root].map(Clone::clone);
-        Self { image, disk, layer, root }
+        Self { image, disk, layer, root, beside: traces.beside() }
     }
 
     /// Makes it, mounted at `layer`, which is there. What a failure leaves is the wipe's.
@@ -139,7 +141,7 @@ impl Volume {
     pub(crate) fn end_key(&self) -> Option<KeyEnd> {
         // A directory that is removed takes along what other namespaces have mounted on it, which
         // would keep files in use. One that is mounted here stays, and is seen as busy.
-        for point in [&self.root, &self.layer] {
+        for point in [&self.root, &self.beside, &self.layer] {
             let _ = fs::remove_dir(point);
         }
         let root = File::open(&self.disk).ok()?;
@@ -253,9 +255,10 @@ pub(crate) fn try_one(state: &Path, live: &Path, large: &LargeLayers) -> Result<
     // No sandbox's name, so nobody takes it for an orphan.
     let name = format!("trial-{}", random::secret_hex(8));
     let dir = live.join(&name);
-    let [disk, layer, root] = ["disk", "layer", "root"].map(|name| dir.join(name));
+    let [disk, layer, root, beside] =
+        ["disk", "layer", "root", "beside"].map(|name| dir.join(name));
     let image = layers(state).join(format!("{name}.img"));
-    let volume = Volume { image, disk, layer, root };
+    let volume = Volume { image, disk, layer, root, beside };
     let made =
         fs::create_dir_all(&volume.layer).map_err(|error| error.to_string()).and_then(|()| {
             volume
@@ -305,6 +308,7 @@ mod tests {
             disk: state.path().join("disk"),
             layer: state.path().join("layer"),
             root: state.path().join("root"),
+            beside: state.path().join("beside"),
         };
         fs::create_dir(&volume.layer).unwrap();
         volume.make(&large, TRIAL_MB).unwrap();
@@ -351,6 +355,7 @@ mod tests {
             disk: state.path().join("disk"),
             layer: state.path().join("layer"),
             root: state.path().join("root"),
+            beside: state.path().join("beside"),
         };
         fs::create_dir(&volume.layer).unwrap();
         volume.make(&large, TRIAL_MB).unwrap();

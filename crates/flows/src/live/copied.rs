@@ -1,0 +1,94 @@
+//! Files of a sandbox that stands still and may go on: of a snapshot, a fork, a layer of a build.
+//!
+//! ```text
+//! sealer started -> sandbox stopped -> layer and file handed to it -> "sealed" -> it has ended -> the sandbox goes on
+//! ```
+//! **The layer is read by a process of its own**, whose memory has a bound: how many files a tenant has is nothing that the worker
+//! feels. What lies in a machine is handed out by its agent and passes through the worker entry by entry.
+
+use std::io;
+use std::sync::Arc;
+
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::id::SnapshotId;
+use cofferdam_sandbox::{KeepError, LayerKeeper, Still, stream_sizes};
+
+use super::kept::{blocking, fresh};
+use super::refuse;
+use super::registry::{Again, Held};
+use super::room::KeptRoom;
+use super::sealer::{Given, SealStart, Sealer};
+use super::shelf::{KeptFile, Shelf};
+use crate::Flows;
+use crate::error::Result;
+
+impl Flows {
+    /// Stops a sandbox and writes its files. Call it while nothing wipes the sandbox.
+    pub(super) async fn keep_files(
+        &self,
+        held: &Arc<Held>,
+        again: Again,
+    ) -> Result<(Still, KeptFile)> {
+        let keeper = held.keeper.clone();
+        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
+        let room = self.kept_room(&held.tenant).await?;
+        let (shelf, id, held) = (self.shelf()?, fresh()?, Arc::clone(held));
+        let shared = Arc::clone(&room);
+        let spare = if keeper.may_stand() { self.plain.spare.take() } else { None };
+        let kept = blocking(move || {
+            if keeper.may_stand() {
+                return copied((&shelf, id), (&again, &shared), (&keeper, &held), spare);
+            }
+            let of = (&held.tenant, id);
+            shelf.keep(of, (&again, &shared), &keeper, &|| held.goes_on())
+        });
+        let kept = kept.await;
+        self.plain.spare.want();
+        kept.map_err(|why| room.fault(&why))
+    }
+}
+
+/// Has a sealer write them. Blocking.
+fn copied(
+    (shelf, id): (&Shelf, SnapshotId),
+    (again, room): (&Again, &Arc<KeptRoom>),
+    (keeper, held): (&LayerKeeper, &Held),
+    spare: Option<Sealer>,
+) -> io::Result<(Still, KeptFile)> {
+    let mut kept = shelf.empty(id, room)?;
+    // A program starts before anything stands still for it.
+    let spare = spare.map_or_else(Sealer::waiting, Ok)?;
+    let stood = keeper.stand_to_copy().and_then(|stood| {
+        stood.ok_or_else(|| KeepError::Files(io::Error::other("its layer is not this host's")))
+    });
+    let (still, layer, first) = match stood {
+        Ok(stood) => stood,
+        Err(why) => {
+            spare.end();
+            return Err(io::Error::other(why));
+        }
+    };
+    let sizes = stream_sizes(&layer)?;
+    let (start, most) = match kept.most_of(sizes.most, again)? {
+        Some(most) => (SealStart::Now, most),
+        None => (SealStart::MeasuredNow, kept.most()),
+    };
+    // About as much as it will be: the disk is asked before others fill it.
+    kept.allocate(sizes.about.min(most))?;
+    let file = (kept.descriptor()?, most);
+    let of = (&held.tenant, &kept.id);
+    let given = Given::new(of, &kept.key, again.clone(), (layer, first), file)?;
+    let sealer = Sealer::begin(Some(spare), &given, start)?;
+    let measured = match start {
+        SealStart::MeasuredNow => {
+            sealer.measured(&|| held.goes_on()).and_then(|size| kept.make_room(size, again))
+        }
+        _ => Ok(()),
+    };
+    let sealed = measured.and_then(|()| sealer.sealed(&|| held.goes_on()));
+    // Nothing holds the layer once the sandbox goes on.
+    sealer.end();
+    drop(given);
+    kept.sealed_as(sealed?);
+    Ok((still, kept))
+}

@@ -1,0 +1,53 @@
+//! The start of a sealer for a pause, with room for what it writes.
+
+use std::io;
+use std::sync::Arc;
+
+use cofferdam_contracts::id::TenantId;
+use cofferdam_sandbox::PlainLayer;
+
+use super::{Again, Given, KeptFile, Plain, SealStart, Sealer, SpareSealer, blocking};
+
+impl Plain {
+    /// Has a layer sealed into a file for which there is room, by a sealer that waits for work where there is one. Blocking.
+    pub(in crate::live) fn begin(
+        tenant: &TenantId,
+        layer: PlainLayer,
+        mut kept: KeptFile,
+        (again, copy): (Again, Again),
+        spare: &SpareSealer,
+    ) -> io::Result<Self> {
+        let (start, most) = match kept.most_of(layer.most()?, &again)? {
+            Some(most) => (SealStart::Soon, most),
+            None => (SealStart::Measured, kept.most()),
+        };
+        let of = (layer.descriptor()?, layer.first_id());
+        let file = (kept.descriptor()?, most);
+        let given = Given::new((tenant, &kept.id), &kept.key, copy, of, file)?;
+        let sealer = Sealer::begin(spare.take(), &given, start)?;
+        if start == SealStart::Measured {
+            // What no kernel counts is found before the answer.
+            let size = sealer.measured(&|| true);
+            if let Err(why) = size.and_then(|size| kept.make_room(size, &again)) {
+                layer.let_go();
+                sealer.end();
+                return Err(why);
+            }
+        }
+        let (tenant, memory) = (tenant.clone(), Arc::default());
+        let (layer, again) = (Arc::new(layer), Arc::new(again));
+        Ok(Self { layer, memory, kept, tenant, again, given, sealer })
+    }
+
+    /// Its pause is not on record: its sandbox goes on.
+    pub(in crate::live) async fn abandon(self) {
+        let Self { layer, sealer, kept, .. } = self;
+        layer.let_go();
+        let _ = blocking(move || {
+            sealer.end();
+            drop(kept);
+            Ok(())
+        })
+        .await;
+    }
+}
