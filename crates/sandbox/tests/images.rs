@@ -183,20 +183,15 @@ fn a_sandbox_runs_from_an_imported_image_and_its_record_is_pinned() {
 #[test]
 fn a3f1_an_image_whose_directories_are_links_is_refused_when_it_is_filled() {
     with_bench(|bench| async move {
-        for name in ["tmp", "usr", ".cofferdam"] {
-            let link = item(name, EntryType::Symlink, "srv");
-            let file = file(name, "no directory");
-            for bad in [link, file] {
-                let at = tempfile::tempdir().unwrap();
-                layout(at.path(), &[layer(&[dir("srv")]), layer(&[bad])], json!({}));
-                let refused =
-                    images(&bench).import(at.path(), Some(&self::name("bad"))).unwrap_err();
+        for at in ["tmp", "usr", ".cofferdam"] {
+            for bad in [item(at, EntryType::Symlink, "srv"), file(at, "no directory")] {
+                let dir = tempfile::tempdir().unwrap();
+                layout(dir.path(), &[layer(&[bad])], json!({}));
+                let refused = images(&bench).import(dir.path(), Some(&name("bad"))).unwrap_err();
                 assert!(refused.to_string().contains("no sandbox begins with it"), "{refused}");
             }
         }
-        assert!(
-            !kept(&bench).iter().any(|path| path.starts_with("names") || path.starts_with("roots"))
-        );
+        assert!(!kept(&bench).iter().any(|at| at.starts_with("names") || at.starts_with("roots")));
         import(&bench, &[layer(&[dir("tmp"), dir("usr")])], json!({}), "good");
     });
 }
