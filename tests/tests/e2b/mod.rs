@@ -17,6 +17,7 @@ mod machine_memory;
 mod machines;
 mod many;
 mod mixed;
+mod moved;
 mod network;
 mod packages;
 mod provider;

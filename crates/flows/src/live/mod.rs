@@ -18,6 +18,7 @@ mod build_layers;
 mod build_log;
 mod build_steps;
 mod builds;
+pub mod compared;
 mod elsewhere;
 mod expected;
 mod hold;
