@@ -123,10 +123,8 @@ impl KeptFileRows<'_> {
               WHERE place = $1 AND erased_at IS NULL {sealed} ORDER BY created_at, id",
             self.table.name()
         );
-        let rows: Vec<(String, String, String, bool)> = sqlx::query_as(AssertSqlSafe(query))
-            .bind(place)
-            .fetch_all(self.ledger.pool())
-            .await?;
+        let rows: Vec<(String, String, String, bool)> =
+            sqlx::query_as(AssertSqlSafe(query)).bind(place).fetch_all(self.ledger.pool()).await?;
         let read = |(file, kind, of, is_missing): (String, String, String, bool)| {
             Ok(KeptFileRow { id: id("a sealed file's id", &file)?, kind, of, is_missing })
         };

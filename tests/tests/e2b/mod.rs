@@ -13,6 +13,7 @@ mod interpreter;
 mod kept;
 mod kept_faults;
 mod kept_plain;
+mod lost;
 mod machine_memory;
 mod machines;
 mod many;

@@ -162,7 +162,9 @@ pub(crate) async fn adopt(at: &At) -> anyhow::Result<Exit> {
     place::adopt(&dir)?;
     database::adopt(at, &dir).await?;
     if local::find(&dir).await?.is_some() {
-        output::note("its server runs, so files and rows were not compared; stop it and adopt again to do so");
+        output::note(
+            "its server runs, so files and rows were not compared; stop it and adopt again to do so",
+        );
         return Ok(Exit::Ok);
     }
     let opened = database::open(at, &dir).await?;
@@ -211,7 +213,9 @@ async fn compared(ledger: &Ledger, dir: &Path) -> anyhow::Result<()> {
     }
     for path in &found.unknown {
         let path = path.display();
-        output::line(&format!("no row knows the file {path}: it was set aside, and is removed in two weeks"));
+        output::line(&format!(
+            "no row knows the file {path}: it was set aside, and is removed in two weeks"
+        ));
     }
     Ok(())
 }

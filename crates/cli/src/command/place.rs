@@ -83,7 +83,8 @@ impl Place {
         if let Some(host) = before.host.as_ref().or(self.host.as_ref()) {
             formers.push(Former { host: host.clone(), path: before.path.clone() });
         }
-        formers.retain(|former| self.host.as_ref() != Some(&former.host) || former.path != self.path);
+        formers
+            .retain(|former| self.host.as_ref() != Some(&former.host) || former.path != self.path);
         formers.dedup();
         let from = formers.len().saturating_sub(MAX_FORMERS);
         Self { formers: formers.split_off(from), ..self }

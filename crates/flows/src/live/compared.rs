@@ -23,7 +23,8 @@ use crate::error::Result;
 /// How long a file that no row knows is kept: a database that was restored to the wrong time is noticed before.
 const ASIDE_S: i64 = 14 * 24 * 3_600;
 /// The end of a sandbox whose kept files are gone.
-const MISSING: &str = "its kept files are missing on this host, and were given up by `cofferdam adopt`";
+const MISSING: &str =
+    "its kept files are missing on this host, and were given up by `cofferdam adopt`";
 
 /// Who looks, and so what becomes of a row without a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -95,6 +95,9 @@ pub const CREATE_PATIENCE: Duration = Duration::from_secs(30);
 /// What is said of a creation that no worker of this process has taken, or that waits for no memory.
 const UNPLACED: &str =
     "tasks and creations hold all places, or its start takes long; kill some, or try again";
+/// What is said of a sandbox whose host is lost.
+const LOST_HOST: &str = "the sandbox is canceled and its host is lost: that nothing is left of it is verified once a worker runs there \
+    again; ask again later, or see `cofferdam session ls`";
 /// How long a kill may take: the bound of a wipe, and of its commit.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
 /// A waiting caller looks at the row this often, should a notification be lost.
@@ -480,8 +483,8 @@ impl Flows {
                 }
                 match (view.ended_at.is_some(), view.wiped) {
                     (true, true) if self.live_is_unmade(who, id).await? => return Ok(was_paused),
-                    // Its worker was lost: another one wipes it now.
-                    (true, _) => {}
+                    // Its worker was lost: another one wipes it now, where its host has one.
+                    (true, _) => self.live_reachable(&view.run_id).await?,
                     (false, _) => self.live_cancel(who, id).await?,
                 }
                 view.run_id
@@ -493,6 +496,9 @@ impl Flows {
                 let view = self.live_view(who, id).await?;
                 if view.ended_at.is_some() && view.wiped && self.live_is_unmade(who, id).await? {
                     return Ok::<_, Error>(true);
+                }
+                if !view.wiped {
+                    self.live_reachable(&run).await?;
                 }
                 // A pause was faster.
                 if view.state == LiveState::Paused {
@@ -521,6 +527,14 @@ impl Flows {
         self.ledger.live().end_paused(id, &audit).await?;
         self.snapshots_tidy().await;
         Ok(())
+    }
+
+    /// Refuses to wait for what only a lost host could show.
+    async fn live_reachable(&self, run: &RunId) -> Result<()> {
+        match self.ledger.sessions().is_on_a_lost_host(run).await? {
+            true => Err(refuse(ErrorCode::Unavailable, LOST_HOST)),
+            false => Ok(()),
+        }
     }
 
     async fn live_cancel(&self, who: &Principal, id: &LiveId) -> Result<()> {

@@ -51,6 +51,7 @@ impl Flows {
     /// long as a worker lives.
     pub(crate) async fn kept_ages(self, host: Host) {
         let mut aged = Stopwatch::start();
+        ids_reclaimed(&host).await;
         loop {
             clock::sleep(ELSEWHERE).await;
             self.rests_bounded(&host).await;
@@ -63,6 +64,7 @@ impl Flows {
             }
             aged = Stopwatch::start();
             self.templates_tidy().await;
+            ids_reclaimed(&host).await;
         }
     }
 
@@ -241,4 +243,10 @@ impl Flows {
         }
         Ok(())
     }
+}
+
+/// Gives user ids back whose wipe failed, once nothing of it is left.
+async fn ids_reclaimed(host: &Host) {
+    let host = host.clone();
+    let _ = blocking(move || Ok(host.reclaim_ids())).await;
 }
