@@ -324,7 +324,7 @@ impl Flows {
                 }
                 let view = self.live_view(who, id).await?;
                 match view.state {
-                    LiveState::Ended => return Err(unmade(&view)),
+                    LiveState::Ended => return Err(self.live_unmade(&view).await?),
                     LiveState::Paused => return Err(self.live_stays(&view.run_id).await?),
                     // On record first, and shown a moment later.
                     LiveState::Running
@@ -359,6 +359,16 @@ impl Flows {
         let why = self.ledger.live().cause(run).await?;
         let why = why.unwrap_or_else(|| "its run ended before it began".to_owned());
         Ok(refuse(ErrorCode::StateConflict, format!("the sandbox stays paused: {why}")))
+    }
+
+    /// Why there is none, in the words of its task.
+    async fn live_unmade(&self, view: &LiveView) -> Result<Error> {
+        let why = view.end_reason.as_deref().unwrap_or("it ended at once");
+        let code = match self.ledger.live().failed_to_begin(&view.run_id).await? {
+            true => ErrorCode::Unavailable,
+            false => ErrorCode::PolicyViolation,
+        };
+        Ok(refuse(code, format!("the sandbox was not made: {why}")))
     }
 
     /// A tenant's sandbox as it is recorded.
@@ -568,10 +578,4 @@ async fn moved(wakes: &mut Receiver<Wake>, run: &RunId) {
         () = woken(wakes, ours) => {}
         () = clock::sleep(LOOK) => {}
     }
-}
-
-/// Why there is none, in the words of its task.
-fn unmade(view: &LiveView) -> Error {
-    let why = view.end_reason.clone().unwrap_or_else(|| "it ended at once".to_owned());
-    refuse(ErrorCode::PolicyViolation, format!("the sandbox was not made: {why}"))
 }
