@@ -33,7 +33,7 @@ pub fn hidden(text: &str) -> Cow<'_, str> {
     hidden_of(&dirs, text)
 }
 
-/// Pure.
+/// A text without paths below these directories. Pure.
 fn hidden_of<'a>(dirs: &[String], text: &'a str) -> Cow<'a, str> {
     let mut text = Cow::Borrowed(text);
     for dir in dirs {

@@ -1,4 +1,4 @@
-//! A lost host and a full disk: what a tenant is told is short, soon, and names no path of the host.
+//! A lost host, a lost workflow and a full disk: what a tenant is told is short, soon, and names no path of the host.
 
 use std::fs;
 use std::path::Path;
@@ -76,6 +76,45 @@ async fn a3l_a_kill_of_a_sandbox_on_a_lost_host_is_answered_at_once() {
     .await;
     sql.close().await;
     gone(lost, server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3l_a_build_whose_workflow_is_lost_ends_with_the_reason_and_frees_the_next() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (_, path) = opened(&ann, "web").await;
+    let body = json!({"fromTemplate": "base", "steps": [run("echo begun; sleep 100")]});
+    assert_eq!(ann.api("POST", &path, Some(body)).await.0, 202);
+    let status = format!("{}/status", path.trim_start_matches("/v2"));
+    until("its step runs", SOON, async || {
+        ann.api("GET", &status, None).await.1.to_string().contains("begun")
+    })
+    .await;
+    // As where a statement of its task's workflow was cut, and its repetition refused.
+    let sql = server.sql().await;
+    let stranded = sqlx::query(
+        "UPDATE dbos.workflow_status SET status = 'ERROR', error = '{}', updated_at = app.ms(clock_timestamp())
+          WHERE status = 'PENDING' AND workflow_uuid IN (SELECT task_key FROM app.sbx_runs WHERE response IS NULL)",
+    );
+    assert_eq!(stranded.execute(&sql).await.unwrap().rows_affected(), 1);
+    until("the build has ended", SOON, async || {
+        ann.api("GET", &status, None).await.1["status"] == "error"
+    })
+    .await;
+    let (_, said) = ann.api("GET", &status, None).await;
+    let why = said["reason"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("the sandbox of the build ended"), "{said}");
+    let (_, next) = opened(&ann, "web").await;
+    let body = json!({"fromTemplate": "base", "steps": [run("true")]});
+    assert_eq!(ann.api("POST", &next, Some(body)).await.0, 202);
+    let status = format!("{}/status", next.trim_start_matches("/v2"));
+    until("the next one is ready", SOON, async || {
+        ann.api("GET", &status, None).await.1["status"] == "ready"
+    })
+    .await;
+    sql.close().await;
+    gone(home, server).await;
 }
 
 /// A disk of 64 MiB, for as long as it lives.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
-use cofferdam_flows::live::compared::Look;
+use cofferdam_flows::live::compared::Comparison;
 use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
@@ -196,7 +196,7 @@ async fn compared(ledger: &Ledger, dir: &Path) -> anyhow::Result<()> {
     let moved = rows_moved(ledger, dir).await?;
     let flows = Flows::new(ledger.clone(), ledger.listen().await?, Ids::from_env())
         .with_snapshots(&dir.join("snapshots"));
-    let found = flows.kept_compared(Look::Adoption).await?;
+    let found = flows.kept_compared(Comparison::Adoption).await?;
     let moved = moved.saturating_add(found.moved);
     if moved > 0 {
         output::line(&format!("{moved} kept files are recorded at this place now"));

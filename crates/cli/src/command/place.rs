@@ -77,7 +77,7 @@ impl Place {
         })
     }
 
-    /// The same, with what it was before. Pure.
+    /// This place, with those that it had before. Pure.
     fn after(self, before: &Self) -> Self {
         let mut formers = before.formers.clone();
         if let Some(host) = before.host.as_ref().or(self.host.as_ref()) {

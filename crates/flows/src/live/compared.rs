@@ -28,7 +28,7 @@ const MISSING: &str =
 
 /// Who looks, and so what becomes of a row without a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum Comparison {
     /// A worker that starts: rows are marked.
     Start,
     /// An operator who adopts a state directory: its original is gone, and so are they.
@@ -51,7 +51,7 @@ impl Flows {
     ///
     /// # Errors
     /// The ledger or the directory cannot be read.
-    pub async fn kept_compared(&self, look: Look) -> Result<KeptDifferences> {
+    pub async fn kept_compared(&self, look: Comparison) -> Result<KeptDifferences> {
         let mut all = KeptDifferences::default();
         for (shelf, table) in
             [(&self.kept, KeptTable::Snapshots), (&self.uploads, KeptTable::Uploads)]
@@ -66,12 +66,12 @@ impl Flows {
     async fn shelf_compared(
         &self,
         (shelf, table): (&Arc<Shelf>, KeptTable),
-        look: Look,
+        look: Comparison,
         all: &mut KeptDifferences,
     ) -> Result<()> {
         let (rows, place) = (self.ledger.kept_files(table), shelf.place());
         let files = on(shelf, Shelf::whole).await?;
-        if look == Look::Adoption {
+        if look == Comparison::Adoption {
             let found = [files.clone(), on(shelf, Shelf::left).await?].concat();
             all.moved = all.moved.saturating_add(rows.found_at(&place, &found).await?);
         }
@@ -80,7 +80,7 @@ impl Flows {
             let is_missing = !files.contains(&id) && on(shelf, move |s| s.is_missing(&id)).await?;
             match (is_missing, look) {
                 (false, _) if !row.is_missing => {}
-                (true, Look::Adoption) => {
+                (true, Comparison::Adoption) => {
                     let given_up = rows.lost(&row.id, MISSING).await?;
                     all.missing.push((row, given_up));
                 }

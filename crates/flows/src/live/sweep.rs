@@ -11,7 +11,7 @@ use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::snapshots::{PlainEnd, Resting, Unsealed};
 use cofferdam_sandbox::Host;
 
-use super::compared::Look;
+use super::compared::Comparison;
 use super::kept::{SEAL_LOOK, blocking, conflict, damaged};
 use super::refuse;
 use super::shelf::{FileUser, Found, Shelf};
@@ -159,7 +159,7 @@ impl Flows {
                 false => shelf.remove(&id).map_err(fault)?,
             }
         }
-        self.kept_compared(Look::Start).await?;
+        self.kept_compared(Comparison::Start).await?;
         self.rests_settled(host, false).await?;
         let unsealed = self.ledger.snapshots().unsealed(&shelf.place(), None).await?;
         self.templates_tidy().await;
