@@ -100,12 +100,17 @@ impl KeptFileRows<'_> {
         Ok(found.fetch_one(self.ledger.pool()).await?)
     }
 
-    /// Gives rows of these ids the place at which their files were found; how many had another one.
+    /// Gives rows of these ids the place at which their files were found; how many had another one. Rows of another host where a
+    /// worker is alive stay: what is here is a copy of its files.
     pub async fn found_at(self, place: &str, ids: &[SnapshotId]) -> Result<i64> {
         let ids: Vec<&str> = ids.iter().map(SnapshotId::as_str).collect();
         let query = format!(
             "SELECT coalesce(sum(app.kept_files_move(p.place, $1, $2)), 0)::bigint
-               FROM (SELECT DISTINCT place FROM {} WHERE id = ANY ($2) AND place <> $1 AND gone_at IS NULL) p",
+               FROM (SELECT DISTINCT place FROM {} WHERE id = ANY ($2) AND place <> $1 AND gone_at IS NULL) p
+              WHERE split_part(p.place, ':', 1) = split_part($1, ':', 1) OR NOT EXISTS (
+                    SELECT 1 FROM app.executors e
+                     WHERE e.state = 'live' AND e.heartbeat_at > clock_timestamp() - interval '10 seconds'
+                       AND e.host_id = split_part(p.place, ':', 1))",
             self.table.name()
         );
         let moved = sqlx::query_scalar(AssertSqlSafe(query)).bind(place).bind(ids);

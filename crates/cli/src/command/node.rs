@@ -180,14 +180,26 @@ async fn rows_moved(ledger: &Ledger, dir: &Path) -> anyhow::Result<i64> {
         return Ok(0);
     }
     let (host, here) = (cofferdam_flows::host_id(), dir.display().to_string());
-    let mut moved = 0_i64;
+    let (mut moved, mut is_settled) = (0_i64, true);
     for former in formers {
+        // Of a directory that stayed where it is, this is the only one.
+        let is_copied = former.host != host && former.path != dir;
+        if is_copied && ledger.executors().heard_on(&former.host).await? > 0 {
+            let path = former.path.display();
+            output::note(&format!(
+                "a worker of the host that {path} was on is alive: what is on record there stays its own"
+            ));
+            is_settled = false;
+            continue;
+        }
         let path = former.path.display().to_string();
         let to = (host.as_str(), here.as_str());
         let of = ledger.state_directory_moves((&former.host, &path), to).await?;
         moved = moved.saturating_add(of);
     }
-    place::settled(dir)?;
+    if is_settled {
+        place::settled(dir)?;
+    }
     Ok(moved)
 }
 

@@ -248,5 +248,8 @@ impl Flows {
 /// Gives user ids back whose wipe failed, once nothing of it is left.
 async fn ids_reclaimed(host: &Host) {
     let host = host.clone();
-    let _ = blocking(move || Ok(host.reclaim_ids())).await;
+    let looked = tokio::task::spawn_blocking(move || host.reclaim_ids());
+    if let Err(error) = looked.await {
+        tracing::warn!(%error, "user ids of failed wipes are not given back");
+    }
 }
