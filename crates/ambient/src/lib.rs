@@ -5,4 +5,5 @@
 
 pub mod clock;
 pub mod env;
+pub mod own;
 pub mod random;

@@ -165,6 +165,9 @@ impl Flows {
     /// With a directory for the files of snapshots, and one beside it for what is sent for templates.
     #[must_use]
     pub fn with_snapshots(self, dir: &Path) -> Self {
+        if let Some(state) = dir.parent() {
+            cofferdam_ambient::own::declare(state);
+        }
         let uploads = Some(Arc::new(live::Shelf::of(&dir.with_file_name("uploads"))));
         Self { kept: Some(Arc::new(live::Shelf::of(dir))), uploads, ..self }
     }

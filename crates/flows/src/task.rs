@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use cofferdam_ambient::own;
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
@@ -128,10 +129,12 @@ async fn finish(
     executor: &Executor,
     task: &TaskContext,
     sandbox: &SandboxId,
-    end: End,
+    mut end: End,
 ) -> Flow<ErrCode> {
     let (ledger, key) = (&executor.flows.ledger, &task.key);
     executor.board.forget(sandbox);
+    // Its tenant reads it.
+    end.result.cause = end.result.cause.map(|cause| own::hidden(&cause).into_owned());
     let committed = end.committed(task);
     let ending = executor.handed.ending(key);
     if patiently(|| ledger.tasks().finish(&committed)).await.map_err(step_error)? {

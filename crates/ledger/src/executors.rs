@@ -112,6 +112,13 @@ impl Executors<'_> {
         Ok(sqlx::query_scalar(live).bind(executor.as_str()).fetch_one(self.pool()).await?)
     }
 
+    /// How many workers of one host were heard lately.
+    pub async fn heard_on(self, host_id: &str) -> Result<i64> {
+        let query = "SELECT count(*) FROM app.executors
+              WHERE state = 'live' AND heartbeat_at > clock_timestamp() - interval '10 seconds' AND host_id = $1";
+        Ok(sqlx::query_scalar(query).bind(host_id).fetch_one(self.pool()).await?)
+    }
+
     /// How many workers were heard lately, for `/healthz`: a row says nothing where nobody leads.
     pub async fn heard(self) -> Result<i64> {
         Ok(sqlx::query_scalar(

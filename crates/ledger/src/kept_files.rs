@@ -24,6 +24,19 @@ impl KeptTable {
     }
 }
 
+/// What is kept in a file, as its row says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptFileRow {
+    /// The file's id.
+    pub id: SnapshotId,
+    /// What it is kept as: `pause`, `snapshot`, `template`, `layer` or `archive`.
+    pub kind: String,
+    /// The sandbox that it is of; the template of an archive.
+    pub of: String,
+    /// Whether its row says that it was missing before.
+    pub is_missing: bool,
+}
+
 /// The rows of one such table.
 #[derive(Debug, Clone, Copy)]
 pub struct KeptFileRows<'a> {
@@ -36,6 +49,16 @@ impl Ledger {
     #[must_use]
     pub fn kept_files(&self, table: KeptTable) -> KeptFileRows<'_> {
         KeptFileRows { ledger: self, table }
+    }
+
+    /// Gives everything of a state directory that had another path, or was another host's, its new place; how many kept files.
+    pub async fn state_directory_moves(
+        &self,
+        (from_host, from): (&str, &str),
+        (host, dir): (&str, &str),
+    ) -> Result<i64> {
+        let moved = sqlx::query_scalar("SELECT app.state_directory_moves($1, $2, $3, $4)");
+        Ok(moved.bind(from_host).bind(from).bind(host).bind(dir).fetch_one(self.pool()).await?)
     }
 }
 
@@ -75,5 +98,84 @@ impl KeptFileRows<'_> {
         let query = format!("SELECT EXISTS (SELECT 1 FROM {} WHERE id = $1)", self.table.name());
         let found = sqlx::query_scalar(AssertSqlSafe(query)).bind(file.as_str());
         Ok(found.fetch_one(self.ledger.pool()).await?)
+    }
+
+    /// Gives rows of these ids the place at which their files were found; how many had another one. Rows of another host where a
+    /// worker is alive stay: what is here is a copy of its files.
+    pub async fn found_at(self, place: &str, ids: &[SnapshotId]) -> Result<i64> {
+        let ids: Vec<&str> = ids.iter().map(SnapshotId::as_str).collect();
+        let query = format!(
+            "SELECT coalesce(sum(app.kept_files_move(p.place, $1, $2)), 0)::bigint
+               FROM (SELECT DISTINCT place FROM {} WHERE id = ANY ($2) AND place <> $1 AND gone_at IS NULL) p
+              WHERE split_part(p.place, ':', 1) = split_part($1, ':', 1) OR NOT EXISTS (
+                    SELECT 1 FROM app.executors e
+                     WHERE e.state = 'live' AND e.heartbeat_at > clock_timestamp() - interval '10 seconds'
+                       AND e.host_id = split_part(p.place, ':', 1))",
+            self.table.name()
+        );
+        let moved = sqlx::query_scalar(AssertSqlSafe(query)).bind(place).bind(ids);
+        Ok(moved.fetch_one(self.ledger.pool()).await?)
+    }
+
+    /// Rows of a place whose files are sealed and not erased.
+    pub async fn kept_at(self, place: &str) -> Result<Vec<KeptFileRow>> {
+        let (columns, sealed) = match self.table {
+            KeptTable::Snapshots => ("kind, live_id", "AND sealed_at IS NOT NULL"),
+            KeptTable::Uploads => ("'archive', template_id", ""),
+        };
+        let query = format!(
+            "SELECT id, {columns}, missing_at IS NOT NULL FROM {}
+              WHERE place = $1 AND erased_at IS NULL {sealed} ORDER BY created_at, id",
+            self.table.name()
+        );
+        let rows: Vec<(String, String, String, bool)> =
+            sqlx::query_as(AssertSqlSafe(query)).bind(place).fetch_all(self.ledger.pool()).await?;
+        let read = |(file, kind, of, is_missing): (String, String, String, bool)| {
+            Ok(KeptFileRow { id: id("a sealed file's id", &file)?, kind, of, is_missing })
+        };
+        rows.into_iter().map(read).collect()
+    }
+
+    /// Which of these files no row knows, erased or not.
+    pub async fn unknown(self, ids: &[SnapshotId]) -> Result<Vec<SnapshotId>> {
+        let texts: Vec<&str> = ids.iter().map(SnapshotId::as_str).collect();
+        let query = format!(
+            "SELECT f.id FROM unnest($1::text[]) f(id) WHERE NOT EXISTS (SELECT 1 FROM {} k WHERE k.id = f.id)",
+            self.table.name()
+        );
+        let all: Vec<String> = sqlx::query_scalar(AssertSqlSafe(query))
+            .bind(texts)
+            .fetch_all(self.ledger.pool())
+            .await?;
+        all.iter().map(|text| id("a sealed file's id", text)).collect()
+    }
+
+    /// Records whether a row's file was missing when it was looked for.
+    pub async fn looked_for(self, file: &SnapshotId, is_missing: bool) -> Result<()> {
+        let query = format!(
+            "UPDATE {} SET missing_at = CASE WHEN $2 THEN coalesce(missing_at, clock_timestamp()) END
+              WHERE id = $1 AND erased_at IS NULL AND (missing_at IS NOT NULL) <> $2",
+            self.table.name()
+        );
+        let looked = sqlx::query(AssertSqlSafe(query)).bind(file.as_str()).bind(is_missing);
+        looked.execute(self.ledger.pool()).await?;
+        Ok(())
+    }
+
+    /// Gives up a row whose file is lost: what went on from it ends with this reason. `false`: a life that goes on from it is
+    /// not over yet.
+    pub async fn lost(self, file: &SnapshotId, why: &str) -> Result<bool> {
+        let query = match self.table {
+            KeptTable::Snapshots => "SELECT app.kept_files_lost($1, $2)",
+            KeptTable::Uploads => {
+                "WITH lost AS (UPDATE app.template_files SET sealed_key = NULL, erased_at = clock_timestamp()
+                                WHERE id = $1 AND erased_at IS NULL RETURNING tenant_id, id),
+                      told AS (INSERT INTO app.audit (tenant_id, key_id, actor, op, target, reason, origin)
+                               SELECT tenant_id, 'adopt', 'adopt', 'upload.lost', id, $2, 'manual' FROM lost)
+                 SELECT EXISTS (SELECT 1 FROM lost)"
+            }
+        };
+        let lost = sqlx::query_scalar(query).bind(file.as_str()).bind(why);
+        Ok(lost.fetch_one(self.ledger.pool()).await?)
     }
 }

@@ -248,6 +248,13 @@ impl LiveRows<'_> {
         Ok(found.flatten())
     }
 
+    /// Whether the sandbox of this run could not be made for a reason of its host, which may be over a moment later.
+    pub async fn failed_to_begin(self, run: &RunId) -> Result<bool> {
+        let query = "SELECT EXISTS (SELECT 1 FROM app.sbx_runs WHERE run_id = $1
+                       AND err_code IN ('BOOT_FAIL','UPLOAD_FAIL','NET_FAIL') AND response->'permanent' IS NULL)";
+        Ok(sqlx::query_scalar(query).bind(run.as_str()).fetch_one(self.pool()).await?)
+    }
+
     /// Whether the sandbox of this run may be made: it is recorded, and neither started nor ended.
     pub async fn is_due(self, live: &LiveId, run: &RunId) -> Result<bool> {
         let found: Option<bool> = sqlx::query_scalar(

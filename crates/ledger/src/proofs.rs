@@ -42,7 +42,7 @@ proofs! {
     "webhook_deliveries_have_events", "webhook_events_reach_the_outbox",
     "webhook_events_recorded_once", "dispatch_specs_unchanged", "dispatch_effective_at_end",
     "dispatches_match_runs", "model_calls_once", "model_calls_within_budgets",
-    "model_grants_were_decided", "live_sandboxes_made_once", "plain_layers_are_sealed", "patches_are_on_record",
+    "model_grants_were_decided", "live_sandboxes_made_once", "plain_layers_are_sealed", "kept_files_are_there", "patches_are_on_record",
     "builds_are_their_sandboxes", "layers_stay_with_their_tenant", "live_networks_follow_each_other",
     "plans_are_their_digests", "recipes_are_their_hashes", "artifacts_are_in_their_index", "task_keys_hold",
     "results_are_their_raw", "approvals_are_their_replies", "wipe_evidence_is_of_its_time", "dispatches_say_what_ran",

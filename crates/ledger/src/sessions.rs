@@ -202,6 +202,16 @@ impl Sessions<'_> {
             .collect()
     }
 
+    /// Whether a run's sandbox was on a host that is lost: the worker that held it is known to be dead, no other one is alive
+    /// there, and nobody has seen that nothing is left of it.
+    pub async fn is_on_a_lost_host(self, run: &RunId) -> Result<bool> {
+        let query = "SELECT EXISTS (
+            SELECT 1 FROM app.remote_execution_sessions s JOIN app.executors e ON e.id = s.executor_id AND e.state <> 'live'
+             WHERE s.run_id = $1 AND NOT app.session_is_over(s.state) AND s.remote IS NULL
+               AND NOT EXISTS (SELECT 1 FROM app.executors l WHERE l.host_id = s.host_id AND l.state = 'live'))";
+        Ok(sqlx::query_scalar(query).bind(run.as_str()).fetch_one(self.pool()).await?)
+    }
+
     /// The ids of sessions that have not ended, for a host's own reconciliation. One elsewhere may be
     /// another host's by now, or nobody's yet.
     pub async fn open(self, host_id: &str) -> Result<Vec<SandboxId>> {

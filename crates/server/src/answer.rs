@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use cofferdam_ambient::own;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_flows::Error;
 use cofferdam_ledger::LedgerError;
@@ -105,7 +106,8 @@ pub(crate) fn refuse(refusal: Refusal) -> Response<Body> {
     let status =
         StatusCode::from_u16(refusal.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let code = refusal.code;
-    let body = serde_json::to_value(refusal.body()).unwrap_or(Value::Null);
+    let message = own::hidden(&refusal.message).into_owned();
+    let body = serde_json::to_value(Refusal { message, ..refusal }.body()).unwrap_or(Value::Null);
     let mut response = with_json(status, &body);
     if code == ErrorCode::Unauthorized {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

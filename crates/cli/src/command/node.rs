@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
+use cofferdam_flows::live::compared::Comparison;
 use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
@@ -17,7 +18,7 @@ use super::at::At;
 use super::database::{self, Opened};
 use super::exit::{Exit, Misuse};
 use super::worker::WorkerArgs;
-use super::{output, place, signing, state, user, vault};
+use super::{local, output, place, signing, state, user, vault};
 
 /// What this process does.
 #[derive(Debug)]
@@ -81,6 +82,9 @@ impl Node {
             .with_snapshots(&dir.join("snapshots"));
         let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;
+        if parts.worker.is_some() {
+            rows_moved(&ledger, dir).await?;
+        }
         let worker = match parts.worker {
             None => None,
             Some(args) => Some(Worker::start(flows.clone(), config(args, dir)?).await?),
@@ -157,7 +161,75 @@ pub(crate) async fn adopt(at: &At) -> anyhow::Result<Exit> {
     let dir = state::path(at)?;
     place::adopt(&dir)?;
     database::adopt(at, &dir).await?;
-    Ok(Exit::Ok)
+    if local::find(&dir).await?.is_some() {
+        output::note(
+            "its server runs, so files and rows were not compared; stop it and adopt again to do so",
+        );
+        return Ok(Exit::Ok);
+    }
+    let opened = database::open(at, &dir).await?;
+    let compared = compared(&opened.ledger, &dir).await;
+    opened.close().await?;
+    compared.map(|()| Exit::Ok)
+}
+
+/// Rows of places that the state directory had before name this one.
+async fn rows_moved(ledger: &Ledger, dir: &Path) -> anyhow::Result<i64> {
+    let formers = place::formers(dir)?;
+    if formers.is_empty() {
+        return Ok(0);
+    }
+    let (host, here) = (cofferdam_flows::host_id(), dir.display().to_string());
+    let (mut moved, mut is_settled) = (0_i64, true);
+    for former in formers {
+        // Of a directory that stayed where it is, this is the only one.
+        let is_copied = former.host != host && former.path != dir;
+        if is_copied && ledger.executors().heard_on(&former.host).await? > 0 {
+            let path = former.path.display();
+            output::note(&format!(
+                "a worker of the host that {path} was on is alive: what is on record there stays its own"
+            ));
+            is_settled = false;
+            continue;
+        }
+        let path = former.path.display().to_string();
+        let to = (host.as_str(), here.as_str());
+        let of = ledger.state_directory_moves((&former.host, &path), to).await?;
+        moved = moved.saturating_add(of);
+    }
+    if is_settled {
+        place::settled(dir)?;
+    }
+    Ok(moved)
+}
+
+/// Says what the database and the disk do not share, once rows name this place.
+async fn compared(ledger: &Ledger, dir: &Path) -> anyhow::Result<()> {
+    let moved = rows_moved(ledger, dir).await?;
+    let flows = Flows::new(ledger.clone(), ledger.listen().await?, Ids::from_env())
+        .with_snapshots(&dir.join("snapshots"));
+    let found = flows.kept_compared(Comparison::Adoption).await?;
+    let moved = moved.saturating_add(found.moved);
+    if moved > 0 {
+        output::line(&format!("{moved} kept files are recorded at this place now"));
+    }
+    for (row, given_up) in &found.missing {
+        let of = if row.kind == "archive" { "the template" } else { "the sandbox" };
+        let what = match (given_up, row.kind.as_str()) {
+            (false, _) => "it is in use on record; start a server, stop it, and adopt again",
+            (true, "pause") => "it was given up, and its sandbox has ended",
+            (true, _) => "it was given up",
+        };
+        let (id, kind, whose) = (&row.id, &row.kind, &row.of);
+        output::line(&format!("the file of the {kind} {id} of {of} {whose} is missing: {what}"));
+    }
+    for path in &found.unknown {
+        let path = path.display();
+        output::line(&format!(
+            "no row knows the file {path}: it was set aside, and is removed in two weeks"
+        ));
+    }
+    Ok(())
 }
 
 /// How long the end waits for connections to close.

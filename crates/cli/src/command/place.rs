@@ -1,7 +1,8 @@
 //! A state directory knows its place: a copy of it is told apart before anything of it is used.
 //!
 //! ```text
-//! place.json: id, path, birth of the directory (kept by mv, remounts and reboots; new in every copy), inode, device, boot
+//! place.json: id, path, birth of the directory (kept by mv, remounts and reboots; new in every copy), inode, device, boot,
+//!             host, and places that it had before, until the database names none of them
 //!
 //! missing -> written | of this very directory -> fine, brought up to date | of another -> refused
 //! adopt:  of another whose original is gone -> written anew
@@ -39,7 +40,24 @@ struct Place {
     /// Means something within one boot only.
     device: u64,
     boot: String,
+    /// Which host it was on last, as rows have it; records of earlier versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    /// Where it was before, as far as rows may still say so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    formers: Vec<Former>,
 }
+
+/// A place that a state directory had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Former {
+    pub host: String,
+    pub path: PathBuf,
+}
+
+/// Places that are kept until rows are moved: more moves than that without a start of a worker are forgotten, the oldest first.
+const MAX_FORMERS: usize = 16;
 
 impl Place {
     fn of(dir: &Path, id: String) -> io::Result<Self> {
@@ -54,7 +72,22 @@ impl Place {
             boot: fs::read_to_string("/proc/sys/kernel/random/boot_id")
                 .map(|text| text.trim().to_owned())
                 .unwrap_or_default(),
+            host: Some(cofferdam_flows::host_id()),
+            formers: Vec::new(),
         })
+    }
+
+    /// This place, with those that it had before. Pure.
+    fn after(self, before: &Self) -> Self {
+        let mut formers = before.formers.clone();
+        if let Some(host) = before.host.as_ref().or(self.host.as_ref()) {
+            formers.push(Former { host: host.clone(), path: before.path.clone() });
+        }
+        formers
+            .retain(|former| self.host.as_ref() != Some(&former.host) || former.path != self.path);
+        formers.dedup();
+        let from = formers.len().saturating_sub(MAX_FORMERS);
+        Self { formers: formers.split_off(from), ..self }
     }
 
     /// Whether both are one directory, as far as the file system can say. Pure.
@@ -105,7 +138,7 @@ pub(crate) fn check(dir: &Path) -> anyhow::Result<()> {
             other => other.with_context(|| format!("cannot write {NAME} in {}", dir.display())),
         };
     };
-    let here = Place::of(dir, recorded.id.clone())?;
+    let here = Place::of(dir, recorded.id.clone())?.after(&recorded);
     match judge(&recorded, &here, at(&recorded).as_ref()) {
         Verdict::Copy => Err(Misuse(refusal(dir, &recorded)).into()),
         Verdict::Itself if here == recorded => Ok(()),
@@ -120,6 +153,22 @@ pub(crate) fn check(dir: &Path) -> anyhow::Result<()> {
 /// What the directory is called, wherever it was moved; `None` where it has no record.
 pub(crate) fn id(dir: &Path) -> anyhow::Result<Option<String>> {
     Ok(read(dir)?.map(|recorded| recorded.id))
+}
+
+/// Places that it had before, which rows may still name.
+pub(crate) fn formers(dir: &Path) -> anyhow::Result<Vec<Former>> {
+    Ok(read(dir)?.map(|recorded| recorded.formers).unwrap_or_default())
+}
+
+/// Forgets them: rows name this place now.
+pub(crate) fn settled(dir: &Path) -> anyhow::Result<()> {
+    match read(dir)? {
+        Some(recorded) if !recorded.formers.is_empty() => {
+            replace(dir, &Place { formers: Vec::new(), ..recorded })
+                .with_context(|| format!("cannot write {NAME} in {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refusal(dir: &Path, recorded: &Place) -> String {
@@ -138,7 +187,7 @@ pub(crate) fn adopt(dir: &Path) -> anyhow::Result<()> {
     let Some(recorded) = read(dir)? else {
         return check(dir);
     };
-    let here = Place::of(dir, recorded.id.clone())?;
+    let here = Place::of(dir, recorded.id.clone())?.after(&recorded);
     let there = at(&recorded);
     if judge(&recorded, &here, there.as_ref()) == Verdict::Itself {
         output::note("the state directory is not a copy; nothing to do");
@@ -245,7 +294,30 @@ mod tests {
 
     fn place(birth: Option<u64>, inode: u64, device: u64, boot: &str) -> Place {
         let path = PathBuf::from("/p");
-        Place { id: "i".into(), path, birth, inode, device, boot: boot.into() }
+        let (host, formers) = (None, Vec::new());
+        Place { id: "i".into(), path, birth, inode, device, boot: boot.into(), host, formers }
+    }
+
+    #[test]
+    fn former_places_are_kept_until_rows_name_none_of_them() {
+        let at = |path: &str, host: Option<&str>| Place {
+            path: path.into(),
+            host: host.map(Into::into),
+            ..place(Some(7), 1, 1, "a")
+        };
+        let said = |of: &Place| {
+            let each = of.formers.iter().map(|f| format!("{}:{}", f.host, f.path.display()));
+            each.collect::<Vec<_>>().join(" ")
+        };
+        let one = at("/a", Some("h")).after(&at("/a", Some("h")));
+        assert_eq!(said(&one), "", "nothing moved");
+        let old = at("/b", Some("h")).after(&at("/a", None));
+        assert_eq!(said(&old), "h:/a", "a record of an earlier version is of this host");
+        let two = at("/c", Some("i")).after(&old);
+        assert_eq!(said(&two), "h:/a h:/b");
+        assert_eq!(said(&at("/a", Some("h")).after(&two)), "h:/b i:/c", "it is back");
+        let many = (0..40).fold(two, |before, n| at(&format!("/{n}"), Some("h")).after(&before));
+        assert_eq!(many.formers.len(), MAX_FORMERS);
     }
 
     #[test]

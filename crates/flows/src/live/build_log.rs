@@ -1,6 +1,7 @@
 //! What the steps of a build say, in entries of the ledger, within bounds.
 
 use cofferdam_ambient::clock;
+use cofferdam_ambient::own;
 use cofferdam_contracts::id::BuildId;
 use cofferdam_contracts::template_build::{MAX_LOG_BYTES, MAX_LOG_ENTRIES, MAX_LOG_TOTAL};
 use cofferdam_ledger::builds::LogEntry;
@@ -50,7 +51,8 @@ impl BuildLog {
         if self.is_full && level != "error" {
             return;
         }
-        let message = cut(message);
+        let message = own::hidden(message);
+        let message = cut(&message);
         self.bytes = self.bytes.saturating_add(message.len());
         let is_last = room <= 1 || self.bytes > MAX_LOG_TOTAL;
         let (level, message) = match is_last && level != "error" {

@@ -6,6 +6,7 @@
 //! **The files of a template are those before its program started**: each of its sandboxes starts it anew. They are on record
 //! only after the program was ready once. The sandbox is killed then, as after a step that fails.
 
+use cofferdam_ambient::own;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -222,7 +223,7 @@ impl Flows {
         let base = match self.build_base(who, &plan, &view).await {
             Ok(base) => base,
             Err(Error::Refused(refusal)) if refusal.code != ErrorCode::Unavailable => {
-                let why = refusal.message;
+                let why = own::hidden(&refusal.message).into_owned();
                 self.ledger.builds().failed(build, &why, Some(BASE_STEP)).await?;
                 return Ok(());
             }
@@ -326,6 +327,7 @@ impl Flows {
             log.enter(step.clone());
             log.say("error", &why);
             log.flush(self).await;
+            let why = own::hidden(&why).into_owned();
             let build = &work.build.id;
             if let Err(error) =
                 patiently(|| self.ledger.builds().failed(build, &why, Some(&step))).await

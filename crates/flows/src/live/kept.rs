@@ -339,7 +339,7 @@ impl Flows {
         let opened = blocking(move || shelf.open((&tenant, &name), &key)).await;
         let (again, filling) = opened.map_err(|why| {
             tracing::error!(snapshot = %id, %why, "a snapshot cannot be opened");
-            damaged(id, &why.to_string())
+            damaged(id, super::compared::unopened(&why))
         })?;
         self.fits(&again)?;
         // Its kernel could not write it, as is on record.

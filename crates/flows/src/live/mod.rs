@@ -19,6 +19,7 @@ mod build_log;
 mod build_steps;
 mod builds;
 mod copied;
+pub mod compared;
 mod elsewhere;
 mod expected;
 mod hold;
@@ -96,6 +97,9 @@ pub const CREATE_PATIENCE: Duration = Duration::from_secs(30);
 /// What is said of a creation that no worker of this process has taken, or that waits for no memory.
 const UNPLACED: &str =
     "tasks and creations hold all places, or its start takes long; kill some, or try again";
+/// What is said of a sandbox whose host is lost.
+const LOST_HOST: &str = "the sandbox is canceled and its host is lost: that nothing is left of it is verified once a worker runs there \
+    again; ask again later, or see `cofferdam session ls`";
 /// How long a kill may take: the bound of a wipe, and of its commit.
 const KILL_PATIENCE: Duration = Duration::from_secs(20);
 /// A waiting caller looks at the row this often, should a notification be lost.
@@ -322,7 +326,7 @@ impl Flows {
                 }
                 let view = self.live_view(who, id).await?;
                 match view.state {
-                    LiveState::Ended => return Err(unmade(&view)),
+                    LiveState::Ended => return Err(self.live_unmade(&view).await?),
                     LiveState::Paused => return Err(self.live_stays(&view.run_id).await?),
                     // On record first, and shown a moment later.
                     LiveState::Running
@@ -357,6 +361,16 @@ impl Flows {
         let why = self.ledger.live().cause(run).await?;
         let why = why.unwrap_or_else(|| "its run ended before it began".to_owned());
         Ok(refuse(ErrorCode::StateConflict, format!("the sandbox stays paused: {why}")))
+    }
+
+    /// Why there is none, in the words of its task.
+    async fn live_unmade(&self, view: &LiveView) -> Result<Error> {
+        let why = view.end_reason.as_deref().unwrap_or("it ended at once");
+        let code = match self.ledger.live().failed_to_begin(&view.run_id).await? {
+            true => ErrorCode::Unavailable,
+            false => ErrorCode::PolicyViolation,
+        };
+        Ok(refuse(code, format!("the sandbox was not made: {why}")))
     }
 
     /// A tenant's sandbox as it is recorded.
@@ -481,8 +495,8 @@ impl Flows {
                 }
                 match (view.ended_at.is_some(), view.wiped) {
                     (true, true) if self.live_is_unmade(who, id).await? => return Ok(was_paused),
-                    // Its worker was lost: another one wipes it now.
-                    (true, _) => {}
+                    // Its worker was lost: another one wipes it now, where its host has one.
+                    (true, _) => self.live_reachable(&view.run_id).await?,
                     (false, _) => self.live_cancel(who, id).await?,
                 }
                 view.run_id
@@ -494,6 +508,9 @@ impl Flows {
                 let view = self.live_view(who, id).await?;
                 if view.ended_at.is_some() && view.wiped && self.live_is_unmade(who, id).await? {
                     return Ok::<_, Error>(true);
+                }
+                if !view.wiped {
+                    self.live_reachable(&run).await?;
                 }
                 // A pause was faster.
                 if view.state == LiveState::Paused {
@@ -522,6 +539,14 @@ impl Flows {
         self.ledger.live().end_paused(id, &audit).await?;
         self.snapshots_tidy().await;
         Ok(())
+    }
+
+    /// Refuses to wait for what only a lost host could show.
+    async fn live_reachable(&self, run: &RunId) -> Result<()> {
+        match self.ledger.sessions().is_on_a_lost_host(run).await? {
+            true => Err(refuse(ErrorCode::Unavailable, LOST_HOST)),
+            false => Ok(()),
+        }
     }
 
     async fn live_cancel(&self, who: &Principal, id: &LiveId) -> Result<()> {
@@ -555,10 +580,4 @@ async fn moved(wakes: &mut Receiver<Wake>, run: &RunId) {
         () = woken(wakes, ours) => {}
         () = clock::sleep(LOOK) => {}
     }
-}
-
-/// Why there is none, in the words of its task.
-fn unmade(view: &LiveView) -> Error {
-    let why = view.end_reason.clone().unwrap_or_else(|| "it ended at once".to_owned());
-    refuse(ErrorCode::PolicyViolation, format!("the sandbox was not made: {why}"))
 }

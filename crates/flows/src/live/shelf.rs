@@ -9,7 +9,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ use crate::vault::FileKey;
 
 const PART: &str = "part";
 const WHOLE: &str = "snap";
+/// Below the directory: files that no row knows.
+const ASIDE: &str = "unknown";
 /// Bytes of a request at the head of a stream: its environment has 1 MiB, and escapes.
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
 
@@ -279,6 +281,15 @@ impl Shelf {
 
     /// Files that are not named: killed processes left them, or they are being written.
     pub(crate) fn left(&self) -> io::Result<Vec<SnapshotId>> {
+        self.listed(PART)
+    }
+
+    /// Files that have their names: each was on record before.
+    pub(super) fn whole(&self) -> io::Result<Vec<SnapshotId>> {
+        self.listed(WHOLE)
+    }
+
+    fn listed(&self, ending: &str) -> io::Result<Vec<SnapshotId>> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -287,11 +298,50 @@ impl Shelf {
         for entry in entries {
             let path = entry?.path();
             let id = path.file_stem().and_then(|stem| stem.to_str()).map(SnapshotId::parse);
-            let is_part = path.extension().is_some_and(|ending| ending == PART);
-            let (true, Some(Ok(id))) = (is_part, id) else { continue };
+            let is_asked = path.extension().is_some_and(|found| found == ending);
+            let (true, Some(Ok(id))) = (is_asked, id) else { continue };
             left.push(id);
         }
         Ok(left)
+    }
+
+    fn aside(&self, id: &SnapshotId) -> PathBuf {
+        self.dir.join(ASIDE).join(format!("{id}.{WHOLE}"))
+    }
+
+    /// Takes away a file that no row knows: a database of another time may know it. Where it is now.
+    pub(super) fn set_aside(&self, id: &SnapshotId) -> io::Result<PathBuf> {
+        match DirBuilder::new().mode(0o700).create(self.dir.join(ASIDE)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        fs::rename(self.at(id, WHOLE), self.aside(id))?;
+        self.sync()?;
+        Ok(self.aside(id))
+    }
+
+    /// Gives a row its file back that was set aside. `false`: it was not.
+    pub(super) fn take_back(&self, id: &SnapshotId) -> io::Result<bool> {
+        match fs::rename(self.aside(id), self.at(id, WHOLE)) {
+            Ok(()) => self.sync().map(|()| true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what was set aside this long ago.
+    pub(super) fn aside_ages(&self, now_s: i64, most_s: i64) -> io::Result<()> {
+        let entries = match fs::read_dir(self.dir.join(ASIDE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            if now_s.saturating_sub(entry.metadata()?.ctime()) > most_s {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives one that is on record its name.

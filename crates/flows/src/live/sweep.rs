@@ -11,6 +11,7 @@ use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::snapshots::{PlainEnd, Resting, Unsealed};
 use cofferdam_sandbox::Host;
 
+use super::compared::Comparison;
 use super::kept::{SEAL_LOOK, blocking, conflict, damaged};
 use super::refuse;
 use super::shelf::{FileUser, Found, Shelf};
@@ -50,6 +51,7 @@ impl Flows {
     /// long as a worker lives.
     pub(crate) async fn kept_ages(self, host: Host) {
         let mut aged = Stopwatch::start();
+        ids_reclaimed(&host).await;
         loop {
             clock::sleep(ELSEWHERE).await;
             self.rests_bounded(&host).await;
@@ -62,6 +64,7 @@ impl Flows {
             }
             aged = Stopwatch::start();
             self.templates_tidy().await;
+            ids_reclaimed(&host).await;
         }
     }
 
@@ -156,6 +159,7 @@ impl Flows {
                 false => shelf.remove(&id).map_err(fault)?,
             }
         }
+        self.kept_compared(Comparison::Start).await?;
         self.rests_settled(host, false).await?;
         let unsealed = self.ledger.snapshots().unsealed(&shelf.place(), None).await?;
         self.templates_tidy().await;
@@ -238,5 +242,14 @@ impl Flows {
             removed.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         }
         Ok(())
+    }
+}
+
+/// Gives user ids back whose wipe failed, once nothing of it is left.
+async fn ids_reclaimed(host: &Host) {
+    let host = host.clone();
+    let looked = tokio::task::spawn_blocking(move || host.reclaim_ids());
+    if let Err(error) = looked.await {
+        tracing::warn!(%error, "user ids of failed wipes are not given back");
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{Stopwatch, now_ms};
+use cofferdam_ambient::own;
 use cofferdam_contracts::error::error_chain;
 
 use super::error::{BootError, ProvisionError};
@@ -92,7 +93,11 @@ async fn provision_from(
         Err(error) => error,
     };
     let (code, permanent) = (error.code(), error.is_permanent());
-    let message = error_chain(&error);
+    let said = error_chain(&error);
+    let message = own::hidden(&said).into_owned();
+    if message != said {
+        tracing::error!(error = said, "a sandbox could not be made");
+    }
     let evidence = blocking(move || wipe::destroy(&facts, &subject, "boot-fail")).await;
     Err(ProvisionError { code, message, permanent, evidence: Box::new(evidence) })
 }

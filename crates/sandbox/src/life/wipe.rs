@@ -26,7 +26,7 @@ use crate::host::crypt::{KeyEnd, Volume};
 use crate::host::ended::FileSystem;
 use crate::host::holders::Tables;
 use crate::host::hostpath::Place;
-use crate::host::idrange::{self, Taken};
+use crate::host::idrange::{self, Taken, Withheld};
 use crate::host::layer::Layer;
 use crate::host::mounts::MountText;
 use crate::host::plain::PlainLayer;
@@ -308,8 +308,11 @@ fn classes_of(class: Option<Class>) -> Vec<&'static dyn Isolation> {
 fn give_back(facts: &HostFacts, subject: &Subject, is_gone: bool) {
     let dir = &subject.traces.dir;
     // The files that stay have owners among them.
-    if !is_gone || subject.left.is_some() {
-        return idrange::keep(dir);
+    if subject.left.is_some() {
+        return idrange::keep(dir, Withheld::Layer);
+    }
+    if !is_gone {
+        return idrange::keep(dir, Withheld::Failed);
     }
     idrange::give_back(dir, subject.ids.as_ref().map(|taken| taken.first));
     if let (Ok(ranges), Some(taken)) = (&facts.ids, &subject.ids) {

@@ -6,6 +6,7 @@
 //! ```
 //! The services are written in JSON; a message in protobuf is read into it, and written from it ([`proto`]). Errors are JSON in both.
 
+use cofferdam_ambient::own;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -43,7 +44,7 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: own::hidden(&message.into()).into_owned() }
     }
 
     pub(crate) fn argument(message: impl Into<String>) -> Self {

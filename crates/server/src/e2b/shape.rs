@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use cofferdam_ambient::own;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_flows::Error;
 use http_body_util::{BodyExt as _, Limited};
@@ -44,7 +45,8 @@ pub(crate) fn empty(status: u16) -> Response<Body> {
 
 /// An error.
 pub(crate) fn error(status: u16, message: impl Into<String>) -> Response<Body> {
-    json_of(status, &json!({"code": status, "message": message.into()}))
+    let message = message.into();
+    json_of(status, &json!({"code": status, "message": own::hidden(&message)}))
 }
 
 /// Clients read this message word by word.

@@ -1,6 +1,7 @@
 //! Who has which range. A claim is a symbolic link in one directory of the host: its name is the first id, its end the
 //! sandbox's directory. The kernel makes a link as a whole and once, so a claim is never half written nor made twice.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -18,8 +19,11 @@ const PARENT: &str = "/run/cofferdam";
 /// What ledgers are called; then the number of the host's boot, which ends every process that had an id.
 const NAME: &str = "ids.";
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// What the end of a claim begins with when its sandbox's wipe failed.
+/// What the end of a claim begins with when files with its ids outlive their sandbox: a layer in memory. Whoever has that gives
+/// the range back.
 const KEPT: &str = "kept:";
+/// The same when its sandbox's wipe failed: once nothing of it is seen any more, the range is given back.
+const FAILED: &str = "failed:";
 
 fn ledger() -> &'static Path {
     static LEDGER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -67,13 +71,32 @@ fn claims() -> Vec<(PathBuf, PathBuf)> {
     entries.filter_map(|entry| Some((entry.path(), fs::read_link(entry.path()).ok()?))).collect()
 }
 
-fn kept(dir: &Path) -> PathBuf {
-    PathBuf::from(format!("{KEPT}{}", dir.display()))
+/// Why a range is nobody's although its sandbox has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withheld {
+    /// Its files are in memory.
+    Layer,
+    /// Its wipe failed.
+    Failed,
+}
+
+impl Withheld {
+    fn of(self, dir: &Path) -> PathBuf {
+        let prefix = match self {
+            Self::Layer => KEPT,
+            Self::Failed => FAILED,
+        };
+        PathBuf::from(format!("{prefix}{}", dir.display()))
+    }
+}
+
+/// Whether a claim is that of the sandbox in this directory, gone or not.
+fn is_held_by(holder: &Path, dir: &Path) -> bool {
+    holder == dir || [Withheld::Layer, Withheld::Failed].iter().any(|why| holder == why.of(dir))
 }
 
 /// The sandbox in this directory is gone, verified: so is its claim, which begins at `first` where that is known.
 pub(crate) fn give_back(dir: &Path, first: Option<u32>) {
-    let kept = kept(dir);
     let all = match first {
         // Each of many sandboxes has one.
         Some(first) => {
@@ -82,7 +105,7 @@ pub(crate) fn give_back(dir: &Path, first: Option<u32>) {
         None => claims(),
     };
     for (claim, holder) in all {
-        if holder == dir || holder == kept {
+        if is_held_by(&holder, dir) {
             // What stays is looked at again when no range is free.
             let _ = fs::remove_file(claim);
         }
@@ -90,11 +113,11 @@ pub(crate) fn give_back(dir: &Path, first: Option<u32>) {
 }
 
 /// The sandbox in this directory is not known to be gone: nobody gets its range until it is.
-pub(crate) fn keep(dir: &Path) {
+pub(crate) fn keep(dir: &Path, why: Withheld) {
     for (claim, holder) in claims() {
         if holder == dir {
             let draft = claim.with_file_name(format!(".{}", random::secret_hex(8)));
-            if symlink(kept(dir), &draft).is_ok() {
+            if symlink(why.of(dir), &draft).is_ok() {
                 // Where it fails the claim stands as it was.
                 let _ = fs::rename(&draft, &claim);
             }
@@ -104,7 +127,7 @@ pub(crate) fn keep(dir: &Path) {
 
 /// Whether a range is that of the sandbox in this directory, gone or not.
 pub(crate) fn is_of(first: u32, dir: &Path) -> bool {
-    fs::read_link(at(first)).is_ok_and(|holder| holder == dir || holder == kept(dir))
+    fs::read_link(at(first)).is_ok_and(|holder| is_held_by(&holder, dir))
 }
 
 /// The range of a sandbox that is gone is that of the sandbox in another directory from now on.
@@ -115,6 +138,16 @@ pub(crate) fn hand_over(first: u32, dir: &Path) -> io::Result<()> {
     fs::rename(&draft, &claim)
 }
 
+/// Whether a wipe failed whose range is not given back.
+pub(super) fn has_failed() -> bool {
+    claims().iter().any(|(_, holder)| failed(holder).is_some())
+}
+
+/// The directory of a sandbox whose wipe failed.
+fn failed(holder: &Path) -> Option<PathBuf> {
+    holder.to_str()?.strip_prefix(FAILED).map(PathBuf::from)
+}
+
 /// Takes claims away whose sandbox left nothing: no directory, no mount and no process.
 pub(super) fn reclaim() {
     let Ok(mounted) = mounts::mounted() else { return };
@@ -123,22 +156,43 @@ pub(super) fn reclaim() {
         let first: Option<u32> =
             claim.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
         let Some(first) = first else { continue };
+        let failed = failed(&holder);
+        let dir = failed.as_ref().unwrap_or(&holder);
         let alive = owners.iter().any(|id| *id >= first && *id - first < COUNT);
-        let is_there = holder.exists() || mounted.iter().any(|one| one.point.starts_with(&holder));
-        if holder.is_absolute() && !is_there && !alive {
-            let _ = fs::remove_file(claim);
+        let is_there = dir.exists() || mounted.iter().any(|one| one.point.starts_with(dir));
+        if !dir.is_absolute() || is_there || alive {
+            continue;
+        }
+        if fs::remove_file(claim).is_ok() && failed.is_some() {
+            tracing::info!(first, sandbox = %dir.display(), "the ids of a failed wipe are given back: nothing of it is left");
         }
     }
 }
 
-/// Whose the processes of this host are; `None` if that cannot be known.
+/// Host ids that processes have: their users, their groups, and what the namespaces that they are in map. `None` if that cannot be
+/// known.
 fn owners() -> Option<Vec<u32>> {
-    let entries = fs::read_dir("/proc").ok()?.flatten();
-    Some(entries.filter_map(|entry| Some(entry.metadata().ok()?.uid())).collect())
+    let mut ids = BTreeSet::new();
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        if !entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        // It may end at this moment.
+        let Ok(found) = entry.metadata() else { continue };
+        ids.extend([found.uid(), found.gid()]);
+        for map in ["uid_map", "gid_map"] {
+            let text = fs::read_to_string(entry.path().join(map)).unwrap_or_default();
+            let outside = |line: &str| line.split_whitespace().nth(1)?.parse::<u32>().ok();
+            ids.extend(text.lines().filter_map(outside));
+        }
+    }
+    Some(ids.into_iter().collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
 
     #[test]
@@ -154,14 +208,40 @@ mod tests {
         give_back(&other, None);
         give_back(&other, Some(first));
         assert!(!claim(first, &other).unwrap());
-        keep(&one);
+        keep(&one, Withheld::Layer);
         reclaim();
-        assert!(!claim(first, &other).unwrap(), "a failed wipe keeps its range");
+        assert!(!claim(first, &other).unwrap(), "a layer in memory keeps its range");
         give_back(&one, None);
         assert!(claim(first, &other).unwrap());
         reclaim();
         assert!(claim(first, &one).unwrap(), "nothing of its holder is left");
         give_back(&one, Some(first));
         assert!(fs::symlink_metadata(at(first)).is_err());
+    }
+
+    #[test]
+    fn a3l_the_range_of_a_failed_wipe_is_given_back_once_nothing_of_it_is_left() {
+        prepare().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let name = random::secret_hex(4);
+        let first = 3_100_000_000 + u32::from_str_radix(&name[..4], 16).unwrap();
+        assert!(claim(first, dir.path()).unwrap());
+        keep(dir.path(), Withheld::Failed);
+        assert!(has_failed());
+        reclaim();
+        assert!(is_of(first, dir.path()), "its directory is there");
+        let gone = dir.path().to_owned();
+        drop(dir);
+        // A process has one of its ids.
+        let mut command = std::process::Command::new("sleep");
+        command.arg("60").uid(first + 7);
+        let mut child = command.spawn().unwrap();
+        reclaim();
+        let was_kept = is_of(first, &gone);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(was_kept, "a process of it runs");
+        reclaim();
+        assert!(!is_of(first, &gone), "nothing of it is left");
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! regions (COFFERDAM_ID_RANGE, /etc/subuid, or the default) --> ranges of 65,536 ids
 //! sandbox begins: claim one in the ledger -> its user namespace -> mounts shifted by it
-//! sandbox is wiped and verified: the claim goes;  wipe failed: the claim stays, and says so
+//! sandbox is wiped and verified: the claim goes;  wipe failed: the claim stays, and says so, until nothing of it is seen
 //! ```
 //! **Two sandboxes that live never have an id in common**, whatever their workers and state directories: the ledger is one
 //! directory of the host, and a claim is the making of a name in it.
@@ -23,7 +23,7 @@ use cofferdam_ambient::random;
 use crate::host::devices;
 use crate::host::runtime::Runtime;
 
-pub(crate) use ledger::{give_back, hand_over, is_of, keep};
+pub(crate) use ledger::{Withheld, give_back, hand_over, is_of, keep};
 pub(crate) use region::COUNT;
 pub use region::Region;
 pub(crate) use shift::{attach, copy, shifted, with_devices};
@@ -138,6 +138,13 @@ impl IdRanges {
                 give_back(dir, None);
                 Err(error)
             }
+        }
+    }
+
+    /// Looks whether ranges of failed wipes can be given back.
+    pub(crate) fn reclaim_failed() {
+        if ledger::has_failed() {
+            ledger::reclaim();
         }
     }
 

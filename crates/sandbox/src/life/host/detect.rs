@@ -1,5 +1,6 @@
 //! Looking at a host, once, at start.
 
+use cofferdam_ambient::own;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,8 @@ impl Host {
         };
         let live_dir = live::prepare(&state_dir)
             .map_err(|source| HostError::State { path: state_dir.clone(), source })?;
+        own::declare(&state_dir);
+        own::declare(&live_dir);
         let never = vec![state_dir.clone(), live_dir.clone()];
         let allowed = allowed(&config.allowed_roots, never)?;
         let nofile = nofile::raise();

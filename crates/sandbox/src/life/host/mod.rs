@@ -92,6 +92,11 @@ impl Host {
         idrange::give_back(&dir, None);
     }
 
+    /// Gives the user ids of failed wipes back of which nothing is left. Blocking.
+    pub fn reclaim_ids(&self) {
+        idrange::IdRanges::reclaim_failed();
+    }
+
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
     pub fn leave(&self) {
         self.warm.close(&self.facts);
