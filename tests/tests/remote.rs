@@ -105,7 +105,7 @@ fn runs_elsewhere_are_remote_ones_with_results_evidence_and_facts() {
         let made = || provider.calls().iter().filter(|call| *call == "POST /sandboxes").count();
         let before = made();
         let (run, _) = start(&up, LIMITED, "limited").await;
-        assert_eq!(up.wait_terminal(&run).await["status"], "retries_exceeded");
+        assert_eq!(up.wait_terminal(&run).await["status"], "failed");
         let why = format!(
             "SELECT concat_ws(' ', err_code, response::text) FROM app.sbx_runs WHERE run_id = '{run}'"
         );

@@ -18,7 +18,7 @@ use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxRequest, WipeStatus}
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::tasks::{NewTask, TaskContext, WorkerPlace};
+use cofferdam_ledger::tasks::{NewTask, TaskContext, TaskEnd, WorkerPlace};
 use dbos::step;
 use tokio::sync::broadcast::Receiver;
 
@@ -132,7 +132,8 @@ async fn finish(
 ) -> Flow<ErrCode> {
     let (ledger, key) = (&executor.flows.ledger, &task.key);
     executor.board.forget(sandbox);
-    let committed = end.committed(task);
+    let runtime = executor.host.facts().runtime.name.as_str();
+    let committed = TaskEnd { runtime: Some(runtime), ..end.committed(task) };
     let ending = executor.handed.ending(key);
     if patiently(|| ledger.tasks().finish(&committed)).await.map_err(step_error)? {
         // Of a second execution an earlier sandbox may still hold the run.

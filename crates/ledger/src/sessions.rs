@@ -18,6 +18,7 @@ use crate::dispatch_end::{canceled_answer, dispatch_settle};
 use crate::error::{LedgerError, Result, id, json, load};
 use crate::executors::Lead;
 use crate::families::Sessions;
+use crate::tasks::TaskEnd;
 
 /// Looks at a wipe that fails follow each other after 1, 2, 4, .. seconds, and never later than this:
 /// what goes away by itself does so in seconds, and an operator who mended something waits no longer.
@@ -97,17 +98,26 @@ impl Sessions<'_> {
         Ok(())
     }
 
-    /// The same for a session that is about to end.
-    pub(crate) async fn run_of_mode(
-        self,
-        evidence: Option<&WipeEvidence>,
-        attestation: Option<&Attestation>,
-    ) -> Result<()> {
-        let (Some(evidence), Some(facts)) = (evidence, attestation) else { return Ok(()) };
-        match MODES.iter().find(|(runtime, _)| *runtime == facts.runtime) {
+    /// The same for a session that is about to end: by what its sandbox was, or where it would have been.
+    pub(crate) async fn run_of_mode(self, end: &TaskEnd<'_>) -> Result<()> {
+        let Some(evidence) = end.evidence else { return Ok(()) };
+        let runtime = end.attestation.map(|facts| facts.runtime.as_str()).or(end.runtime);
+        match MODES.iter().find(|(known, _)| Some(*known) == runtime) {
             Some((_, mode)) => self.runs_of_mode(mode, &[evidence.sandbox_id.as_str()]).await,
             None => Ok(()),
         }
+    }
+
+    /// What a session's task waits for on its worker, in words; `None`: it waits no more.
+    pub async fn waits(self, sandbox: &SandboxId, what: Option<&str>) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.remote_execution_sessions SET waits_for = $2 WHERE sandbox_id = $1 AND ended_at IS NULL",
+        )
+        .bind(sandbox.as_str())
+        .bind(what)
+        .execute(self.pool())
+        .await?;
+        Ok(())
     }
 
     /// The runs of these sessions, which are not native. A statement of its own: it holds no session while

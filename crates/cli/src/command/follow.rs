@@ -16,7 +16,7 @@ use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::ops::OpsAccepted;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
-use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
+use cofferdam_contracts::step::{IN_BUILD, StepRow, StepStatus, TaskOutcome};
 use futures_util::StreamExt;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -85,10 +85,12 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
     let mut asked = BTreeSet::new();
     let mut interrupted = false;
     let mut canceled = false;
+    let mut queue = Queue::default();
     loop {
         let header: RunHeader = client.get(&path).await?;
         if !manner.quiet {
             progress(client, &path, &mut shown).await?;
+            queue.look(header.waits_for.as_deref());
         }
         // The ledger ends a run a moment before the engine does; over means that both say so.
         if header.status.is_terminal() && !is_live(&header) {
@@ -134,6 +136,26 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
                 }
             }
         }
+    }
+}
+
+/// What a run was seen to wait for.
+#[derive(Debug, Default)]
+struct Queue {
+    seen: Option<String>,
+    told: Option<String>,
+}
+
+impl Queue {
+    /// Says it once it is seen twice, and again where something else is waited for: how many are before it changes all the time.
+    fn look(&mut self, waits_for: Option<&str>) {
+        let kind = |what: &str| what.split(':').next().unwrap_or_default().to_owned();
+        let now = waits_for.map(kind);
+        if now.is_some() && now == self.seen && now != self.told {
+            output::note(&format!("queued: waits for {}", waits_for.unwrap_or_default()));
+            self.told.clone_from(&now);
+        }
+        self.seen = now;
     }
 }
 
@@ -184,7 +206,7 @@ async fn progress(
     let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
     for step in &steps {
         let (Some(key), Some(outcome)) = (&step.task_key, step.outcome()?) else { continue };
-        if step.status != StepStatus::Running && shown.insert(key.clone()) {
+        if !step.status.is_open() && shown.insert(key.clone()) {
             output::mark(step.status == StepStatus::Ok, &ended(step, &outcome));
         }
     }
@@ -193,7 +215,14 @@ async fn progress(
 
 /// How a task's attempt ended, in a line.
 fn ended(step: &StepRow, outcome: &TaskOutcome) -> String {
-    let wall_ms = outcome.metrics.map_or(0, |metrics| metrics.wall_ms);
+    let metrics = outcome.metrics.unwrap_or_default();
+    let took = match metrics.build_ms {
+        0 => format!("{} ms", metrics.wall_ms),
+        build if step.error.as_ref().is_some_and(|why| why.starts_with(IN_BUILD)) => {
+            format!("build {build} ms")
+        }
+        build => format!("build {build} ms, exec {} ms", metrics.wall_ms),
+    };
     let again = match step.attempt {
         attempt @ 2.. => format!(", attempt {attempt}"),
         _ => String::new(),
@@ -202,7 +231,7 @@ fn ended(step: &StepRow, outcome: &TaskOutcome) -> String {
     let code = outcome.err_code.filter(|code| *code != ErrCode::None);
     let code = code.map(|code| format!(" {}", code.as_str())).unwrap_or_default();
     let why = step.error.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    format!("{} ({wall_ms} ms{again}{cache}){code}{why}", step.task_name())
+    format!("{} ({took}{again}{cache}){code}{why}", step.task_name())
 }
 
 /// What came of the dependency cache, after a comma.

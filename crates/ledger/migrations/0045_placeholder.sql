@@ -1,0 +1,2 @@
+-- Of another change; its text comes with the merge.
+SELECT 1;
