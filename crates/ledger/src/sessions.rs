@@ -93,19 +93,41 @@ impl Sessions<'_> {
             };
             let held: Vec<&str> =
                 moves.iter().filter(held).map(|one| one.sandbox.as_str()).collect();
-            self.runs_of_mode(mode, &held).await?;
+            self.runs_of_mode(mode, &held, false).await?;
         }
         Ok(())
     }
 
-    /// The same for a session that is about to end: by what its sandbox was, or where it would have been.
+    /// The same for a session that is about to end: by what its sandbox was. Where none was made, by what the worker would have
+    /// made, unless another session of the run had one.
     pub(crate) async fn run_of_mode(self, end: &TaskEnd<'_>) -> Result<()> {
         let Some(evidence) = end.evidence else { return Ok(()) };
-        let runtime = end.attestation.map(|facts| facts.runtime.as_str()).or(end.runtime);
-        match MODES.iter().find(|(known, _)| Some(*known) == runtime) {
-            Some((_, mode)) => self.runs_of_mode(mode, &[evidence.sandbox_id.as_str()]).await,
-            None => Ok(()),
+        let id = evidence.sandbox_id.as_str();
+        let made = end.attestation.map(|facts| facts.runtime.as_str());
+        let mode = |runtime: &str| MODES.iter().find(|(known, _)| *known == runtime);
+        match (made, end.runtime.and_then(mode)) {
+            (Some(runtime), _) => match mode(runtime) {
+                Some((_, mode)) => self.runs_of_mode(mode, &[id], false).await,
+                None if end.task.attempt > 1 => self.run_is_native(&end.task.run).await,
+                None => Ok(()),
+            },
+            (None, Some((_, mode))) => self.runs_of_mode(mode, &[id], true).await,
+            (None, None) => Ok(()),
         }
+    }
+
+    /// A native sandbox was made where another worker had made none before.
+    async fn run_is_native(self, run: &RunId) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.runs SET execution_mode = 'LOCAL_NATIVE'
+              WHERE id = $1 AND execution_mode <> 'LOCAL_NATIVE' AND NOT EXISTS (
+                    SELECT 1 FROM app.remote_execution_sessions s
+                     WHERE s.run_id = $1 AND s.attestation->>'runtime' IN ('docker', 'remote'))",
+        )
+        .bind(run.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(())
     }
 
     /// What a session's task waits for on its worker, in words; `None`: it waits no more.
@@ -120,19 +142,22 @@ impl Sessions<'_> {
         Ok(())
     }
 
-    /// The runs of these sessions, which are not native. A statement of its own: it holds no session while
+    /// The runs of these sessions, which are not native; `is_first`: where no sandbox of theirs was made yet. A statement of its own: it holds no session while
     /// it waits for a run.
-    async fn runs_of_mode(self, mode: &str, sandboxes: &[&str]) -> Result<()> {
+    async fn runs_of_mode(self, mode: &str, sandboxes: &[&str], is_first: bool) -> Result<()> {
         if sandboxes.is_empty() {
             return Ok(());
         }
         sqlx::query(
             "UPDATE app.runs SET execution_mode = $2
               WHERE execution_mode = 'LOCAL_NATIVE' AND id IN (
-                    SELECT run_id FROM app.remote_execution_sessions WHERE sandbox_id = ANY($1))",
+                    SELECT run_id FROM app.remote_execution_sessions WHERE sandbox_id = ANY($1))
+                AND NOT ($3 AND EXISTS (SELECT 1 FROM app.remote_execution_sessions s
+                                         WHERE s.run_id = app.runs.id AND s.attestation IS NOT NULL))",
         )
         .bind(sandboxes)
         .bind(mode)
+        .bind(is_first)
         .execute(self.pool())
         .await?;
         Ok(())
