@@ -239,3 +239,43 @@ fn cached(report: &CacheReport) -> String {
     let why = report.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     format!(", cache {}{why}", report.outcome.as_str())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tasks_line_names_the_time_of_each_phase_that_it_had() {
+        let line = |build_ms: u64, error: Option<&str>| {
+            let metrics = json!({"wallMs": 7, "cpuMs": 1, "memPeakMB": 1, "buildMs": build_ms});
+            let row = json!({
+                "stepId": "ExecuteST:a", "stepID": "ExecuteST:a", "name": "a", "taskKey": "a".repeat(64),
+                "attempt": 1, "status": "ok", "startedAt": null, "at": 5, "error": error, "artifactRefs": [],
+                "output": {"metrics": metrics},
+            });
+            let step: StepRow = serde_json::from_value(row).unwrap();
+            let outcome = step.outcome().unwrap().unwrap();
+            ended(&step, &outcome)
+        };
+        assert_eq!(line(0, None), "a (7 ms)");
+        assert_eq!(line(62_000, None), "a (build 62000 ms, exec 7 ms)");
+        let why = "in the build phase: exit status 1";
+        assert_eq!(line(7, Some(why)), format!("a (build 7 ms): {why}"));
+    }
+
+    #[test]
+    fn what_a_run_waits_for_is_told_when_it_is_seen_twice_and_once() {
+        let mut queue = Queue::default();
+        for (waits, told) in [
+            (Some("a place"), None),
+            (None, None),
+            (Some("memory"), None),
+            (Some("memory: 3 before you"), Some("memory")),
+            (Some("memory: 2 before you"), Some("memory")),
+            (None, Some("memory")),
+        ] {
+            queue.look(waits);
+            assert_eq!(queue.told.as_deref(), told, "{waits:?}");
+        }
+    }
+}
