@@ -107,7 +107,9 @@ async fn a_run_that_only_waits_is_queued_and_says_what_for() {
     let shown = home.run(&["ps", "--status", "queued"]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert_eq!(shown.matches(" queued (").count(), 4, "{shown}");
-    for words in ["queued (memory)", "queued (memory: 1 before you)", "queued (a place: 1 before you)"] {
+    for words in
+        ["queued (memory)", "queued (memory: 1 before you)", "queued (a place: 1 before you)"]
+    {
         assert!(shown.contains(words), "{shown}");
     }
     let shown = home.run(&["show", &second]);

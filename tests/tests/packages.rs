@@ -77,7 +77,12 @@ fn project() -> tempfile::TempDir {
         }
     }
     for file in [
-        "Cargo.toml", "Cargo.lock", ".gitignore", "README.md", "ARCHITECTURE.md", "SPECIFICATION.md",
+        "Cargo.toml",
+        "Cargo.lock",
+        ".gitignore",
+        "README.md",
+        "ARCHITECTURE.md",
+        "SPECIFICATION.md",
         "CHANGELOG.md",
     ] {
         fs::copy(repository().join(file), root.join(file)).unwrap();
@@ -144,7 +149,9 @@ fn what_did_not_pass_its_tests_on_this_very_tree_is_named_unverified() {
     tested(root, &tree(root));
     is_verified("tested", true);
     // Another state of a file that is committed, of the lock, and one that is not committed at all.
-    for (file, what) in [("README.md", "changed"), ("Cargo.lock", "other crates"), ("new", "a new file")] {
+    for (file, what) in
+        [("README.md", "changed"), ("Cargo.lock", "other crates"), ("new", "a new file")]
+    {
         fs::write(root.join(file), "x\n").unwrap();
         is_verified(what, false);
         tested(root, &tree(root));

@@ -320,7 +320,8 @@ impl Connected {
         let mut echo = [0; 1];
         let tunnel = self.tunnel.write_all(b"x").await.is_ok()
             && self.tunnel.read_exact(&mut echo).await.is_ok();
-        let next = async |stream: &mut reqwest::Response| matches!(stream.chunk().await, Ok(Some(_)));
+        let next =
+            async |stream: &mut reqwest::Response| matches!(stream.chunk().await, Ok(Some(_)));
         [next(&mut self.command).await, next(&mut self.port).await, tunnel]
     }
 }
@@ -345,7 +346,8 @@ async fn a3f9_what_is_connected_by_a_token_ends_with_its_key() {
     }
     // An upload that is under way, and never comes to its end.
     let (pieces, body) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
-    let body = futures_util::stream::unfold(body, async |mut body| Some((body.recv().await?, body)));
+    let body =
+        futures_util::stream::unfold(body, async |mut body| Some((body.recv().await?, body)));
     let upload = first.upload((&own.0, &own.1), "/home/user/b");
     let upload = upload.body(reqwest::Body::wrap_stream(Box::pin(body)));
     let upload = tokio::spawn(upload.send());

@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::dispatch::{
-    AgentReport, AgentViolation, AgentWork, CountedBy, EgressObserved, Findings, MAX_VIOLATIONS, ModelsHeld,
-    Peaks, SandboxEffective, Tally, ViolationKind,
+    AgentReport, AgentViolation, AgentWork, CountedBy, EgressObserved, Findings, MAX_VIOLATIONS,
+    ModelsHeld, Peaks, SandboxEffective, Tally, ViolationKind,
 };
 use cofferdam_contracts::sandbox::{
     AccessMode, EffectivePolicy, IsolationClass, Phase, PhaseSpec, PhasesSpec, SandboxResult,
