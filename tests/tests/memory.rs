@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use cofferdam_tests::Home;
+use cofferdam_tests::{Home, Server};
 use serde_json::{Value, json};
 use support::{assert_proven, count, texts, until};
 
@@ -52,6 +52,77 @@ async fn h8_a_sandbox_larger_than_the_budget_is_refused_with_the_remedy() {
     let causes = texts(&sql, "SELECT response->>'cause' FROM app.sbx_runs").await;
     assert!(causes.iter().all(|cause| cause.contains("--memory-mb")), "{causes:?}");
     assert!(!causes.is_empty());
+}
+
+/// What a run and its only task say of themselves.
+async fn said(server: &Server, run: &str) -> (Value, Value, Value, Value) {
+    let header = server.get(&format!("/api/runs/{run}")).await.1;
+    let steps = server.get(&format!("/api/runs/{run}/steps")).await.1;
+    let task = steps.as_array().unwrap().iter().find(|s| s["taskKey"].is_string()).cloned();
+    let task = task.unwrap_or_default();
+    let of = |row: &Value| (row["status"].clone(), row["waitsFor"].clone());
+    let ((status, waits), (task, task_waits)) = (of(&header), of(&task));
+    (status, waits, task, task_waits)
+}
+
+async fn started(server: &Server, recipe: &str) -> String {
+    let header = server.run_recipe(recipe, json!({}), json!({})).await;
+    header["runId"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_only_waits_is_queued_and_says_what_for() {
+    let home = Home::new();
+    let mut shim = Server::start(&home, &["shim", "--listen", "127.0.0.1:0"], &[]);
+    let limit = Duration::from_secs(60);
+    let early = started(&shim, &recipe("early", 1, "true", 200)).await;
+    let (status, waits, ..) = said(&shim, &early).await;
+    assert_eq!((status, waits), (json!("queued"), json!("a worker: none is live")));
+    assert!(shim.stop().success());
+    let server = home.up_with(&["--memory-mb", "300"], &[]);
+    assert_eq!(server.wait_terminal(&early).await["status"], "succeeded");
+    let holder = started(&server, &recipe("holds", 1, "sleep 300", 200)).await;
+    let executes = (json!("running"), Value::Null, json!("running"), Value::Null);
+    until("the first one executes", limit, async || said(&server, &holder).await == executes).await;
+    // Memory: of the worker's, by the order in which it is asked for.
+    let first = started(&server, &recipe("first", 1, "true", 200)).await;
+    let queued = |what: &str| (json!("queued"), json!(what), json!("queued"), json!(what));
+    until("it waits", limit, async || said(&server, &first).await == queued("memory")).await;
+    let second = started(&server, &recipe("second", 1, "true", 200)).await;
+    let behind = queued("memory: 1 before you");
+    until("so does the next", limit, async || said(&server, &second).await == behind).await;
+    // A place: there are no more than those three have.
+    let sql = server.sql().await;
+    let places = "UPDATE dbos.queues SET worker_concurrency = 3 WHERE name = 'sbxQ'";
+    sqlx::query(places).execute(&sql).await.unwrap();
+    let third = started(&server, &recipe("third", 1, "true", 64)).await;
+    until("it is queued", limit, async || said(&server, &third).await == queued("a place")).await;
+    let fourth = started(&server, &recipe("fourth", 1, "true", 64)).await;
+    let behind = (json!("queued"), json!("a place: 1 before you"));
+    until("behind that", limit, async || {
+        let (status, waits, task, _) = said(&server, &fourth).await;
+        (status, waits) == behind && task == "queued"
+    })
+    .await;
+    let shown = home.run(&["ps", "--status", "queued"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert_eq!(shown.matches(" queued (").count(), 4, "{shown}");
+    for words in
+        ["queued (memory)", "queued (memory: 1 before you)", "queued (a place: 1 before you)"]
+    {
+        assert!(shown.contains(words), "{shown}");
+    }
+    let shown = home.run(&["show", &second]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("waits for memory: 1 before you"), "{shown}");
+    assert_eq!(home.run(&["cancel", &holder]).status.code(), Some(0));
+    for run in [&first, &second, &third, &fourth] {
+        let ended = server.wait_terminal(run).await;
+        assert_eq!((&ended["status"], &ended["waitsFor"]), (&json!("succeeded"), &Value::Null));
+    }
+    let left = "SELECT count(*) FROM app.remote_execution_sessions WHERE waits_for IS NOT NULL";
+    assert_eq!(count(&sql, left).await, 0, "who has its memory waits for none");
+    assert_proven(&home);
 }
 
 #[tokio::test]

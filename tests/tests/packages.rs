@@ -1,4 +1,4 @@
-//! The Debian package: who can read what it installs.
+//! What is published: who can read what the Debian package installs, and what its name says of its tests.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -63,4 +63,108 @@ fn an_upgrade_takes_settings_from_other_users_and_loosens_none() {
             assert_eq!((found.uid(), found.gid()), (0, group));
         }
     }
+}
+
+/// A repository of its own with what `scripts/dist` reads, committed.
+fn project() -> tempfile::TempDir {
+    let project = tempfile::tempdir().unwrap();
+    let root = project.path();
+    for dir in ["scripts", "packaging"] {
+        fs::create_dir(root.join(dir)).unwrap();
+        for entry in fs::read_dir(repository().join(dir)).unwrap() {
+            let from = entry.unwrap().path();
+            fs::copy(&from, root.join(dir).join(from.file_name().unwrap())).unwrap();
+        }
+    }
+    for file in [
+        "Cargo.toml",
+        "Cargo.lock",
+        ".gitignore",
+        "README.md",
+        "ARCHITECTURE.md",
+        "SPECIFICATION.md",
+        "CHANGELOG.md",
+    ] {
+        fs::copy(repository().join(file), root.join(file)).unwrap();
+    }
+    let binary = root.join("target/release/cofferdam");
+    fs::create_dir_all(binary.parent().unwrap()).unwrap();
+    fs::copy("/bin/true", &binary).unwrap();
+    git(root, &["init", "--quiet"]);
+    committed(root);
+    project
+}
+
+fn git(root: &Path, args: &[&str]) -> String {
+    let who = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"];
+    let mut command = Command::new("git");
+    let output = command.current_dir(root).args(who).args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn committed(root: &Path) {
+    git(root, &["add", "--all"]);
+    git(root, &["commit", "--quiet", "--message", "a state"]);
+}
+
+/// What `make test` leaves where all tests passed; they began on this tree.
+fn tested(root: &Path, tree: &str) {
+    let script = format!(". scripts/tested.sh; tested '{tree}'");
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", &script]).current_dir(root);
+    assert!(command.status().unwrap().success());
+}
+
+/// Names of what was made, but for the sums.
+fn made(root: &Path) -> Vec<String> {
+    let output = Command::new(root.join("scripts/dist")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let files = fs::read_dir(root.join("target/dist")).unwrap();
+    let mut names: Vec<String> =
+        files.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != "SHA256SUMS");
+    names.sort();
+    names
+}
+
+#[test]
+fn what_did_not_pass_its_tests_on_this_very_tree_is_named_unverified() {
+    for (program, args) in [("dpkg-deb", ["--version"]), ("git", ["--version"])] {
+        if Command::new(program).args(args).output().is_err() {
+            return not_run(program, "it is not installed");
+        }
+    }
+    let project = project();
+    let root = project.path();
+    let tree = |root: &Path| git(root, &["rev-parse", "HEAD^{tree}"]).trim().to_owned();
+    let is_verified = |what: &str, wanted: bool| {
+        let names = made(root);
+        assert_eq!(names.len(), 2, "{what}: {names:?}");
+        for name in names {
+            assert_eq!(!name.contains("-unverified."), wanted, "{what}: {name}");
+        }
+    };
+    is_verified("never tested", false);
+    tested(root, &tree(root));
+    is_verified("tested", true);
+    // Another state of a file that is committed, of the lock, and one that is not committed at all.
+    for (file, what) in
+        [("README.md", "changed"), ("Cargo.lock", "other crates"), ("new", "a new file")]
+    {
+        fs::write(root.join(file), "x\n").unwrap();
+        is_verified(what, false);
+        tested(root, &tree(root));
+        is_verified("tested with changes that are not committed", false);
+        committed(root);
+        is_verified("committed and not tested", false);
+        tested(root, &tree(root));
+        is_verified("committed and tested", true);
+    }
+    // Tests that began on another tree say nothing of this one.
+    let before = tree(root);
+    fs::write(root.join("new"), "y\n").unwrap();
+    committed(root);
+    tested(root, &before);
+    is_verified("changed while it was tested", false);
 }

@@ -105,7 +105,10 @@ fn runs_elsewhere_are_remote_ones_with_results_evidence_and_facts() {
         let made = || provider.calls().iter().filter(|call| *call == "POST /sandboxes").count();
         let before = made();
         let (run, _) = start(&up, LIMITED, "limited").await;
-        assert_eq!(up.wait_terminal(&run).await["status"], "retries_exceeded");
+        let header = up.wait_terminal(&run).await;
+        assert_eq!(header["status"], "failed", "{header}");
+        // It would have been there: nothing of it was ever on this host.
+        assert_eq!(header["executionMode"], "REMOTE_SANDBOX", "{header}");
         let why = format!(
             "SELECT concat_ws(' ', err_code, response::text) FROM app.sbx_runs WHERE run_id = '{run}'"
         );
@@ -151,7 +154,10 @@ fn a_provider_that_is_lost_in_the_middle_holds_the_run_until_it_is_back() {
         assert!(finding.contains("does not answer"), "{finding}");
         assert_eq!(provider.held(), 1);
         provider.resume().await;
-        assert_eq!(up.wait_terminal(&run).await["status"], "failed");
+        let header = up.wait_terminal(&run).await;
+        assert_eq!(header["status"], "failed", "{header}");
+        // It would have been there: nothing of it was ever on this host.
+        assert_eq!(header["executionMode"], "REMOTE_SANDBOX", "{header}");
         assert_eq!(provider.held(), 0);
         let last = "SELECT w.wipe_status FROM app.remote_execution_sessions s JOIN app.secure_wipe_evidence w
                        ON w.sandbox_id = s.sandbox_id AND w.look = s.wipe_looks";

@@ -186,12 +186,13 @@ fn a_part_that_no_machine_has() {
 }
 
 /// What `scripts/test` says with a cargo that is a script: what it prints for the tests, its status, what is not run.
-fn tests_of_a_cargo(said: &str, status: i32) -> Output {
+/// Beside it, whether it left the tree's id for `make dist`.
+fn tests_of_a_cargo(said: &str, status: i32) -> (Output, bool) {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir_all(tree.join("scripts")).unwrap();
     fs::create_dir_all(tree.join("target")).unwrap();
-    for script in ["test", "not-run"] {
+    for script in ["test", "not-run", "tested.sh"] {
         let text = fs::read_to_string(repository().join("scripts").join(script)).unwrap();
         write_program(&tree.join("scripts").join(script), &text);
     }
@@ -206,22 +207,30 @@ fn tests_of_a_cargo(said: &str, status: i32) -> Output {
     );
     program(&cargo, &tests);
     program(&tree.join("target/debug/leftovers"), "exit 0");
+    fs::write(tree.join(".gitignore"), "/target\n").unwrap();
+    let commit = "git init --quiet && git add --all && \
+                  git -c user.name=t -c user.email=t@example.invalid commit --quiet --message state";
+    let committed = Command::new("sh").args(["-c", commit]).current_dir(&tree).status().unwrap();
+    assert!(committed.success());
     let mut test = Command::new(tree.join("scripts/test"));
-    test.env("CARGO", &cargo).env_remove("CARGO_TARGET_DIR").output().unwrap()
+    let output = test.env("CARGO", &cargo).env_remove("CARGO_TARGET_DIR").output().unwrap();
+    (output, tree.join("target/tested").exists())
 }
 
 #[test]
 fn b2_make_test_ends_with_what_was_not_run_and_what_failed() {
     let green =
         "test a::b ... ok\n\ntest result: ok. 3 passed; 0 failed\ntest result: ok. 4 passed;\n";
-    let output = tests_of_a_cargo(green, 0);
+    let (output, is_tested) = tests_of_a_cargo(green, 0);
+    assert!(is_tested);
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words}");
     assert!(words.contains("redis: why") && words.ends_with("tests: 7 passed\n"), "{words}");
 
     let red = "failures:\n\n---- a::b stdout ----\n    said\n\nfailures:\n    a::b\n    whole\n\n\
                test result: FAILED. 1 passed; 2 failed\n";
-    let output = tests_of_a_cargo(red, 101);
+    let (output, is_tested) = tests_of_a_cargo(red, 101);
+    assert!(!is_tested);
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{words}");
     let (_, end) = words.split_once("redis: why").unwrap();

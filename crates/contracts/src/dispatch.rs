@@ -23,7 +23,7 @@ use crate::schema::{Validator, schema_of};
 
 pub use end::{DispatchEnd, Ended, ended};
 pub use record::{
-    AgentViolation, EgressObserved, ModelsHeld, Peaks, SandboxEffective, ViolationKind,
+    AgentViolation, CountedBy, EgressObserved, ModelsHeld, Peaks, SandboxEffective, ViolationKind,
 };
 
 /// Bytes of a sandbox spec: a policy that a person can still read.

@@ -244,7 +244,7 @@ pub struct RunHeader {
     pub run_id: RunId,
     /// The intent.
     pub intent_id: IntentId,
-    /// Where it is.
+    /// Where it is. `queued` until the first of its tasks is more than queued.
     pub status: RunStatus,
     /// The engine's name of the parent workflow.
     pub workflow_name: String,
@@ -285,6 +285,10 @@ pub struct RunHeader {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 0))]
     pub held_sessions: i64,
+    /// What it waits for while nothing of it runs, in words, such as `a place: 3 before you` or `memory: 3 before you`;
+    /// absent where it does not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
     /// On an answer to a start: whether the run existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_replay: Option<bool>,

@@ -424,7 +424,7 @@ pub struct FileOut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metrics {
-    /// Wall time of the task's command in milliseconds.
+    /// Wall time of the task's command in milliseconds, without the build phase; of the build's command where that failed.
     pub wall_ms: u64,
     /// User and system time of the task's command and its waited-for children in milliseconds.
     pub cpu_ms: u64,

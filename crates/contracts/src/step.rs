@@ -9,6 +9,9 @@ use crate::id::{StepId, TaskKey};
 use crate::named::named;
 use crate::sandbox::{EffectivePolicy, ErrCode, LimitKind, Metrics};
 
+/// How the cause of an attempt begins whose build phase failed: its task's command did not run.
+pub const IN_BUILD: &str = "in the build phase: ";
+
 named! {
     /// How far a step came.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -19,8 +22,18 @@ named! {
         Failed = "failed",
         /// It was canceled.
         Canceled = "canceled",
-        /// A task's attempt that has no result yet.
+        /// A task's attempt that waits for a place, a worker or memory: nothing of it runs.
+        Queued = "queued",
+        /// A task's attempt that has no result yet and does not wait for its turn.
         Running = "running",
+    }
+}
+
+impl StepStatus {
+    /// Whether it has no result yet.
+    #[must_use]
+    pub const fn is_open(self) -> bool {
+        matches!(self, Self::Queued | Self::Running)
     }
 }
 
@@ -49,6 +62,9 @@ pub struct StepRow {
     /// Of a task's attempt a [`TaskOutcome`]; of another step what that step recorded.
     #[schemars(schema_with = "output")]
     pub output: Option<Value>,
+    /// What a queued attempt waits for, in words, such as `memory: 3 before you`; absent elsewhere, and where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
     /// Why it failed, in words.
     pub error: Option<String>,
     /// URIs of its artifacts, in their order.

@@ -38,6 +38,7 @@ impl End {
             artifacts: &self.artifacts,
             evidence: self.evidence.as_ref(),
             attestation: self.attestation.as_ref(),
+            runtime: None,
             canceled: self.canceled,
         }
     }

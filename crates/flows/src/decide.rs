@@ -93,7 +93,8 @@ pub fn attempts(budget: &Budget) -> u32 {
 }
 
 /// What follows round `attempt` (from 1). Only faults of the host and its network are tried again, and
-/// of those none that the host would repeat: a refusal is no fault that passes;
+/// of those none that the host would repeat: such a refusal fails the run at once, and `retries_exceeded` means that
+/// every attempt was used;
 /// a task that failed by itself fails its run at once, so no attempt is spent on a lost cause.
 #[must_use]
 pub fn after_round(round: &Round, attempt: u32, budget: &Budget) -> Next {
@@ -113,10 +114,13 @@ pub fn after_round(round: &Round, attempt: u32, budget: &Budget) -> Next {
         let error = round.missed.first().map(|m| describe(m, round.missed.len()));
         return Next::Finish { status: RunStatus::Failed, error };
     }
-    if let Some(refused) = round.missed.iter().find(|m| m.permanent) {
+    if attempt < attempts(budget)
+        && let Some(refused) = round.missed.iter().find(|m| m.permanent)
+    {
+        // Attempts are left and not used: nothing was exceeded.
         let why = describe(refused, round.missed.len());
         let error = Some(format!("{why}; another attempt would end the same"));
-        return Next::Finish { status: RunStatus::RetriesExceeded, error };
+        return Next::Finish { status: RunStatus::Failed, error };
     }
     if attempt >= attempts(budget) {
         let error = round
@@ -306,8 +310,13 @@ mod tests {
         let Next::Finish { status, error } = after_round(&round, 1, &Budget::default()) else {
             panic!("it is tried again")
         };
-        assert_eq!(status, RunStatus::RetriesExceeded);
+        assert_eq!(status, RunStatus::Failed, "attempts were left");
         assert!(error.unwrap().contains("UPLOAD_FAIL"));
+        // Refused at the last of several: they are used up.
+        let Next::Finish { status, .. } = after_round(&round, 3, &Budget::default()) else {
+            panic!("it is tried again")
+        };
+        assert_eq!(status, RunStatus::RetriesExceeded);
     }
 
     #[test]

@@ -209,20 +209,45 @@ impl MemoryBudget {
     }
 
     /// Waits for the tenant's turn and until so much is free. Dropping the future gives the place up.
+    #[cfg(test)]
     pub(crate) async fn take(&self, tenant: &TenantId, needed_mb: u32, what: For) -> MemoryShare {
+        let mut asked = self.ask(tenant, needed_mb, what);
+        asked.had().await;
+        asked.share
+    }
+
+    /// A place among those that wait for so much, which may be had at once. Dropping it gives the place up.
+    pub(crate) fn ask(&self, tenant: &TenantId, needed_mb: u32, what: For) -> AskedMemory {
         let (tell, told) = oneshot::channel();
-        let share = {
-            let mut desk = lock(&self.desk);
-            let number = desk.next;
-            desk.next += 1;
-            let (tenant, waits) = (tenant.clone(), Some(tell));
-            desk.all.insert(number, Ticket { tenant, needed_mb, what, waits });
-            desk.serve();
-            MemoryShare { number, desk: Arc::clone(&self.desk) }
-        };
+        let mut desk = lock(&self.desk);
+        let number = desk.next;
+        desk.next += 1;
+        let (tenant, waits) = (tenant.clone(), Some(tell));
+        desk.all.insert(number, Ticket { tenant, needed_mb, what, waits });
+        desk.serve();
+        AskedMemory { share: MemoryShare { number, desk: Arc::clone(&self.desk) }, told }
+    }
+}
+
+/// Memory that was asked for.
+#[derive(Debug)]
+pub(crate) struct AskedMemory {
+    /// The part of the budget, once it is had.
+    pub share: MemoryShare,
+    told: oneshot::Receiver<()>,
+}
+
+impl AskedMemory {
+    /// Until it is had. Dropping the future loses nothing.
+    pub(crate) async fn had(&mut self) {
         // The sender is kept until it has told.
-        let _ = told.await;
-        share
+        let _ = (&mut self.told).await;
+    }
+
+    /// How many that wait asked before this one: those of other tenants may be served later all the same.
+    pub(crate) fn before(&self) -> usize {
+        let desk = lock(&self.share.desk);
+        desk.all.range(..self.share.number).filter(|(_, ticket)| ticket.waits.is_some()).count()
     }
 }
 
@@ -436,6 +461,17 @@ mod tests {
             drop(task.await.unwrap());
         }
         assert_eq!(lock(&budget.desk).free_mb, 100, "all is given back");
+    }
+
+    #[tokio::test]
+    async fn who_waits_knows_how_many_asked_before() {
+        let budget = MemoryBudget::new(0, Some(100));
+        let mut first = budget.ask(&of("a"), 100, For::Task);
+        first.had().await;
+        let [second, third] = ["b", "a"].map(|name| budget.ask(&of(name), 60, For::Task));
+        assert_eq!((second.before(), third.before()), (0, 1));
+        drop(second);
+        assert_eq!(third.before(), 0);
     }
 
     #[tokio::test]

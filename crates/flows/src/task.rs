@@ -19,7 +19,7 @@ use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxRequest, WipeStatus}
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::tasks::{NewTask, TaskContext, WorkerPlace};
+use cofferdam_ledger::tasks::{NewTask, TaskContext, TaskEnd, WorkerPlace};
 use dbos::step;
 use tokio::sync::broadcast::Receiver;
 
@@ -135,7 +135,8 @@ async fn finish(
     executor.board.forget(sandbox);
     // Its tenant reads it.
     end.result.cause = end.result.cause.map(|cause| own::hidden(&cause).into_owned());
-    let committed = end.committed(task);
+    let runtime = executor.host.facts().runtime.name.as_str();
+    let committed = TaskEnd { runtime: Some(runtime), ..end.committed(task) };
     let ending = executor.handed.ending(key);
     if patiently(|| ledger.tasks().finish(&committed)).await.map_err(step_error)? {
         // Of a second execution an earlier sandbox may still hold the run.

@@ -1,5 +1,8 @@
 //! From a task's request to a sandbox that is up, or the task's end without one.
 
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::SandboxId;
@@ -18,7 +21,13 @@ use crate::deps::{self, Deps, Unprepared};
 use crate::executor::{Executor, may_cancel};
 use crate::keeper::Keeper;
 use crate::memory::{For, MemoryShare};
+use crate::patience::patiently;
 use crate::planned::{planned, refused, refused_everywhere, unmade, unwanted};
+
+/// A task that waits no longer than this for memory is not said to wait: most wait for none.
+const FIRST_WORD: Duration = Duration::from_millis(250);
+/// Between two looks at how many wait before it.
+const NEXT_WORD: Duration = Duration::from_secs(2);
 
 /// A sandbox that is up.
 pub(crate) struct Up {
@@ -48,7 +57,7 @@ pub(crate) async fn up(
         Err(why) => return Err(why.end(executor, task, id).await),
     };
     let (deps, base) = based(executor, task, request, (host, &plan, id), wakes).await?;
-    let memory = match room(executor, task, &plan, wakes).await {
+    let memory = match room(executor, task, (&plan, id), wakes).await {
         Ok(share) => share,
         Err(NoRoom::TooLarge(cause)) => {
             let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
@@ -121,11 +130,11 @@ enum NoRoom {
     Canceled,
 }
 
-/// The sandbox's part of the worker's memory, as soon as there is room for it.
+/// The sandbox's part of the worker's memory, as soon as there is room for it. Meanwhile readers are told that it waits.
 async fn room(
     executor: &Executor,
     task: &TaskContext,
-    plan: &Plan,
+    (plan, id): (&Plan, &SandboxId),
     wakes: &mut Receiver<Wake>,
 ) -> Result<MemoryShare, NoRoom> {
     let permits = executor
@@ -133,12 +142,27 @@ async fn room(
         .admit(plan.host_mem_mb())
         .map_err(|e| NoRoom::TooLarge(format!("this host cannot enforce {e}")))?;
     let what = if matches!(task.work, Work::Live(_)) { For::Life } else { For::Task };
-    let taken = executor.memory.take(&task.tenant, permits, what);
-    tokio::pin!(taken);
+    let mut asked = executor.memory.ask(&task.tenant, permits, what);
+    let sessions = || executor.flows.ledger.sessions();
+    let mut said = None;
+    let mut look = Box::pin(clock::sleep(FIRST_WORD));
     loop {
         tokio::select! {
             biased;
-            share = &mut taken => return Ok(share),
+            () = asked.had() => break,
+            () = &mut look => {
+                let words = match asked.before() {
+                    0 => "memory".to_owned(),
+                    before => format!("memory: {before} before you"),
+                };
+                if said.as_ref() != Some(&words) {
+                    match sessions().waits(id, Some(&words)).await {
+                        Ok(()) => said = Some(words),
+                        Err(error) => tracing::warn!(%error, %id, "what a task waits for was not written"),
+                    }
+                }
+                look = Box::pin(clock::sleep(NEXT_WORD));
+            }
             wake = wakes.recv() => {
                 if may_cancel(&wake, task) && executor.is_canceled(&task.key).await {
                     return Err(NoRoom::Canceled);
@@ -146,6 +170,12 @@ async fn room(
             }
         }
     }
+    if said.is_some()
+        && let Err(error) = patiently(|| sessions().waits(id, None)).await
+    {
+        tracing::warn!(%error, %id, "a task that runs is said to wait");
+    }
+    Ok(asked.share)
 }
 
 /// Why an input cannot be given.

@@ -5,13 +5,14 @@
 //! | wall time of the build phase | `TIMEOUT` | `FAILED` | final | `failed` |
 //! | wall time of the task | `TIMEOUT` | `FAILED` | final | `failed` |
 //! | time to collect its files | `DOWNLOAD_FAIL` | `FAILED` | tried again | `retries_exceeded` |
-//! | files or bytes of its artifacts | `DOWNLOAD_FAIL` | `FAILED` | final | `retries_exceeded` |
+//! | files or bytes of its artifacts | `DOWNLOAD_FAIL` | `FAILED` | final | `failed` |
 //! | the run's deadline | `CMD_NONZERO`, canceled | `CANCELED` | final | `failed`, with a diagnosis |
 //!
 //! The last row is the run's own: its tasks are canceled, whatever they were doing.
 
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
+use cofferdam_contracts::step::IN_BUILD;
 use cofferdam_sandbox::{ExecOutcome, SandboxError};
 
 /// The command that decides: the task's, or the build's where that failed.
@@ -19,7 +20,7 @@ pub(crate) fn ran(result: &mut SandboxResult, outcome: &ExecOutcome, in_build: b
     result.exit = outcome.exit;
     result.err_code = outcome.err_code;
     let phase = |cause: &String| match in_build {
-        true => format!("in the build phase: {cause}"),
+        true => format!("{IN_BUILD}{cause}"),
         false => cause.clone(),
     };
     result.cause = outcome.cause.as_ref().map(phase);

@@ -115,7 +115,7 @@ impl Tasks<'_> {
     /// dead: then what it saw may be its successor taking its sandbox away, and only the session's
     /// end is written.
     pub async fn finish(self, end: &TaskEnd<'_>) -> Result<bool> {
-        self.sessions().run_of_mode(end.evidence, end.attestation).await?;
+        self.sessions().run_of_mode(end).await?;
         let asks = end.task.work.request().is_some_and(SandboxRequest::asks);
         let sent = matches!(end.task.work, Work::Agent(_));
         let failed = end.evidence.is_some_and(|e| e.status != WipeStatus::Verified);

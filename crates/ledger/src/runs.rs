@@ -135,10 +135,23 @@ pub(crate) fn mode_of(text: Option<String>) -> Result<Option<ExecutionMode>> {
     text.map(parsed).transpose()
 }
 
-const HEADER: &str = "r.id, r.intent_id, r.workflow_id, r.tenant_id, r.status, r.next_action, r.recipe_id,
+/// The status as readers see it: a run is queued until the first of its tasks is more than that.
+macro_rules! shown_status {
+    () => {
+        "CASE WHEN r.status = 'running' AND NOT app.run_has_begun(r.id)
+              AND app.run_waits_for(r.id, r.workflow_id, r.status) IS NOT NULL THEN 'queued' ELSE r.status END"
+    };
+}
+
+const STATUS: &str = shown_status!();
+const HEADER: &str = concat!(
+    "r.id, r.intent_id, r.workflow_id, r.tenant_id, ",
+    shown_status!(),
+    " AS status, app.run_waits_for(r.id, r.workflow_id, r.status) AS waits_for, r.next_action, r.recipe_id,
     r.recipe_v, r.recipe_hash, r.intent_hash, r.trace_id, r.last_step, r.error, r.retry_count, r.app_version,
     r.execution_mode, r.partition_key, r.budget, app.ms(r.created_at) AS created, app.ms(r.updated_at) AS updated,
-    w.status AS durable, (SELECT count(*) FROM app.held_sessions h WHERE h.run_id = r.id) AS held";
+    w.status AS durable, (SELECT count(*) FROM app.held_sessions h WHERE h.run_id = r.id) AS held"
+);
 
 fn header_of(row: &PgRow) -> Result<RunHeader> {
     let status: String = row.try_get("status")?;
@@ -171,6 +184,7 @@ fn header_of(row: &PgRow) -> Result<RunHeader> {
         execution_mode,
         retry_count: row.try_get("retry_count")?,
         held_sessions: row.try_get("held")?,
+        waits_for: optional("waits_for")?,
         is_replay: None,
     })
 }
@@ -276,7 +290,7 @@ impl Runs<'_> {
     ) -> Result<Vec<RunHeader>> {
         let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {HEADER} FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
-              WHERE r.tenant_id = $1 AND ($2::text IS NULL OR r.status = $2)
+              WHERE r.tenant_id = $1 AND ($2::text IS NULL OR {STATUS} = $2)
               ORDER BY r.created_at DESC LIMIT $3"
         )))
         .bind(tenant.as_str())

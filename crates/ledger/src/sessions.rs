@@ -18,6 +18,7 @@ use crate::dispatch_end::{canceled_answer, dispatch_settle};
 use crate::error::{LedgerError, Result, id, json, load};
 use crate::executors::Lead;
 use crate::families::Sessions;
+use crate::tasks::TaskEnd;
 
 /// Looks at a wipe that fails follow each other after 1, 2, 4, .. seconds, and never later than this:
 /// what goes away by itself does so in seconds, and an operator who mended something waits no longer.
@@ -92,37 +93,71 @@ impl Sessions<'_> {
             };
             let held: Vec<&str> =
                 moves.iter().filter(held).map(|one| one.sandbox.as_str()).collect();
-            self.runs_of_mode(mode, &held).await?;
+            self.runs_of_mode(mode, &held, false).await?;
         }
         Ok(())
     }
 
-    /// The same for a session that is about to end.
-    pub(crate) async fn run_of_mode(
-        self,
-        evidence: Option<&WipeEvidence>,
-        attestation: Option<&Attestation>,
-    ) -> Result<()> {
-        let (Some(evidence), Some(facts)) = (evidence, attestation) else { return Ok(()) };
-        match MODES.iter().find(|(runtime, _)| *runtime == facts.runtime) {
-            Some((_, mode)) => self.runs_of_mode(mode, &[evidence.sandbox_id.as_str()]).await,
-            None => Ok(()),
+    /// The same for a session that is about to end: by what its sandbox was. Where none was made, by what the worker would have
+    /// made, unless another session of the run had one.
+    pub(crate) async fn run_of_mode(self, end: &TaskEnd<'_>) -> Result<()> {
+        let Some(evidence) = end.evidence else { return Ok(()) };
+        let id = evidence.sandbox_id.as_str();
+        let made = end.attestation.map(|facts| facts.runtime.as_str());
+        let mode = |runtime: &str| MODES.iter().find(|(known, _)| *known == runtime);
+        match (made, end.runtime.and_then(mode)) {
+            (Some(runtime), _) => match mode(runtime) {
+                Some((_, mode)) => self.runs_of_mode(mode, &[id], false).await,
+                None if end.task.attempt > 1 => self.run_is_native(&end.task.run).await,
+                None => Ok(()),
+            },
+            (None, Some((_, mode))) => self.runs_of_mode(mode, &[id], true).await,
+            (None, None) => Ok(()),
         }
     }
 
-    /// The runs of these sessions, which are not native. A statement of its own: it holds no session while
+    /// A native sandbox was made where another worker had made none before.
+    async fn run_is_native(self, run: &RunId) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.runs SET execution_mode = 'LOCAL_NATIVE'
+              WHERE id = $1 AND execution_mode <> 'LOCAL_NATIVE' AND NOT EXISTS (
+                    SELECT 1 FROM app.remote_execution_sessions s
+                     WHERE s.run_id = $1 AND s.attestation->>'runtime' IN ('docker', 'remote'))",
+        )
+        .bind(run.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// What a session's task waits for on its worker, in words; `None`: it waits no more.
+    pub async fn waits(self, sandbox: &SandboxId, what: Option<&str>) -> Result<()> {
+        sqlx::query(
+            "UPDATE app.remote_execution_sessions SET waits_for = $2 WHERE sandbox_id = $1 AND ended_at IS NULL",
+        )
+        .bind(sandbox.as_str())
+        .bind(what)
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// The runs of these sessions, which are not native; `is_first`: where no sandbox of theirs was made yet. A statement of its own: it holds no session while
     /// it waits for a run.
-    async fn runs_of_mode(self, mode: &str, sandboxes: &[&str]) -> Result<()> {
+    async fn runs_of_mode(self, mode: &str, sandboxes: &[&str], is_first: bool) -> Result<()> {
         if sandboxes.is_empty() {
             return Ok(());
         }
         sqlx::query(
             "UPDATE app.runs SET execution_mode = $2
               WHERE execution_mode = 'LOCAL_NATIVE' AND id IN (
-                    SELECT run_id FROM app.remote_execution_sessions WHERE sandbox_id = ANY($1))",
+                    SELECT run_id FROM app.remote_execution_sessions WHERE sandbox_id = ANY($1))
+                AND NOT ($3 AND EXISTS (SELECT 1 FROM app.remote_execution_sessions s
+                                         WHERE s.run_id = app.runs.id AND s.attestation IS NOT NULL))",
         )
         .bind(sandboxes)
         .bind(mode)
+        .bind(is_first)
         .execute(self.pool())
         .await?;
         Ok(())

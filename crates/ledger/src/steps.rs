@@ -128,22 +128,23 @@ impl Steps<'_> {
                                  AND (x.task_key IS NULL OR a.task_key = x.task_key) ORDER BY a.idx) AS refs
                FROM (
              SELECT s.step_id, s.attempt, s.status, s.output, s.error, app.ms(s.finished_at) AS at,
-                    NULL::text AS task_key, s.step_id AS name,
+                    NULL::text AS task_key, s.step_id AS name, NULL::text AS waits_for,
                     (SELECT min(o.started_at_epoch_ms) FROM app.runs r
                        JOIN dbos.operation_outputs o ON o.workflow_uuid = r.workflow_id
                       WHERE r.id = $1 AND split_part(o.function_name, '#', 1) = s.step_id) AS started
                FROM app.run_steps s WHERE s.run_id = $1
              UNION ALL
              SELECT s.step_id, s.attempt,
-                    CASE WHEN s.canceled THEN 'canceled' WHEN s.err_code IS NULL THEN 'running'
+                    CASE WHEN s.canceled THEN 'canceled' WHEN t.why IS NOT NULL THEN 'queued' WHEN s.err_code IS NULL THEN 'running'
                          WHEN s.err_code = 'NONE' THEN 'ok' ELSE 'failed' END,
                     jsonb_build_object('errCode', s.err_code, 'exit', s.response->'exit', 'metrics', s.metrics,
                                        'sandboxRef', s.response->'sandboxRef', 'effective', s.effective,
                                        'limitsReached', coalesce(s.response->'limitsReached', '[]'),
                                        'cache', s.response->'cache'),
-                    s.response->>'cause', app.ms(coalesce(s.finished_at, s.created_at)), s.task_key, s.task_name,
+                    s.response->>'cause', app.ms(coalesce(s.finished_at, s.created_at)), s.task_key, s.task_name, t.why,
                     (SELECT app.ms(min(e.started_at)) FROM app.sbx_executions e WHERE e.task_key = s.task_key)
-               FROM app.sbx_runs s WHERE s.run_id = $1) x
+               FROM app.sbx_runs s LEFT JOIN LATERAL (SELECT app.task_waits_for(s.task_key) AS why) t ON s.response IS NULL
+              WHERE s.run_id = $1) x
              ORDER BY x.at, x.step_id, x.attempt LIMIT 20000",
         )
         .bind(run.as_str())
@@ -156,6 +157,7 @@ impl Steps<'_> {
                     "stepID": row.try_get::<String, _>("step_id")?,
                     "name": row.try_get::<String, _>("name")?,
                     "startedAt": row.try_get::<Option<i64>, _>("started")?,
+                    "waitsFor": row.try_get::<Option<String>, _>("waits_for")?,
                     "artifactRefs": row.try_get::<Vec<String>, _>("refs")?,
                     "attempt": row.try_get::<i32, _>("attempt")?,
                     "status": row.try_get::<String, _>("status")?,

@@ -144,6 +144,8 @@ pub struct TaskEnd<'a> {
     pub evidence: Option<&'a WipeEvidence>,
     /// What its sandbox really was, if one was made.
     pub attestation: Option<&'a Attestation>,
+    /// The runtime of the worker that ends it: where the sandbox would have been, if none was made.
+    pub runtime: Option<&'a str>,
     /// Whether somebody canceled it.
     pub canceled: bool,
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cofferdam_ambient::env;
+use cofferdam_contracts::id::{Digest, RunId};
+use cofferdam_contracts::patch::{GitId, PatchCommit};
 use cofferdam_contracts::proof::Verdict;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::migrate::MIGRATIONS;
@@ -267,6 +269,63 @@ async fn a_files_number_is_its_version() {
         assert_eq!((*version, file.starts_with(&format!("{version:04}_"))), (n, true), "{file}");
     }
     assert_eq!(applied.len(), files.len());
+    sql.close().await;
+    ledger.close().await;
+    cluster.stop().await.unwrap();
+}
+
+/// A proof computes the ids of commits in SQL; git and the server compute them elsewhere.
+#[tokio::test]
+async fn commits_have_the_ids_that_git_gives_them() {
+    let state = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(state.path()).await.unwrap();
+    let ledger = Ledger::connect(&cluster.url()).await.unwrap();
+    ledger.migrate().await.unwrap();
+    let sql = PgPool::connect(&cluster.url()).await.unwrap();
+    for (text, sha1) in [
+        ("", "da39a3ee5e6b4b0d3255bfef95601890afd80709"),
+        ("abc", "a9993e364706816aba3e25717850c26c9cd0d89d"),
+        (
+            "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+            "84983e441c3bd26ebaae4aa1f95129e5e54670f1",
+        ),
+    ] {
+        let found: String = sqlx::query_scalar("SELECT app.sha1(convert_to($1, 'UTF8'))")
+            .bind(text)
+            .fetch_one(&sql)
+            .await
+            .unwrap();
+        assert_eq!(found, sha1, "{text}");
+    }
+    let run: RunId = format!("rn_{}", "1".repeat(32)).parse().unwrap();
+    let approved: RunId = format!("rn_{}", "2".repeat(32)).parse().unwrap();
+    let patch: Digest = "3".repeat(64).parse().unwrap();
+    for digits in [40, 64] {
+        let [base, tree] = ["a", "b"].map(|one| GitId::parse(&one.repeat(digits)).unwrap());
+        for task in ["t", "ExecuteST:größer", &"long ".repeat(30)] {
+            let commit = PatchCommit {
+                run: &run,
+                task,
+                patch: &patch,
+                approved: &approved,
+                base: &base,
+                at_s: 1_767_225_600,
+            };
+            let query = "SELECT app.patch_commit_id($1, $2, $3, $4, $5, $6, $7)";
+            let found: String = sqlx::query_scalar(query)
+                .bind(run.as_str())
+                .bind(task)
+                .bind(patch.as_str())
+                .bind(approved.as_str())
+                .bind(base.as_str())
+                .bind(commit.at_s)
+                .bind(tree.as_str())
+                .fetch_one(&sql)
+                .await
+                .unwrap();
+            assert_eq!(found, commit.id(&tree).as_str(), "{digits} {task}");
+        }
+    }
     sql.close().await;
     ledger.close().await;
     cluster.stop().await.unwrap();

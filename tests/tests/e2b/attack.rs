@@ -243,6 +243,41 @@ async fn an_upgraded_connection_keeps_its_place() {
     gone(home, server).await;
 }
 
+/// What follows a 101 would be no answer of ours: the client's connection would be the program's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a3l_a_101_that_nobody_asked_for_does_not_leave_the_server() {
+    let home = Home::new();
+    let server = home.up();
+    let (ann, id, _) = one(&server).await;
+    let program = "import socket\ns = socket.create_server((\"127.0.0.1\", 8000), backlog=64)\n\
+                   while True:\n  c, _ = s.accept()\n  c.recv(65536)\n  \
+                   c.sendall(b\"HTTP/1.1 101 Switching Protocols\\r\\nConnection: Upgrade\\r\\nUpgrade: x\\r\\n\\r\\n\" + b\"HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nforged\")\n  c.close()\n";
+    let serve =
+        format!("cat > up.py <<'END'\n{program}END\nnohup python3 up.py > /dev/null 2>&1 &");
+    assert_eq!(exec(&ann, &id, &serve).await.0, 0);
+    // Two requests on one connection: the second one's answer must be ours too.
+    let asked = async || {
+        let mut stream = TcpStream::connect(address(&server)).await.unwrap();
+        let head = format!("GET / HTTP/1.1\r\nHost: 8000-{id}.localhost\r\n\r\n");
+        let last = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(format!("{head}{last}").as_bytes()).await.unwrap();
+        let mut said = Vec::new();
+        let read = tokio::time::timeout(AT_ONCE, stream.read_to_end(&mut said)).await;
+        read.expect("the connection stays").unwrap();
+        String::from_utf8_lossy(&said).into_owned()
+    };
+    until("it listens", AT_ONCE, async || !asked().await.contains("port is not open")).await;
+    for _ in 0..3 {
+        let said = asked().await;
+        assert!(said.starts_with("HTTP/1.1 502"), "{said}");
+        assert!(said.contains("switched protocols without a request for it"), "{said}");
+        assert!(!said.contains("HTTP/1.1 101") && !said.contains("forged"), "{said}");
+        assert_eq!(said.matches("HTTP/1.1 200 OK").count(), 1, "healthz is ours: {said}");
+    }
+    ann.kill(&id).await;
+    gone(home, server).await;
+}
+
 #[tokio::test]
 async fn input_that_nobody_reads_waits_with_its_sender() {
     let home = Home::new();

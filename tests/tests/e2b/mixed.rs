@@ -257,6 +257,38 @@ async fn a_server_that_does_not_hold_a_sandbox_says_which_one_does_and_never_tha
     gone(home, holds).await;
 }
 
+/// Workers alone make no sandboxes for E2B's clients, whoever answers: all of them are told so, and runs go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_beside_workers_alone_refuses_every_creation_and_runs_what_it_is_asked_to() {
+    let database = Postgres::start().await;
+    let home = Home::on(&database.url());
+    let api = Server::start(&home, &["api", "--listen", "127.0.0.1:0"], &[]);
+    let mut workers = [(), ()].map(|()| Server::start(&home, &["worker"], &[]));
+    let sql = api.sql().await;
+    let ann = Caller::of(&api, "ann").await;
+    let mut all = JoinSet::new();
+    for n in 0..MANY {
+        let request = ann.http.post(format!("{}/v2/sandboxes", ann.url));
+        all.spawn(answered(request.header("x-api-key", &ann.key).json(&base(n))));
+    }
+    for (status, answer) in all.join_all().await {
+        let words = answer["message"].as_str().unwrap_or_default();
+        assert!(status == 421 && words.contains("`cofferdam up`"), "{status} {answer}");
+    }
+    for table in ["live_sandboxes", "runs", "intents"] {
+        let rows = format!("SELECT count(*) FROM app.{table}");
+        assert_eq!(count(&sql, &rows).await, 0, "{table}");
+    }
+    let recipe = "id: one\nv: '1'\nplan: {tasks: [{name: t, exec: {run: 'true', timeout: 60s}}]}\n";
+    let run = api.run_recipe(recipe, json!({}), json!({})).await;
+    assert_eq!(api.wait_terminal(&text(&run, "runId")).await["status"], "succeeded");
+    sql.close().await;
+    for worker in &mut workers {
+        worker.stop();
+    }
+    gone(home, api).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_takes_nothing_for_done_at_a_server_that_does_not_hold_its_sandbox() {
     let Some(python) = installed(PYTHON[0]) else {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::kept::{erased, files, rest, sealed};
 use super::{Caller, answered, gone};
@@ -257,6 +259,113 @@ async fn a3f9_a_running_sandboxs_tokens_end_with_the_key_that_they_were_made_for
     assert_eq!(asked(&id, &text(&again, "envdAccessToken")).await.0, 200);
     for one in [&id, &other] {
         second.kill(one).await;
+    }
+    gone(home, server).await;
+}
+
+/// A sandbox with a program that switches protocols for whoever asks and one that answers without an end.
+async fn serving(ann: &Caller, more: Value) -> (String, String, String) {
+    let (id, token, answer) = made(ann, more).await;
+    let program = "import socket, sys, threading, time\n\
+        s = socket.create_server((\"127.0.0.1\", 8000), backlog=64)\n\
+        def serve(c):\n  asked = c.recv(65536)\n  \
+        if b\"Upgrade\" in asked:\n    c.sendall(b\"HTTP/1.1 101 Switching Protocols\\r\\nConnection: Upgrade\\r\\nUpgrade: x\\r\\n\\r\\n\")\n    \
+        while True:\n      c.sendall(c.recv(100))\n  \
+        c.sendall(b\"HTTP/1.1 200 OK\\r\\n\\r\\n\")\n  \
+        while True:\n    c.sendall(b\"x\")\n    time.sleep(0.1)\n\
+        while True:\n  threading.Thread(target=serve, args=(s.accept()[0],)).start()\n";
+    let upload = ann.upload((&id, &token), "/home/user/serve.py").body(program);
+    assert_eq!(answered(upload).await.0, 200);
+    let script = "nohup python3 serve.py > /dev/null 2>&1 &";
+    let ended = ann.started((&id, &token), "sh", &["-c", script]).await;
+    assert!(ended.contains("\"exitCode\":0"), "{ended}");
+    (id, token, answer["trafficAccessToken"].as_str().unwrap_or_default().to_owned())
+}
+
+/// What is connected to a sandbox, each of which has said something: a command, a port's answer, a tunnel.
+struct Connected {
+    command: reqwest::Response,
+    port: reqwest::Response,
+    tunnel: TcpStream,
+}
+
+impl Connected {
+    async fn to(ann: &Caller, (id, token, traffic): &(String, String, String)) -> Self {
+        let script = "while true; do echo tick; sleep 0.1; done";
+        let message = json!({"process": {"cmd": "sh", "args": ["-c", script]}, "stdin": false});
+        let command = ann.start((id, token), &message).send().await.unwrap();
+        assert_eq!(command.status(), 200);
+        until("it listens", SOON, async || {
+            port(ann, id, Some(traffic)).send().await.unwrap().status() == 200
+        })
+        .await;
+        let port = port(ann, id, Some(traffic)).send().await.unwrap();
+        assert_eq!(port.status(), 200);
+        let mut tunnel = TcpStream::connect(ann.url.split_once("://").unwrap().1).await.unwrap();
+        let head = format!(
+            "GET / HTTP/1.1\r\nHost: 8000-{id}.localhost\r\ne2b-traffic-access-token: {traffic}\r\n\
+             Connection: Upgrade\r\nUpgrade: x\r\n\r\n"
+        );
+        tunnel.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(tunnel.read_u8().await.unwrap());
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&answer));
+        Self { command, port, tunnel }
+    }
+
+    /// Which of them go on.
+    async fn alive(&mut self) -> [bool; 3] {
+        let mut echo = [0; 1];
+        let tunnel = self.tunnel.write_all(b"x").await.is_ok()
+            && self.tunnel.read_exact(&mut echo).await.is_ok();
+        let next =
+            async |stream: &mut reqwest::Response| matches!(stream.chunk().await, Ok(Some(_)));
+        [next(&mut self.command).await, next(&mut self.port).await, tunnel]
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3f9_what_is_connected_by_a_token_ends_with_its_key() {
+    let home = Home::new();
+    let server = home.up();
+    let second = Caller::of(&server, "ann").await;
+    let named = json!({"tenant": "ann", "roles": ["submitter"], "format": "e2b"});
+    let (key_id, key) = server.new_key(&named).await;
+    let first = Caller { key, http: second.http.clone(), url: second.url.clone(), class: None };
+    let private = json!({"network": {"allowPublicTraffic": false}});
+    let own = serving(&first, private.clone()).await;
+    let public = serving(&first, json!({})).await;
+    let others = serving(&second, private).await;
+    let mut ended = Connected::to(&first, &own).await;
+    let mut open = Connected::to(&first, &public).await;
+    let mut stays = Connected::to(&second, &others).await;
+    for one in [&mut ended, &mut open, &mut stays] {
+        assert_eq!(one.alive().await, [true; 3]);
+    }
+    // An upload that is under way, and never comes to its end.
+    let (pieces, body) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
+    let body =
+        futures_util::stream::unfold(body, async |mut body| Some((body.recv().await?, body)));
+    let upload = first.upload((&own.0, &own.1), "/home/user/b");
+    let upload = upload.body(reqwest::Body::wrap_stream(Box::pin(body)));
+    let upload = tokio::spawn(upload.send());
+    pieces.send(Ok(vec![7; 1_000])).await.unwrap();
+    let path = format!("/api/keys/{key_id}?tenant=ann");
+    let (status, said) = server.request("DELETE", &path, Some(&server.key), None).await;
+    assert_eq!(status, 200, "{said}");
+    let all_end = until("all of it ends", SOON, async || ended.alive().await == [false; 3]);
+    all_end.await;
+    let answer = tokio::time::timeout(SOON, upload).await.expect("the upload goes on").unwrap();
+    assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 401));
+    // Ports that anybody may reach take no token; another key's sandbox is another one.
+    assert_eq!(stays.alive().await, [true; 3]);
+    let left = [false, true, true];
+    until("its command's stream ends", SOON, async || open.alive().await == left).await;
+    drop((ended, open, stays));
+    for (id, ..) in [&own, &public, &others] {
+        second.kill(id).await;
     }
     gone(home, server).await;
 }

@@ -30,7 +30,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
         (
             "services",
             "{name: t, exec: {run: 'true'}, services: [oracle]}",
-            "retries_exceeded",
+            "failed",
             "BOOT_FAIL",
             1,
             "spec.services",
@@ -38,7 +38,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
         (
             "isolation",
             "{name: t, exec: {run: 'true'}, isolation: {class_min: remote}}",
-            "retries_exceeded",
+            "failed",
             "BOOT_FAIL",
             1,
             "spec.isolation.class_min",
@@ -46,7 +46,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
         (
             "image",
             "{name: t, image: 'oci:debian', exec: {run: 'true'}}",
-            "retries_exceeded",
+            "failed",
             "BOOT_FAIL",
             1,
             "envRef",
@@ -54,7 +54,7 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
         (
             "upload",
             &format!("{{name: t, files: [{{from: {missing}, to: /work}}], exec: {{run: 'true'}}}}"),
-            "retries_exceeded",
+            "failed",
             "UPLOAD_FAIL",
             1,
             "nowhere",

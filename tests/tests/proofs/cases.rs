@@ -81,9 +81,11 @@ pub const APPLIED: [&str; 2] = [
     "UPDATE app.intents i SET inputs = jsonb_build_object('receipt', 'apply patch sha256:$H' || E'\\nof run ' || o.id || E' (succeeded), task t\\nto repository /r\\nbranch b\\nbase commit ' || repeat('a', 40) || E'\\n')
        FROM app.plan_approvals p, (SELECT min(id) AS id FROM app.runs WHERE id NOT IN (SELECT run_id FROM app.plan_approvals)) o
       WHERE i.id = p.intent_id",
-    "INSERT INTO app.patch_applies (approved_in, run_id, step_id, patch_sha256, repo, branch, base, commit_id, key_id)
-     SELECT p.run_id, o.id, 's', '$H', '/r', 'b', repeat('a', 40), repeat('b', 40), p.key_id
-       FROM app.plan_approvals p, (SELECT min(id) AS id FROM app.runs WHERE id NOT IN (SELECT run_id FROM app.plan_approvals)) o LIMIT 1",
+    "INSERT INTO app.patch_applies (approved_in, run_id, step_id, patch_sha256, repo, branch, base, tree_id, key_id, commit_id)
+     SELECT p.run_id, o.id, 't', '$H', '/r', 'b', repeat('a', 40), repeat('d', 40), p.key_id,
+            app.patch_commit_id(o.id, 't', '$H', p.run_id, repeat('a', 40), app.ms(r.created_at) / 1000, repeat('d', 40))
+       FROM app.plan_approvals p, (SELECT min(id) AS id FROM app.runs WHERE id NOT IN (SELECT run_id FROM app.plan_approvals)) o
+       JOIN app.runs r USING (id) LIMIT 1",
 ];
 
 /// `$SETTLE` is [`SETTLE`], `$BUILT` [`BUILT`], `$TEMPLATE` [`TEMPLATE`], `$APPLIED` [`APPLIED`]; `double TABLE [WHERE ..]` is `UNBIND` and one row inserted again; `unbind TABLE` alone exists too.
@@ -412,6 +414,10 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET branch = 'main'"),
     tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET base = repeat('c', 40)"),
     tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET patch_sha256 = repeat('c', 64)"),
+    tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET commit_id = repeat('c', 40)"),
+    tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET tree_id = repeat('c', 40)"),
+    tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET repo = '/another'"),
+    tamper!("applies_say_what_was_approved": "$APPLIED", "UPDATE app.patch_applies SET step_id = 'u'"),
     tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "DELETE FROM app.audit WHERE id = (SELECT min(id) FROM app.audit)"),
     tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "UPDATE app.audit SET actor = 'another' WHERE id = (SELECT max(id) FROM app.audit)"),
     tamper!("the_chain_holds": "SELECT app.chain_seal(100000)", "UPDATE app.api_keys SET roles = ARRAY['admin', 'operator']"),

@@ -16,7 +16,7 @@ use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::ops::OpsAccepted;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
-use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
+use cofferdam_contracts::step::{IN_BUILD, StepRow, StepStatus, TaskOutcome};
 use futures_util::StreamExt;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -85,10 +85,12 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
     let mut asked = BTreeSet::new();
     let mut interrupted = false;
     let mut canceled = false;
+    let mut queue = Queue::default();
     loop {
         let header: RunHeader = client.get(&path).await?;
         if !manner.quiet {
             progress(client, &path, &mut shown).await?;
+            queue.look(header.waits_for.as_deref());
         }
         // The ledger ends a run a moment before the engine does; over means that both say so.
         if header.status.is_terminal() && !is_live(&header) {
@@ -134,6 +136,26 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
                 }
             }
         }
+    }
+}
+
+/// What a run was seen to wait for.
+#[derive(Debug, Default)]
+struct Queue {
+    seen: Option<String>,
+    told: Option<String>,
+}
+
+impl Queue {
+    /// Says it once it is seen twice, and again where something else is waited for: how many are before it changes all the time.
+    fn look(&mut self, waits_for: Option<&str>) {
+        let kind = |what: &str| what.split(':').next().unwrap_or_default().to_owned();
+        let now = waits_for.map(kind);
+        if now.is_some() && now == self.seen && now != self.told {
+            output::note(&format!("queued: waits for {}", waits_for.unwrap_or_default()));
+            self.told.clone_from(&now);
+        }
+        self.seen = now;
     }
 }
 
@@ -184,7 +206,7 @@ async fn progress(
     let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
     for step in &steps {
         let (Some(key), Some(outcome)) = (&step.task_key, step.outcome()?) else { continue };
-        if step.status != StepStatus::Running && shown.insert(key.clone()) {
+        if !step.status.is_open() && shown.insert(key.clone()) {
             output::mark(step.status == StepStatus::Ok, &ended(step, &outcome));
         }
     }
@@ -193,7 +215,14 @@ async fn progress(
 
 /// How a task's attempt ended, in a line.
 fn ended(step: &StepRow, outcome: &TaskOutcome) -> String {
-    let wall_ms = outcome.metrics.map_or(0, |metrics| metrics.wall_ms);
+    let metrics = outcome.metrics.unwrap_or_default();
+    let took = match metrics.build_ms {
+        0 => format!("{} ms", metrics.wall_ms),
+        build if step.error.as_ref().is_some_and(|why| why.starts_with(IN_BUILD)) => {
+            format!("build {build} ms")
+        }
+        build => format!("build {build} ms, exec {} ms", metrics.wall_ms),
+    };
     let again = match step.attempt {
         attempt @ 2.. => format!(", attempt {attempt}"),
         _ => String::new(),
@@ -202,11 +231,51 @@ fn ended(step: &StepRow, outcome: &TaskOutcome) -> String {
     let code = outcome.err_code.filter(|code| *code != ErrCode::None);
     let code = code.map(|code| format!(" {}", code.as_str())).unwrap_or_default();
     let why = step.error.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    format!("{} ({wall_ms} ms{again}{cache}){code}{why}", step.task_name())
+    format!("{} ({took}{again}{cache}){code}{why}", step.task_name())
 }
 
 /// What came of the dependency cache, after a comma.
 fn cached(report: &CacheReport) -> String {
     let why = report.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     format!(", cache {}{why}", report.outcome.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tasks_line_names_the_time_of_each_phase_that_it_had() {
+        let line = |build_ms: u64, error: Option<&str>| {
+            let metrics = json!({"wallMs": 7, "cpuMs": 1, "memPeakMB": 1, "buildMs": build_ms});
+            let row = json!({
+                "stepId": "ExecuteST:a", "stepID": "ExecuteST:a", "name": "a", "taskKey": "a".repeat(64),
+                "attempt": 1, "status": "ok", "startedAt": null, "at": 5, "error": error, "artifactRefs": [],
+                "output": {"metrics": metrics},
+            });
+            let step: StepRow = serde_json::from_value(row).unwrap();
+            let outcome = step.outcome().unwrap().unwrap();
+            ended(&step, &outcome)
+        };
+        assert_eq!(line(0, None), "a (7 ms)");
+        assert_eq!(line(62_000, None), "a (build 62000 ms, exec 7 ms)");
+        let why = "in the build phase: exit status 1";
+        assert_eq!(line(7, Some(why)), format!("a (build 7 ms): {why}"));
+    }
+
+    #[test]
+    fn what_a_run_waits_for_is_told_when_it_is_seen_twice_and_once() {
+        let mut queue = Queue::default();
+        for (waits, told) in [
+            (Some("a place"), None),
+            (None, None),
+            (Some("memory"), None),
+            (Some("memory: 3 before you"), Some("memory")),
+            (Some("memory: 2 before you"), Some("memory")),
+            (None, Some("memory")),
+        ] {
+            queue.look(waits);
+            assert_eq!(queue.told.as_deref(), told, "{waits:?}");
+        }
+    }
 }

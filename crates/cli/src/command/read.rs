@@ -69,9 +69,10 @@ pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
                 n => format!("{n} wipes not verified; see `cofferdam session ls --held`"),
             };
             let held = if r.held_sessions > 0 { " (held)" } else { "" };
+            let waits = r.waits_for.as_ref().map(|what| format!(" ({what})")).unwrap_or_default();
             vec![
                 r.run_id.to_string(),
-                format!("{}{held}", r.status.as_str()),
+                format!("{}{held}{waits}", r.status.as_str()),
                 recipe,
                 output::time(r.created_at),
                 error,
@@ -114,7 +115,10 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
             cache.to_owned(),
             key.chars().take(16).collect(),
             limits.join(","),
-            step.error.clone().unwrap_or_default(),
+            match &step.waits_for {
+                Some(what) => format!("waits for {what}"),
+                None => step.error.clone().unwrap_or_default(),
+            },
         ]);
     }
     output::line("");

@@ -255,6 +255,9 @@ pub(crate) async fn report(
         return Ok(());
     }
     output::line(&format!("run {} {}", header.run_id, header.status.as_str()));
+    if let Some(what) = &header.waits_for {
+        output::line(&format!("waits for {what}"));
+    }
     if let Some(error) = &header.error {
         output::line(&format!("error {error}"));
     }

@@ -148,6 +148,12 @@ pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Re
     // The first line of stdout is the address: scripts read it.
     output::line(node.url().unwrap_or("worker ready"));
     output::note(&format!("state {}; stop with Ctrl-C", dir.display()));
+    if part == Part::Api {
+        output::note(
+            "no worker runs in this process: it answers creations, resumes, forks and builds of long-lived sandboxes with \
+             421; send those to a `cofferdam up` (docs/errors/wrong_server.md)",
+        );
+    }
     let fenced = async {
         match &node.worker {
             Some(worker) => worker.fenced().await,

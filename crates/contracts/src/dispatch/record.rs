@@ -123,6 +123,13 @@ pub struct SandboxEffective {
     pub programs_used: Option<BTreeMap<String, u64>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns_used: Option<u64>,
+    /// By what its turns are counted; absent where nothing counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns_from: Option<CountedBy>,
+    /// By what the tokens of the dispatch are counted; absent where nobody told any: then they are not known, whatever the
+    /// dispatch's own figures, which are 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_from: Option<CountedBy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands_used: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,6 +189,8 @@ impl SandboxEffective {
             tools_used: None,
             programs_used: None,
             turns_used: None,
+            turns_from: None,
+            tokens_from: None,
             commands_used: None,
             runtime: None,
             runtime_version: None,
@@ -196,6 +205,19 @@ impl SandboxEffective {
             cause: None,
         }
     }
+}
+
+/// By what a figure of a dispatch is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CountedBy {
+    /// The ledger of calls: what the provider answered.
+    Calls,
+    /// What the agent says itself.
+    Agent,
+    /// Results of its tools, for the agent says no turns: as many at least. Turns without a tool, and with one that it
+    /// does not report, are not among them.
+    ToolResults,
 }
 
 /// What the network of a dispatch saw.

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use cofferdam_contracts::dispatch::{AgentType, Findings, Tally};
+use cofferdam_contracts::dispatch::{AgentType, CountedBy, Findings, Tally};
 use cofferdam_contracts::printable;
 use serde_json::Value;
 
@@ -103,6 +103,15 @@ impl Events {
     /// Whether this agent has events at all.
     pub(crate) fn are_told(&self) -> bool {
         self.agent != AgentType::Command
+    }
+
+    /// By what its turns are counted, where no ledger of calls does.
+    pub(crate) fn turns_by(&self) -> Option<CountedBy> {
+        match self.agent {
+            AgentType::Command => None,
+            AgentType::Codex => Some(CountedBy::ToolResults),
+            AgentType::Claude | AgentType::Opencode => Some(CountedBy::Agent),
+        }
     }
 
     /// So far.

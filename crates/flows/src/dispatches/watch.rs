@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::dispatch::{
-    AgentReport, AgentViolation, AgentWork, EgressObserved, Findings, MAX_VIOLATIONS, ModelsHeld,
-    Peaks, SandboxEffective, Tally, ViolationKind,
+    AgentReport, AgentViolation, AgentWork, CountedBy, EgressObserved, Findings, MAX_VIOLATIONS,
+    ModelsHeld, Peaks, SandboxEffective, Tally, ViolationKind,
 };
 use cofferdam_contracts::sandbox::{
     AccessMode, EffectivePolicy, IsolationClass, Phase, PhaseSpec, PhasesSpec, SandboxResult,
@@ -193,6 +193,15 @@ impl<'a> Watch<'a> {
         record.tools_used = told.then(|| inner.events.tools());
         record.programs_used = seen.map(|seen| seen.tools.clone());
         record.turns_used = (told || taken.is_some()).then_some(tally.turns);
+        record.turns_from = match taken {
+            Some(_) => Some(CountedBy::Calls),
+            None => inner.events.turns_by(),
+        };
+        let said_tokens = tally.input_tokens > 0 || tally.output_tokens > 0;
+        record.tokens_from = match taken {
+            Some(_) => Some(CountedBy::Calls),
+            None => said_tokens.then_some(CountedBy::Agent),
+        };
         if let Some(models) = &mut record.models {
             models.called = taken.map(|taken| taken.spent.clone());
         }

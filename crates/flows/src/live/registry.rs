@@ -111,7 +111,7 @@ pub struct Held {
     pub traffic: Option<String>,
     /// The key that both were made for.
     pub(crate) tokens_of: String,
-    is_revoked: AtomicBool,
+    revocation: watch::Sender<bool>,
     /// Limits as enforced.
     pub limits: Limits,
     /// Since its start.
@@ -211,7 +211,7 @@ impl Held {
             token: tokens.envd,
             traffic: tokens.traffic,
             tokens_of: tokens.key_id,
-            is_revoked: AtomicBool::new(false),
+            revocation: watch::Sender::new(false),
             limits,
             since: Stopwatch::start(),
             keeper,
@@ -308,7 +308,13 @@ impl Held {
     /// Whether the key that its tokens were made for is revoked: they open nothing any more.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
-        self.is_revoked.load(Ordering::Acquire)
+        *self.revocation.borrow()
+    }
+
+    /// Until that key is revoked: what its tokens opened ends then.
+    pub async fn revoked(&self) {
+        // Its sender is this sandbox's own, so it is not dropped before.
+        let _ = self.revocation.subscribe().wait_for(|is_revoked| *is_revoked).await;
     }
 
     /// Orders its end. It is not taken back, and no other order follows.
@@ -440,7 +446,7 @@ impl Registry {
         let mut revoked = lock(&self.revoked);
         revoked.extend(keys);
         for held in lock(&self.held).values().filter(|held| revoked.contains(&held.tokens_of)) {
-            held.is_revoked.store(true, Ordering::Release);
+            held.revocation.send_replace(true);
         }
     }
 
@@ -457,7 +463,7 @@ impl Registry {
         lock(&self.held).insert(id.clone(), Arc::clone(&held));
         // After it can be found: a key that is revoked right now finds it here or there.
         if lock(&self.revoked).contains(&held.tokens_of) {
-            held.is_revoked.store(true, Ordering::Release);
+            held.revocation.send_replace(true);
         }
         self.rung.notify_waiters();
         Shown { registry: Arc::clone(self), id }

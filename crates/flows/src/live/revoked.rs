@@ -1,7 +1,7 @@
-//! Tokens of sandboxes end with the key that they were made for.
+//! Tokens of sandboxes end with the key that they were made for, and what they opened: streams, transfers, tunnels.
 //!
 //! ```text
-//! key revoke --notification--> every process: its sandboxes' tokens open nothing
+//! key revoke --notification--> every process: its sandboxes' tokens open nothing, and what is connected by them is cut
 //!            --lost----------> a look at all keys of the sandboxes that run here, every LOOK
 //! ```
 //! The sandbox itself lives on: its tenant's other keys pause, resume and kill it, and a resume makes new tokens.

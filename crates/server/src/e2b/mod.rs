@@ -29,6 +29,7 @@ mod paths;
 mod process;
 mod proto;
 mod proxy;
+mod revocable;
 mod room;
 mod schema;
 mod shape;
@@ -159,18 +160,24 @@ impl Front {
         match target {
             Target::Control => control::answer(self, request).await,
             Target::Signed => match files::signer(self, request.uri()) {
-                Some(room) => envd::answer(&room, request).await,
+                Some(room) => enter(&room, request).await,
                 None => shape::error(401, "the signature fits no sandbox that runs on this server"),
             },
             Target::Token(token) => match self.owner(&token) {
-                Some(room) => envd::answer(&room, request).await,
+                Some(room) => enter(&room, request).await,
                 None => shape::not_found("unknown"),
             },
             Target::Sandbox { id, port } => match self.reached(&id, port, &request).await {
                 Err(refused) => shape::refused(refused),
                 Ok(None) => shape::not_found(&id),
-                Ok(Some(room)) if port == ENVD_PORT => envd::answer(&room, request).await,
-                Ok(Some(room)) => proxy::answer(&room, port, request).await,
+                Ok(Some(room)) if port == ENVD_PORT => enter(&room, request).await,
+                // What anybody may reach takes no token that could end.
+                Ok(Some(room)) if room.held.traffic.is_none() => {
+                    proxy::answer(&room, port, request).await
+                }
+                Ok(Some(room)) => {
+                    revocable::while_open(&room.held, proxy::answer(&room, port, request)).await
+                }
             },
         }
     }
@@ -240,6 +247,11 @@ impl Front {
     fn forget_ended(&self, rooms: &mut HashMap<LiveId, Arc<Room>>) {
         rooms.retain(|id, _| self.shared.flows.live_named(id).is_some());
     }
+}
+
+/// A request to envd, which goes on as long as the sandbox's token is good.
+async fn enter(room: &Arc<Room>, request: Request<Incoming>) -> Response<Body> {
+    revocable::while_open(&room.held, envd::answer(room, request)).await
 }
 
 #[cfg(test)]

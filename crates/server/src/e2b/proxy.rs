@@ -89,10 +89,21 @@ pub(crate) async fn answer(
         && let Some(ours) = ours
     {
         let theirs = hyper::upgrade::on(&mut response);
+        // With a token it lasts as long as that.
+        let token_of = room.held.traffic.is_some().then(|| Arc::clone(&room.held));
+        let revoked = async move {
+            match token_of {
+                Some(held) => held.revoked().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::spawn(async move {
             if let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) {
                 let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
-                let _ = copy_bidirectional(&mut ours, &mut theirs).await;
+                tokio::select! {
+                    _ = copy_bidirectional(&mut ours, &mut theirs) => {}
+                    () = revoked => {}
+                }
             }
             // The server's own connection is over for its listener, which counts it all the same.
             drop(kept);
