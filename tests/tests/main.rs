@@ -64,6 +64,7 @@ mod proofs;
 mod provider;
 mod quota;
 mod remote;
+mod reports;
 mod retries;
 mod secrets;
 mod skips;

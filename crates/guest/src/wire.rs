@@ -194,6 +194,9 @@ pub struct ExecEnd {
     pub dropped_stdout: u64,
     /// Bytes of standard error beyond the limit.
     pub dropped_stderr: u64,
+    /// Of a command that never started: its program is there, and is none that may be executed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub denied: bool,
     /// Processes and threads besides the agent just before what was left was killed; only counted
     /// where the command failed.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -220,6 +223,11 @@ pub struct NoRoute {
     pub port: u16,
     /// How often.
     pub count: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(is: &bool) -> bool {
+    !is
 }
 
 fn is_zero(count: &u64) -> bool {

@@ -141,13 +141,13 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
     let relay = Relay::default();
     let followed = tokio::select! {
         followed = follow(client, run, manner) => followed?,
-        () = relay.live(client, run) => Followed::Left,
+        never = relay.live(client, run) => match never {},
     };
     match &followed {
-        Followed::Left => Ok(followed.exit()),
-        Followed::Ended { header, interrupted } => {
+        Followed::Left(_) => Ok(followed.exit()),
+        Followed::Ended { header, asked } => {
             let exit = finish(client, header, &relay, args).await?;
-            Ok(if *interrupted { followed.exit() } else { exit })
+            Ok(if asked.is_some() { followed.exit() } else { exit })
         }
     }
 }
@@ -181,7 +181,7 @@ async fn finish(
 }
 
 /// What shells answer where no program was started.
-const UNSTARTED: i32 = 127;
+const UNSTARTED: [i32; 2] = [126, 127];
 
 /// What a person should know that the command itself did not say. Pure.
 fn besides(status: StepStatus, outcome: &TaskOutcome, why: &str, program: &str) -> Option<String> {
@@ -189,10 +189,18 @@ fn besides(status: StepStatus, outcome: &TaskOutcome, why: &str, program: &str) 
         return Some("canceled; its sandbox was ended".to_owned());
     }
     match outcome.err_code {
+        // What it met is no reason for its status: a command may survive a limit, and not know that output was left out.
+        Some(ErrCode::None | ErrCode::CmdNonzero) if !outcome.limits_reached.is_empty() => {
+            let kinds: Vec<&str> =
+                outcome.limits_reached.iter().map(|kind| kind.as_str()).collect();
+            let reached = format!("limit reached: {}", kinds.join(", "));
+            Some(if why.is_empty() { reached } else { format!("{reached}: {why}") })
+        }
         Some(ErrCode::None) => None,
-        // A program that ended with 127 itself, such as a shell, has said why.
+        // A program that ended with such a status itself, such as a shell, has said why.
         Some(ErrCode::CmdNonzero)
-            if outcome.exit == Some(UNSTARTED) && !why.starts_with("exit status") =>
+            if outcome.exit.is_some_and(|exit| UNSTARTED.contains(&exit))
+                && !why.starts_with("exit status") =>
         {
             Some(match why.contains("was not found in PATH") {
                 true => format!("{program}: command not found in the sandbox"),
@@ -227,6 +235,12 @@ mod tests {
         );
         assert_eq!(step("failed", unstarted, json!("exit status 127")), None);
         assert_eq!(step("ok", json!({"errCode": "NONE", "exit": 0}), Value::Null), None);
+        let cut = json!({"errCode": "NONE", "exit": 0, "limitsReached": ["output"]});
+        assert_eq!(
+            step("ok", cut.clone(), json!("12 bytes of stdout were dropped")).unwrap(),
+            "limit reached: output: 12 bytes of stdout were dropped"
+        );
+        assert_eq!(step("ok", cut, Value::Null).unwrap(), "limit reached: output");
         for (status, output) in
             [("canceled", json!({})), ("running", json!({})), ("failed", json!({"errCode": "OOM"}))]
         {

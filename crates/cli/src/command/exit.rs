@@ -17,6 +17,10 @@ pub(crate) enum Exit {
     Fenced,
     /// Somebody pressed Ctrl-C (128 + SIGINT, as a shell says it).
     Interrupted,
+    /// Asked to end by TERM (128 + 15).
+    Terminated,
+    /// Its terminal went (HUP, 128 + 1).
+    HungUp,
     /// Nobody reads what it prints (128 + SIGPIPE, as a shell says it).
     Unread,
     /// What a sandboxed command ended with.
@@ -31,8 +35,10 @@ impl From<Exit> for ExitCode {
             Exit::Error => 2,
             Exit::Usage => 3,
             Exit::Fenced => 75,
+            Exit::HungUp => 129,
             Exit::Interrupted => 130,
             Exit::Unread => 141,
+            Exit::Terminated => 143,
             Exit::Of(code) => code,
         })
     }

@@ -1,9 +1,9 @@
-//! Following a run: progress on stderr, the gate's question, Ctrl-C.
+//! Following a run: progress on stderr, the gate's question, Ctrl-C, and a job runner's TERM or HUP.
 //!
 //! ```text
 //! look -> over -> Ended
 //!      -> at a gate that was not asked here -> question: answered here | elsewhere | Ctrl-C -> Left
-//!      -> wait for a change, or Ctrl-C: the run is canceled and followed to its end; once more -> Left
+//!      -> wait for a change, or a signal: the run is canceled and followed to its end; once more -> Left
 //! ```
 //! A question ends with its gate: what decides is the ledger, and this end is only one of those who may answer.
 
@@ -19,9 +19,9 @@ use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_contracts::step::{IN_BUILD, StepRow, StepStatus, TaskOutcome};
 use futures_util::StreamExt;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{Client, segment};
+use super::end_signal::{EndSignal, EndSignals};
 use super::exit::Exit;
 use super::question::{AtGate, at_gate, open_gate};
 use super::{output, stdout};
@@ -33,7 +33,7 @@ pub(crate) struct Manner {
     pub yes: bool,
     /// Say less: the caller wants one JSON object.
     pub quiet: bool,
-    /// The run is there for its output: it is canceled when nobody reads that any more.
+    /// The run is there for its output: it is canceled when nobody reads that any more, or the parent process ends.
     pub for_output: bool,
 }
 
@@ -43,22 +43,22 @@ pub(crate) enum Followed {
     /// The run is over.
     Ended {
         header: Box<RunHeader>,
-        /// Ctrl-C was pressed, so that it was canceled or nearly so.
-        interrupted: bool,
+        /// The command was asked to end, so that the run was canceled or nearly so.
+        asked: Option<EndSignal>,
     },
-    /// Somebody left with Ctrl-C; the run goes on.
-    Left,
+    /// The command left; the run goes on.
+    Left(EndSignal),
 }
 
 impl Followed {
     /// The exit of a command that followed a run.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Left => Exit::Interrupted,
-            Self::Ended { header, interrupted } => match (header.status, interrupted) {
+            Self::Left(signal) => signal.exit(),
+            Self::Ended { header, asked } => match (header.status, asked) {
                 (RunStatus::Succeeded, _) => Exit::Ok,
-                (_, true) => Exit::Interrupted,
-                (_, false) => Exit::No,
+                (_, Some(signal)) => signal.exit(),
+                (_, None) => Exit::No,
             },
         }
     }
@@ -77,13 +77,15 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Until the run is terminal, or somebody leaves.
 pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow::Result<Followed> {
     let path = format!("/api/runs/{}", segment(run));
-    // One listener for the whole time: a Ctrl-C that comes between two waits is not lost.
-    let mut interrupts = signal(SignalKind::interrupt())?;
+    let mut signals = match manner.for_output {
+        true => EndSignals::of_starter()?,
+        false => EndSignals::listen()?,
+    };
     let answer = client.open(&format!("{path}/stream/status?follow=true")).await?;
     let mut lines = answer.bytes_stream().fuse();
     let mut shown = BTreeSet::new();
     let mut asked = BTreeSet::new();
-    let mut interrupted = false;
+    let mut ended_by = None;
     let mut canceled = false;
     let mut queue = Queue::default();
     loop {
@@ -97,16 +99,16 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
             if canceled {
                 tasks_end(client, &path).await?;
             }
-            return Ok(Followed::Ended { header: Box::new(header), interrupted });
+            return Ok(Followed::Ended { header: Box::new(header), asked: ended_by });
         }
         if header.status == RunStatus::WaitingInput
             && !canceled
             && let Some(gate) = open_gate(client, &path).await?
             && asked.insert(gate.clone())
         {
-            match at_gate(client, &header, &gate, manner, &mut interrupts).await? {
+            match at_gate(client, &header, &gate, manner, &mut signals).await? {
                 AtGate::Passed => continue,
-                AtGate::Left => return Ok(Followed::Left),
+                AtGate::Left(signal) => return Ok(Followed::Left(signal)),
             }
         }
         tokio::select! {
@@ -119,19 +121,19 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
                 canceled = true;
                 cancel(client, &header, "its output has no reader").await?;
             }
-            _ = interrupts.recv() => {
-                if interrupted {
+            signal = signals.recv() => {
+                if ended_by.is_some() {
                     output::note("left; the cancel continues");
-                    return Ok(Followed::Left);
+                    return Ok(Followed::Left(signal));
                 }
-                interrupted = true;
+                ended_by = Some(signal);
                 canceled = true;
-                output::note(&format!("canceling {run}; press Ctrl-C again to leave"));
+                output::note(&format!("canceling {run}{}", signal.again()));
                 tokio::select! {
                     done = cancel(client, &header, "interrupted") => done?,
-                    _ = interrupts.recv() => {
+                    signal = signals.recv() => {
                         output::note(&format!("left before {run} was canceled: see `cofferdam show {run}`"));
-                        return Ok(Followed::Left);
+                        return Ok(Followed::Left(signal));
                     }
                 }
             }

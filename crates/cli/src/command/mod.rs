@@ -14,6 +14,7 @@ mod dispatch_args;
 mod dispatch_import;
 mod dispatch_show;
 mod doctor;
+mod end_signal;
 mod envd;
 mod exec;
 mod exit;

@@ -9,9 +9,9 @@ use cofferdam_contracts::gate::{GateState, GateView, ReplyAccepted};
 use cofferdam_contracts::plan_text;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use serde_json::json;
-use tokio::signal::unix::Signal;
 
 use super::client::{Client, segment};
+use super::end_signal::{EndSignal, EndSignals};
 use super::exit::Negative;
 use super::follow::{LOOK, Manner};
 use super::output;
@@ -22,8 +22,8 @@ use super::prompt::{self, Answer};
 pub(crate) enum AtGate {
     /// It was answered, here or elsewhere, or waits for somebody else: the run is followed on.
     Passed,
-    /// Ctrl-C at the question.
-    Left,
+    /// Ctrl-C at the question, or another signal.
+    Left(EndSignal),
 }
 
 /// The gate that waits for an answer.
@@ -39,7 +39,7 @@ pub(crate) async fn at_gate(
     header: &RunHeader,
     gate: &str,
     manner: Manner,
-    interrupts: &mut Signal,
+    signals: &mut EndSignals,
 ) -> anyhow::Result<AtGate> {
     if !manner.quiet || (!manner.yes && prompt::can_ask()) {
         show_plan(client, header).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn at_gate(
             elsewhere(header, gate);
             return Ok(AtGate::Passed);
         }
-        false => match asked(client, header, gate, interrupts).await? {
+        false => match asked(client, header, gate, signals).await? {
             Ok(choice) => choice,
             Err(at_gate) => return Ok(at_gate),
         },
@@ -77,14 +77,14 @@ async fn asked(
     client: &Client,
     header: &RunHeader,
     gate: &str,
-    interrupts: &mut Signal,
+    signals: &mut EndSignals,
 ) -> anyhow::Result<Result<&'static str, AtGate>> {
     loop {
         prompt::ask(&format!("{gate}: execute this plan? [yes/no]"));
         let came = tokio::select! {
             answer = prompt::answer() => Came::Answer(answer),
             gone = gone(client, header, gate) => Came::Gone(gone?),
-            _ = interrupts.recv() => Came::Interrupt,
+            signal = signals.recv() => Came::Signal(signal),
         };
         match came {
             Came::Answer(Answer::Line(line)) => match line.as_str() {
@@ -102,10 +102,10 @@ async fn asked(
                 output::note(&format!("{gate}: {how}"));
                 return Ok(Err(AtGate::Passed));
             }
-            Came::Interrupt => {
+            Came::Signal(signal) => {
                 prompt::withdraw();
                 left(header, gate);
-                return Ok(Err(AtGate::Left));
+                return Ok(Err(AtGate::Left(signal)));
             }
         }
     }
@@ -115,7 +115,7 @@ async fn asked(
 enum Came {
     Answer(Answer),
     Gone(String),
-    Interrupt,
+    Signal(EndSignal),
 }
 
 /// Until the gate is open no more, and how that came.

@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
@@ -38,7 +39,7 @@ struct Shown {
 
 impl Relay {
     /// Shows what comes. Never ends: whoever knows that the run is over drops it.
-    pub(crate) async fn live(&self, client: &Client, run: &str) {
+    pub(crate) async fn live(&self, client: &Client, run: &str) -> Infallible {
         let mut known = BTreeSet::new();
         let mut tails = FuturesUnordered::new();
         loop {

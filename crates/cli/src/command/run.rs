@@ -96,10 +96,10 @@ async fn submit_and_follow(
     let followed = follow(client, header.run_id.as_str(), manner).await?;
     match &followed {
         Followed::Ended { header, .. } => report(client, header, args.json).await?,
-        Followed::Left if session.is_local() => {
+        Followed::Left(_) if session.is_local() => {
             output::note("no worker runs; start `cofferdam up` to execute it");
         }
-        Followed::Left => {}
+        Followed::Left(_) => {}
     }
     Ok(followed.exit())
 }

@@ -70,6 +70,14 @@ pub enum StartError {
     Jail(#[source] io::Error),
 }
 
+impl StartError {
+    /// Whether the program is there, and is none that may be executed.
+    fn is_denied(&self) -> bool {
+        let Self::Spawn { source, .. } = self else { return false };
+        matches!(source.raw_os_error(), Some(libc::EACCES | libc::ENOEXEC))
+    }
+}
+
 /// A command that runs, and where what it prints comes from.
 pub struct Started {
     pub pid: Pid,
@@ -208,6 +216,7 @@ async fn ended(
     let (dropped_stdout, dropped_stderr) = drained.unwrap_or_default();
     ExecEnd {
         ended: reaped.ended,
+        denied: false,
         wall_ms,
         cpu_ms: reaped.cpu_ms,
         max_rss_kb: reaped.max_rss_kb,
@@ -341,6 +350,7 @@ fn unstarted(error: &StartError) -> ExecEnd {
         None => error.to_string(),
     };
     ExecEnd {
+        denied: error.is_denied(),
         ended: Ended::Unstarted(reason),
         wall_ms: 0,
         cpu_ms: 0,

@@ -42,6 +42,7 @@ pub use clock::{now_ms, sleep_blocking_ms, sleep_ms};
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use nix::unistd::Uid;
 use reaper::Reaper;
 
 /// The same, once somebody has put the stream there.
@@ -58,6 +59,9 @@ pub fn run_as_lodger() -> ExitCode {
 pub fn attach() -> ExitCode {
     ended(run_alone(lodge::attach()))
 }
+
+/// The agent's saved user id: one that no task has by chance.
+const APART: u32 = 65_533;
 
 /// Serves until the stream on stdin ends. What goes wrong is one line on stderr, the host's pipe.
 pub fn run() -> ExitCode {
@@ -85,6 +89,9 @@ fn start(reaper: Reaper) -> std::io::Result<()> {
     // only place that asks.
     nix::sys::prctl::set_no_new_privs()?;
     nix::sys::prctl::set_dumpable(false)?;
+    // Its limits are not a task's to lower: the kernel lets a process set those of another only where all three ids are its
+    // own. What is executed from here on has the effective one as its saved one again.
+    nix::unistd::setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(APART))?;
     run_alone(serve::serve(reaper))
 }
 

@@ -84,10 +84,6 @@ pub const COMMON: &[Probe] = calls!(NO, [
     "prlimit.agent-time" SYS_prlimit64, [1, 0, 0, 0];
     "prlimit.agent-signals" SYS_prlimit64, [1, 11, 0, 0];
     "process_madvise" SYS_process_madvise, [-1, 1, 1, 4, 0];
-    "process_vm_readv" SYS_process_vm_readv, [1, 1, 1, 1, 1, 0];
-    "process_vm_writev" SYS_process_vm_writev, [1, 1, 1, 1, 1, 0];
-    "ptrace.attach" SYS_ptrace, [0x4206, 1, 0, -1];
-    "ptrace.peek" SYS_ptrace, [1, 1, 0, 1];
     "quotactl" SYS_quotactl, [-1, 1, 0, 1];
     "quotactl_fd" SYS_quotactl_fd, [-1, 0, 0, 0];
     "reboot" SYS_reboot, [0, 0, 0, 0];

@@ -105,6 +105,9 @@ const CA_VARIABLES: [&str; 7] = [
     "REQUESTS_CA_BUNDLE",
     "SSL_CERT_FILE",
 ];
+/// What a sandbox reaches without its proxy: its own names, as curl, Python and Go read such a list. Not all know networks,
+/// and Python compares the text of a URL, brackets included.
+const OWN_NAMES: &str = "localhost,cofferdam,127.0.0.1,127.0.0.0/8,::1,[::1],0.0.0.0";
 /// Where distributions keep them.
 const USUAL_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -321,7 +324,7 @@ impl Prepared {
             common.insert(name.into(), proxy.clone());
         }
         for name in ["NO_PROXY", "no_proxy"] {
-            common.insert(name.into(), format!("localhost,127.0.0.1,::1,{ADDRESS}"));
+            common.insert(name.into(), format!("{OWN_NAMES},{ADDRESS}"));
         }
         if self.ca.is_some() || self.keys.is_some() {
             common.extend(CA_VARIABLES.map(|name| (name.to_owned(), CA_PATH.to_owned())));

@@ -14,7 +14,7 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::Digest;
 
-use super::guest::{AGENT, AGENT_PATH, NOTHING, POLLING_AGENT};
+use super::guest::{AGENT, AGENT_PATH, GITCONFIG, GITCONFIG_PATH, NOTHING, POLLING_AGENT};
 use crate::host::error::HostError;
 use crate::host::hostpath::{Allowed, HostPath, Links, OpenError, Place};
 
@@ -159,9 +159,11 @@ pub(crate) fn polling_guest(dir: &Path) -> Result<PathBuf, HostError> {
 }
 
 fn layer(dir: &Path, agent: &[u8]) -> Result<PathBuf, HostError> {
-    let name = format!("{}-{}", digest_bytes(agent), GUEST_DIRS.len());
+    let content = digest_bytes(&[agent, GITCONFIG.as_bytes()].concat());
+    let name = format!("{content}-{}", GUEST_DIRS.len());
     place(dir, &name, |at| {
         make_dirs(at, &GUEST_DIRS)?;
+        write(&at.join(GITCONFIG_PATH.trim_start_matches('/')), GITCONFIG.as_bytes(), 0o644)?;
         write(&at.join(AGENT_PATH.trim_start_matches('/')), agent, 0o555)
     })
 }

@@ -9,6 +9,8 @@ use crate::life::reached::{Ending, Seen};
 
 /// What shells answer where no program was started.
 const UNSTARTED: i32 = 127;
+/// What they answer where it is there, and may not be executed.
+const DENIED: i32 = 126;
 const SIGKILL: i32 = 9;
 /// Added to a signal's number, as shells do.
 const BY_SIGNAL: i32 = 128;
@@ -25,7 +27,7 @@ pub struct Dropped {
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutcome {
-    /// Exit status; 128 + n for signal n; 127 where it did not start.
+    /// Exit status; 128 + n for signal n; 127 where it did not start, 126 where its program may not be executed.
     pub exit: i32,
     /// Verdict: a timeout before an OOM before a status.
     pub err_code: ErrCode,
@@ -56,6 +58,7 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
         Ended::Exit(0) => (0, Vec::new()),
         Ended::Exit(code) => (code, vec![format!("exit status {code}")]),
         Ended::Signal(signal) => (BY_SIGNAL + signal, vec![format!("killed by signal {signal}")]),
+        Ended::Unstarted(reason) if end.denied => (DENIED, vec![reason]),
         Ended::Unstarted(reason) => (UNSTARTED, vec![reason]),
     };
     let broken = end.seen.as_ref().and_then(|seen| seen.broken.as_ref());
@@ -154,6 +157,7 @@ mod tests {
     fn end(ended: Ended) -> ExecEnd {
         ExecEnd {
             ended,
+            denied: false,
             wall_ms: 1,
             cpu_ms: 1,
             max_rss_kb: 1,
@@ -185,6 +189,8 @@ mod tests {
         assert_eq!(code(Ended::Signal(9), killed), (137, ErrCode::Oom));
         assert_eq!(code(Ended::Exit(0), killed), (0, ErrCode::None));
         assert_eq!(code(Ended::Unstarted("no".into()), quiet), (127, ErrCode::CmdNonzero));
+        let denied = ExecEnd { denied: true, ..end(Ended::Unstarted("no".into())) };
+        assert_eq!(judge(denied, 1, &seen(quiet)).exit, 126);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -31,6 +31,10 @@ use crate::oci;
 
 /// The sandbox's root, and nobody else, gets through its directory.
 const THROUGH: u32 = 0o710;
+
+/// Whom the kernel shows for an id that a mount does not map.
+const OVERFLOW_ID: u32 = 65_534;
+const MODE_BITS: u32 = 0o7777;
 
 /// What a root is made of.
 pub(crate) struct Root {
@@ -132,6 +136,7 @@ impl Root {
     fn mount_over(&self, overlay: &Overlay, lower: &Path) -> io::Result<()> {
         let Overlay { at, changes, .. } = overlay;
         if let Some((upper, work)) = changes {
+            as_top(lower, upper)?;
             return mounts::mount_overlay(at, &[lower.to_owned()], upper, work);
         }
         let empty = self.traces.shares().join("none");
@@ -216,6 +221,16 @@ impl Root {
 
 fn own(path: &Path, first: u32) -> io::Result<()> {
     chown(path, Some(first), Some(first))
+}
+
+/// Gives the top of an overlay the owner and mode of what it covers, as the kernel does for all that lies in it. An owner
+/// whom the sandbox has no id for stays its root.
+fn as_top(lower: &Path, upper: &Path) -> io::Result<()> {
+    let found = fs::metadata(lower)?;
+    let known = |id: u32| (id != OVERFLOW_ID).then_some(id);
+    chown(upper, known(found.uid()), known(found.gid()))?;
+    // Last: a change of the owner takes set-id bits away.
+    fs::set_permissions(upper, Permissions::from_mode(found.mode() & MODE_BITS))
 }
 
 fn through(dir: &Path, first: u32) -> io::Result<()> {

@@ -15,6 +15,7 @@ use cofferdam_contracts::sandbox::{
 use crate::class::{self, ShowsHost};
 use crate::egress;
 use crate::host::base::Base;
+use crate::host::guest::GITCONFIG_PATH;
 use crate::host::hostpath::HostPath;
 use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
@@ -188,6 +189,7 @@ fn environment(
         ("LANG", "C.UTF-8"),
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
         ("TERM", "dumb"),
+        ("GIT_CONFIG_SYSTEM", GITCONFIG_PATH),
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();

@@ -548,6 +548,7 @@ mod tests {
     fn end(ended: Ended) -> ExecEnd {
         ExecEnd {
             ended,
+            denied: false,
             wall_ms: 0,
             cpu_ms: 0,
             max_rss_kb: 0,

@@ -63,6 +63,11 @@ pub fn of(rules: &Rules) -> io::Result<Vec<sock_filter>> {
     p.load(NUMBER)?;
     p.push(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, FOREIGN, 0, 1)?;
     p.end(errno(libc::ENOSYS)?)?;
+    // Who traces another process of the jail could have it say one path to the agent and use another.
+    for call in [libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev] {
+        p.equal(number(call)?, 1)?;
+        p.end(errno(libc::EPERM)?)?;
+    }
     if rules.holds_tools() {
         // A program of its own making, in memory that no rule on paths covers.
         p.equal(number(libc::SYS_memfd_create)?, 1)?;

@@ -5,7 +5,7 @@ use super::Otherwise;
 /// Probes that another kernel answers in other words, with every answer that holds there. Why it
 /// holds: what is reached is gVisor's own and ends with the sandbox; what is absent cannot be reached.
 /// runsc before 2023 has one errno, EPERM, for every refused system call.
-pub(super) const OTHERWISE: [Otherwise; 44] = [
+pub(super) const OTHERWISE: [Otherwise; 45] = [
     // Its own devices, which lead to no driver of the host's.
     ("device.fuse", &["done", "EPERM", "ENOENT", "EACCES"]),
     ("device.tun", &["done", "EPERM", "ENOENT", "EACCES"]),
@@ -28,6 +28,8 @@ pub(super) const OTHERWISE: [Otherwise; 44] = [
     // Among the processes of the sandbox; the host's scheduler and OOM killer are not told.
     ("cap.priority", &["done", "EPERM", "EACCES"]),
     ("cap.oom-score", &["done", "EPERM", "EACCES"]),
+    // Calls between processes came to it later than its filter.
+    ("ptrace.read-memory", &["ENOSYS", "EPERM"]),
     ("ptrace.take-file", &["ENOSYS", "EPERM"]),
     ("net.metadata", &["EHOSTUNREACH", "ENETUNREACH"]),
     ("net.internet", &["EHOSTUNREACH", "ENETUNREACH"]),

@@ -2,7 +2,7 @@
 
 /// Probes that the machine's own kernel answers otherwise, with every answer that holds there. No filter
 /// stands before that kernel: what a call reaches is the machine's and ends with it.
-pub(super) const OTHERWISE: [(&str, &[&str]); 11] = [
+pub(super) const OTHERWISE: [(&str, &[&str]); 10] = [
     // The tables of the virtual hardware.
     ("sys.firmware", &["acpi memmap", "memmap", "acpi", "nothing"]),
     // The usual limit of a login: the queues are memory of the machine's own kernel.
@@ -14,7 +14,6 @@ pub(super) const OTHERWISE: [(&str, &[&str]); 11] = [
     ("seccomp.io-uring", &["done", "EPERM", "ENOSYS"]),
     // Asks for quotas; the machine's disk is read-only and its layer is memory.
     ("seccomp.quotactl", &["done", "EPERM", "ENOSYS"]),
-    ("ptrace.self", &["done", "EPERM"]),
     // Keys of a kernel in which nobody else is.
     ("keyring.session", &["done", "EPERM"]),
     ("keyring.user", &["done", "EPERM"]),

@@ -10,8 +10,7 @@ pub(super) const COMMON: &[Call] = calls! {
     SYS_kexec_load SYS_keyctl SYS_lookup_dcookie SYS_mbind SYS_migrate_pages SYS_mount
     SYS_mount_setattr SYS_move_mount SYS_move_pages SYS_name_to_handle_at SYS_nfsservctl
     SYS_open_by_handle_at SYS_open_tree SYS_perf_event_open SYS_pidfd_getfd SYS_pivot_root
-    SYS_process_madvise SYS_process_vm_readv SYS_process_vm_writev SYS_ptrace SYS_quotactl
-    SYS_quotactl_fd SYS_reboot SYS_request_key SYS_set_mempolicy SYS_setdomainname SYS_sethostname
+    SYS_process_madvise SYS_quotactl SYS_quotactl_fd SYS_reboot SYS_request_key SYS_set_mempolicy SYS_setdomainname SYS_sethostname
     SYS_setns SYS_settimeofday SYS_swapoff SYS_swapon SYS_syslog SYS_umount2 SYS_unshare
     SYS_userfaultfd SYS_vhangup SYS_vmsplice
 };

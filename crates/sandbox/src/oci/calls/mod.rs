@@ -84,7 +84,6 @@ pub(crate) fn filter(needs: Needs) -> Value {
         refused(&["clone"], EPERM, Some(masked(0, CLONE_NEWUSER, CLONE_NEWUSER))),
         refused(&["fcntl"], EPERM, Some(arg(1, "SCMP_CMP_EQ", SETLEASE))),
         refused(&["fcntl"], EPERM, Some(arg(1, "SCMP_CMP_EQ", NOTIFY))),
-        refused(&["prlimit64"], EPERM, Some(arg(0, "SCMP_CMP_GT", 0))),
     ]);
     rules.push(ignored_buffers());
     rules.extend(families());
@@ -97,7 +96,6 @@ pub(crate) fn refusals(needs: Needs) -> Value {
     let mut rules = vec![
         refused(&names(denied()), EPERM, None),
         refused(&["clone"], EPERM, Some(masked(0, CLONE_NEWUSER, CLONE_NEWUSER))),
-        refused(&["prlimit64"], EPERM, Some(arg(0, "SCMP_CMP_GT", 0))),
     ];
     rules.extend(families());
     rules.extend(set_id(needs));

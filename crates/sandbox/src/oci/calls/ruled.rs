@@ -120,8 +120,6 @@ pub(super) const ALL: &[Ruled] = &[
     ruled(call!(SYS_clone), &[case(0, NEW_NAMESPACES, &[0])], EPERM),
     ruled(call!(SYS_fcntl), &[case(1, WHOLE, FCNTL)], EPERM),
     ruled(call!(SYS_personality), &[case(0, WHOLE, PERSONALITIES)], EPERM),
-    // Limits of its own process: those of the agent are not a task's to lower.
-    ruled(call!(SYS_prlimit64), &[case(0, WHOLE, &[0])], EPERM),
     ruled(call!(SYS_setsockopt), OPTIONS, IGNORED),
     ruled(call!(SYS_socket), &[case(0, WHOLE, FAMILIES), NETLINK], EAFNOSUPPORT),
     ruled(call!(SYS_socketpair), &[case(0, WHOLE, FAMILIES)], EAFNOSUPPORT),

@@ -119,9 +119,6 @@ fn h7_arguments_decide_by_the_bits_that_the_kernel_reads() {
     {
         assert_eq!(first(libc::SYS_personality, value), wanted, "{value:x}");
     }
-    for (value, wanted) in [(0, ALLOW), (1, errno(EPERM)), (HIGH | 1, errno(EPERM))] {
-        assert_eq!(first(libc::SYS_prlimit64, value), wanted, "{value:x}");
-    }
 }
 
 #[test]

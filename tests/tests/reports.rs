@@ -1,0 +1,193 @@
+//! What people reported of programs like this one, by the numbers of the cases: programs see inside what they see outside.
+
+use crate::support;
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use cofferdam_tests::Home;
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use support::{ended, said, signal};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// A user of the host who is not the one that a task runs as.
+const OWNER: u32 = 1_000;
+
+fn exec(home: &Home, args: &[&str]) -> Output {
+    let all: Vec<&str> = ["exec", "--no-stdin"].iter().chain(args).copied().collect();
+    ended(home.command(&all), LIMIT)
+}
+
+fn in_project(home: &Home, project: &Path, script: &str) -> String {
+    let output = exec(home, &["--work", project.to_str().unwrap(), "--", "bash", "-ec", script]);
+    assert!(output.status.success(), "{}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Gives all of a small tree to the owner.
+fn give(dir: &Path) {
+    chown(dir, Some(OWNER), Some(OWNER)).unwrap();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match fs::symlink_metadata(&path).unwrap().is_dir() {
+            true => give(&path),
+            false => chown(&path, Some(OWNER), Some(OWNER)).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn r05_git_works_in_a_project_of_another_user_and_in_clones_of_it() {
+    let home = Home::new();
+    let project = TempDir::new().unwrap();
+    let git = |args: &[&str]| {
+        let by = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+        let done =
+            Command::new("git").args(by).args(args).current_dir(project.path()).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    git(&["init", "-q", "-b", "main", "."]);
+    fs::write(project.path().join("f"), "1\n").unwrap();
+    git(&["add", "f"]);
+    git(&["commit", "-q", "-m", "one"]);
+    give(project.path());
+    let script = "cd /work; git status --short; echo 2 >>f; git config --system core.abbrev 12; \
+        git -c user.name=a -c user.email=a@example.org commit -qam two; git log --oneline | wc -l; \
+        git clone -q /work /tmp/clone; cat /tmp/clone/f";
+    assert_eq!(in_project(&home, project.path(), script), "2\n1\n2\n");
+}
+
+#[test]
+fn r14_r17_r32_a_program_traces_its_own_children_and_sets_its_own_limits() {
+    let home = Home::new();
+    let script = r#"
+import ctypes, os, resource
+libc = ctypes.CDLL(None, use_errno=True)
+child = os.fork()
+if child == 0:
+    os._exit(0 if libc.ptrace(0, 0, 0, 0) == 0 else ctypes.get_errno())
+print("traced", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE, (256, 512))
+print("limit", resource.getrlimit(resource.RLIMIT_NOFILE))
+for pid, what in ((1, "agent"), (os.getppid(), "parent")):
+    ok = libc.ptrace(0x4206, pid, 0, 0)
+    print(what, ok, ctypes.get_errno() if ok else 0)
+"#;
+    let output = exec(&home, &["--", "sh", "-c", "python3 -c \"$0\"; true", script]);
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(
+        words,
+        format!("traced 0\nlimit (256, 512)\nagent -1 {}\nparent 0 0\n", Errno::EPERM as i32),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn r34_a_status_is_the_one_that_a_shell_gives() {
+    let home = Home::new();
+    let project = TempDir::new().unwrap();
+    fs::write(project.path().join("plain"), "text\n").unwrap();
+    let dir = project.path().to_str().unwrap();
+    for (cmd, wanted, words) in [
+        (&["sh", "-c", "exit 255"][..], 255, ""),
+        (&["sh", "-c", "kill -11 $$"], 139, ""),
+        (&["nonesuch-program"], 127, "command not found"),
+        (&["/nonesuch/program"], 127, "command not found"),
+        (&["/work/plain"], 126, "not started"),
+        (&["/work"], 126, "not started"),
+        (&["sh", "-c", "/work/plain"], 126, ""),
+    ] {
+        let args: Vec<&str> = ["--work", dir, "--"].iter().chain(cmd).copied().collect();
+        let output = exec(&home, &args);
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(wanted), "{cmd:?}: {}", said(&output));
+        assert!(err.contains(words), "{cmd:?}: {err}");
+    }
+}
+
+#[test]
+fn r52_loopback_is_reached_beside_a_proxy_by_all_its_names() {
+    let home = Home::new();
+    let script = r#"
+import http.server, socket, threading, urllib.request
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(204); self.end_headers()
+    def log_message(self, *_): pass
+class Six(http.server.HTTPServer):
+    address_family = socket.AF_INET6
+for server in (http.server.HTTPServer(("0.0.0.0", 8333), Answer), Six(("::1", 8334), Answer)):
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+for host in ("localhost:8333", "127.0.0.1:8333", "cofferdam:8333", "0.0.0.0:8333", "[::1]:8334"):
+    print(host, urllib.request.urlopen(f"http://{host}/", timeout=5).status)
+"#;
+    let output = exec(&home, &["--egress", "example.org", "--", "python3", "-c", script]);
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(words.lines().filter(|line| line.ends_with(" 204")).count(), 5, "{}", said(&output));
+}
+
+#[test]
+fn r79_what_is_left_out_of_a_commands_output_and_which_limit_it_met_is_said() {
+    let home = Home::new();
+    let output = exec(&home, &["--", "sh", "-c", "yes | head -c 20971520; echo END >&2; exit 3"]);
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{err}");
+    assert!(err.contains("END") && err.contains("limit reached: output"), "{err}");
+    let script = "python3 -c 'x=bytearray(1<<30)'; echo inner $?";
+    let output = exec(&home, &["--mem", "256", "--", "sh", "-c", script]);
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.stdout, b"inner 137\n", "{err}");
+    assert!(output.status.success() && err.contains("limit reached: memory"), "{err}");
+}
+
+#[test]
+fn r84_a_command_whose_runner_or_shell_ends_takes_its_sandbox_along() {
+    let home = Home::new();
+    let _up = home.up();
+    // The shell is ended, and not what it started; then the command itself, by each signal.
+    for (through_shell, how, wanted) in [
+        (true, Signal::SIGKILL, None),
+        (false, Signal::SIGTERM, Some(143)),
+        (false, Signal::SIGHUP, Some(129)),
+    ] {
+        let mut command =
+            home.command(&["exec", "--no-stdin", "--", "sh", "-c", "echo up; sleep 600"]);
+        if through_shell {
+            let inner = std::mem::replace(&mut command, Command::new("sh"));
+            command.args(["-c", "\"$@\" & wait", "sh"]).arg(inner.get_program());
+            command.args(inner.get_args());
+            let variables = inner.get_envs().filter_map(|(name, value)| Some((name, value?)));
+            command.envs(variables);
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+        signal(i32::try_from(child.id()).unwrap(), how);
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), wanted, "{how}");
+        // The pipe is the command's as well: it ends with the last of both.
+        out.read_to_string(&mut line).unwrap();
+        let runs = home.run_json(&["ps", "--json"]);
+        assert_eq!(runs["runs"][0]["status"], "canceled", "{how}: {runs}");
+    }
+}
+
+#[test]
+fn r90_the_top_of_a_project_keeps_its_owner_and_mode() {
+    let home = Home::new();
+    let project = TempDir::new().unwrap();
+    chown(project.path(), Some(OWNER), Some(OWNER)).unwrap();
+    fs::set_permissions(project.path(), Permissions::from_mode(0o2770)).unwrap();
+    let said = in_project(&home, project.path(), "stat -c '%a %u:%g' /work; touch /work/new");
+    assert_eq!(said, "2770 1000:1000\n");
+    assert_eq!(fs::read_dir(project.path()).unwrap().count(), 0, "its changes are not the host's");
+}
