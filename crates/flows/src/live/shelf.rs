@@ -17,7 +17,6 @@ use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use cofferdam_sandbox::{Filling, KeepError, LayerKeeper, Sleeping, Still};
 
-
 use super::opened::OpenedFile;
 use super::registry::Again;
 use super::room::{Bounded, KeptRoom, SharedRoom, allocate};
