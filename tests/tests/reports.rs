@@ -191,3 +191,29 @@ fn r90_the_top_of_a_project_keeps_its_owner_and_mode() {
     assert_eq!(said, "2770 1000:1000\n");
     assert_eq!(fs::read_dir(project.path()).unwrap().count(), 0, "its changes are not the host's");
 }
+
+#[test]
+fn r26_r27_r80_image_host_has_what_its_programs_look_for() {
+    let home = Home::new();
+    let script = r#"
+for d in /var/run /var/lib /var/cache /run/lock /var/lock /mnt /srv /var/spool; do [ -d $d ] || echo "absent $d"; done
+touch /var/run/a.pid && ls /run/a.pid
+readlink -f /etc/localtime; stat -c %a /etc/shadow 2>/dev/null
+python3 - <<'END'
+import platform
+print(bool(platform.freedesktop_os_release()["ID"]))
+END
+su user -c 'id -un'
+"#;
+    let output = exec(&home, &["--", "bash", "-c", script]);
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wanted = "/run/a.pid\n/usr/share/zoneinfo/Etc/UTC\nTrue\nuser\n";
+    assert_eq!(words, wanted, "{}", said(&output));
+    // Not every host has the packages that put these there; one that has them shows the same inside.
+    let look = "python3 -c 'import socket; print(socket.getservbyname(\"https\"), socket.getprotobyname(\"tcp\"))'";
+    let outside = Command::new("sh").args(["-c", look]).output().unwrap();
+    if outside.status.success() {
+        let inside = exec(&home, &["--", "sh", "-c", look]);
+        assert_eq!(inside.stdout, outside.stdout, "{}", said(&inside));
+    }
+}

@@ -86,15 +86,15 @@ fn a_signal_is_128_and_its_number() {
 fn a_missing_command_or_directory_is_said_clearly() {
     with_bench(|bench| async move {
         let (sandbox, plan) = bench.start(json!({})).await;
-        for (argv, cwd, part) in [
-            ("no-such-program", "/work", "\"no-such-program\" was not found"),
-            ("/no/such/program", "/work", "was not found"),
-            ("true", "/nowhere", "working directory \"/nowhere\" does not exist"),
-            ("/etc/passwd", "/work", "could not be started"),
+        for (argv, cwd, part, exit) in [
+            ("no-such-program", "/work", "\"no-such-program\" was not found", 127),
+            ("/no/such/program", "/work", "was not found", 127),
+            ("true", "/nowhere", "working directory \"/nowhere\" does not exist", 127),
+            ("/etc/passwd", "/work", "could not be started", 126),
         ] {
             let command = Command { argv: vec![argv.into()], cwd: cwd.into(), ..plan.task.clone() };
             let outcome = run(&sandbox, &command).await.outcome;
-            assert_eq!((outcome.exit, outcome.err_code), (127, ErrCode::CmdNonzero));
+            assert_eq!((outcome.exit, outcome.err_code), (exit, ErrCode::CmdNonzero));
             assert!(outcome.cause.as_ref().unwrap().contains(part), "{outcome:?}");
         }
         verified(&sandbox.wipe("task-end").await);

@@ -304,7 +304,7 @@ async fn streams(ground: Arc<Ground>) {
 async fn surroundings(ground: Arc<Ground>) {
     let fields = json!({"env": {"WHO": "world"}, "workdir": "/tmp"});
     let said = ground.sh("echo $WHO; pwd; env | cut -d= -f1 | sort | tr '\\n' ' '", fields).await;
-    assert_eq!(said.stdout, "world\n/tmp\nHOME LANG PATH PWD TERM WHO ");
+    assert_eq!(said.stdout, "world\n/tmp\nGIT_CONFIG_SYSTEM HOME LANG PATH PWD TERM WHO ");
 }
 
 async fn files_in(ground: Arc<Ground>) {

@@ -16,6 +16,8 @@
 //! killed leaves a process that seals them and ends. Descriptors wait in the socket, so they are its own from the moment at
 //! which it is handed them.
 
+mod start;
+
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Seek as _, Write as _};
@@ -42,6 +44,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_name};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
+
+pub(super) use start::SealStart;
 
 use super::kept::blocking;
 use super::registry::Again;
@@ -70,11 +74,6 @@ const SEALS: &CStr = c"sealer";
 
 /// Orders, a byte each.
 const LEAVE: u8 = b'l';
-const START: u8 = b'j';
-const START_HELD: u8 = b'J';
-const START_MEASURED: u8 = b'm';
-const START_NOW: u8 = b'n';
-const START_MEASURED_NOW: u8 = b'N';
 const HOLD: u8 = b'h';
 const GO_ON: u8 = b's';
 
@@ -82,47 +81,6 @@ const GO_ON: u8 = b's';
 const MAX_MEMORY: u64 = 768 * 1024 * 1024;
 /// Between two looks whether the sandbox that stands still goes on.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// How a sealer begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SealStart {
-    /// A moment later: the answer to a pause comes first.
-    Soon,
-    /// It waits until it is told to go on.
-    Held,
-    /// It says first how large the stream is.
-    Measured,
-    /// At once, and it ends with its worker; nothing is on the disk before the worker has it put there.
-    Now,
-    /// It says first how large the stream is, and goes on at once.
-    MeasuredNow,
-}
-
-impl SealStart {
-    const ALL: [(Self, u8); 5] = [
-        (Self::Soon, START),
-        (Self::Held, START_HELD),
-        (Self::Measured, START_MEASURED),
-        (Self::Now, START_NOW),
-        (Self::MeasuredNow, START_MEASURED_NOW),
-    ];
-
-    fn order(self) -> u8 {
-        Self::ALL.iter().find(|(start, _)| *start == self).map_or(START, |(_, order)| *order)
-    }
-
-    fn is_measured(self) -> bool {
-        matches!(self, Self::Measured | Self::MeasuredNow)
-    }
-
-    fn is_now(self) -> bool {
-        matches!(self, Self::Now | Self::MeasuredNow)
-    }
-
-    fn of(order: u8) -> Option<Self> {
-        Self::ALL.iter().find(|(_, own)| *own == order).map(|(start, _)| *start)
-    }
-}
 
 /// What a sealer is to do, in memory that it reads once for each start.
 #[derive(Debug, Serialize, Deserialize)]

@@ -14,6 +14,7 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::Digest;
 
+use super::etc;
 use super::guest::{AGENT, AGENT_PATH, GITCONFIG, GITCONFIG_PATH, NOTHING, POLLING_AGENT};
 use crate::host::error::HostError;
 use crate::host::hostpath::{Allowed, HostPath, Links, OpenError, Place};
@@ -24,38 +25,65 @@ const USR_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 const ALTERNATIVES: &str = "/etc/alternatives";
 /// Files of the host that the skeleton has copies of, where the host has them. The libraries that the loader knows: where one is
 /// newer than that, the loader looks for it. The authorities that are trusted: some programs read them as they start, with or
-/// without a network (Debian 13's pip).
-const COPIES: [&str; 2] = ["etc/ld.so.cache", "etc/ssl/certs/ca-certificates.crt"];
+/// without a network (Debian 13's pip), and Java in a form of its own.
+const COPIES: [&str; 3] =
+    ["etc/ld.so.cache", "etc/ssl/certs/ca-certificates.crt", "etc/ssl/certs/java/cacerts"];
 /// A cache of 1 MiB knows 10,000 libraries, and 150 authorities take 0.2 MiB.
 const MAX_COPY: u64 = 16 * 1024 * 1024;
 /// Entries that a digest looks at. A base beyond it would cost more time than its task.
 const MAX_ENTRIES: usize = 20_000;
 
-const DIRS: [(&str, u32); 18] = [
+const DIRS: [(&str, u32); 29] = [
     ("dev", 0o755),
     ("etc", 0o755),
     ("etc/alternatives", 0o755),
+    ("etc/pam.d", 0o755),
     ("etc/ssl", 0o755),
     ("etc/ssl/certs", 0o755),
+    ("etc/ssl/certs/java", 0o755),
     ("home", 0o755),
     ("home/user", 0o755),
+    ("media", 0o755),
+    ("mnt", 0o755),
     ("opt", 0o755),
     ("proc", 0o555),
     ("root", 0o700),
     ("run", 0o755),
+    ("run/lock", 0o1777),
+    ("srv", 0o755),
     ("sys", 0o555),
     ("tmp", 0o1777),
     ("usr", 0o755),
     ("var", 0o755),
+    ("var/cache", 0o755),
+    ("var/lib", 0o755),
     ("var/log", 0o755),
+    ("var/mail", 0o755),
+    ("var/opt", 0o755),
+    ("var/spool", 0o755),
     ("var/tmp", 0o1777),
     ("work", 0o755),
 ];
-const FILES: [(&str, &str); 7] = [
+/// Whoever is root becomes another user, and nobody else does: what a host asks for concerns its own people.
+const PAM_AUTH: &str = "auth sufficient pam_rootok.so\nauth requisite pam_deny.so\n";
+const PAM_ACCOUNT: &str = "account required pam_permit.so\n";
+const PAM_SESSION: &str = "session required pam_permit.so\n";
+/// Links that a program looks for, where the host has none to copy. The time is everybody's: a task's results are not the
+/// host's place.
+const LINKS: [(&str, &str); 3] =
+    [("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"), ("var/lock", "/run/lock"), ("var/run", "/run")];
+const FILES: [(&str, &str); 14] = [
     ("etc/group", "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n"),
     ("etc/hostname", "cofferdam\n"),
     ("etc/hosts", "127.0.0.1 localhost cofferdam\n::1 localhost cofferdam\n"),
+    // No host's own: it would say which one.
+    ("etc/machine-id", "c0ffe2da3c0ffe2da3c0ffe2da3c0ffe\n"),
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    ("etc/pam.d/common-account", PAM_ACCOUNT),
+    ("etc/pam.d/common-auth", PAM_AUTH),
+    ("etc/pam.d/common-password", "password requisite pam_deny.so\n"),
+    ("etc/pam.d/common-session", PAM_SESSION),
+    ("etc/pam.d/common-session-noninteractive", PAM_SESSION),
     (
         "etc/passwd",
         "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n\
@@ -63,6 +91,7 @@ const FILES: [(&str, &str); 7] = [
     ),
     ("etc/resolv.conf", ""),
     ("etc/shells", "/bin/sh\n/bin/bash\n"),
+    ("etc/timezone", "Etc/UTC\n"),
 ];
 /// Mount points and work places that any root file system gets, whatever it was made for.
 const GUEST_DIRS: [(&str, u32); 8] = [
@@ -121,7 +150,10 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
         USR_NAMES.iter().copied().filter(|name| Path::new("/").join(name).is_dir()).collect();
     let copies = COPIES.map(|name| (name, copy_of(name)));
     let described = copies.each_ref().map(|(_, bytes)| bytes.as_deref().map(digest_bytes));
-    let name = digest(&(&DIRS, &FILES, &links, &plain, &described))?;
+    let packages = etc::of_packages(Path::new("/"));
+    let packed: Vec<_> =
+        packages.files.iter().map(|(name, bytes)| (name, digest_bytes(bytes))).collect();
+    let name = digest(&(&DIRS, &FILES, &LINKS, &links, &plain, &described, &packed, &packages.links))?;
     place(dir, &format!("host-{name}"), |at| {
         make_dirs(at, &DIRS)?;
         for (name, text) in FILES {
@@ -133,6 +165,23 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
         }
         for (name, target) in &links {
             symlink(target, at.join(name))?;
+        }
+        for (name, target) in LINKS {
+            symlink(target, at.join(name))?;
+        }
+        let parents = packages.files.keys().chain(packages.links.keys());
+        for parent in parents.filter_map(|name| at.join(name).parent().map(Path::to_owned)) {
+            DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+        }
+        // What is a sandbox's own is there already.
+        for (name, bytes) in packages.files.iter().filter(|(name, _)| !at.join(name).exists()) {
+            write(&at.join(name), bytes, 0o644)?;
+        }
+        for (name, target) in &packages.links {
+            match symlink(target, at.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
         }
         for name in plain.iter().filter(|name| !links.iter().any(|(link, _)| link == *name)) {
             make_dirs(at, &[(name, 0o755)])?;

@@ -19,6 +19,7 @@ pub(crate) mod devices;
 pub(crate) mod dynmods;
 pub(crate) mod ended;
 pub(crate) mod error;
+mod etc;
 pub(crate) mod freeze;
 pub(crate) mod guest;
 pub(crate) mod holders;

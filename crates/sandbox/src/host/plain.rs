@@ -209,7 +209,7 @@ pub fn measure_files(tree: &OwnedFd, first: u32, goes_on: &dyn Fn() -> bool) -> 
 /// Bytes that the files of a layer take as a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamSizes {
-    /// About.
+    /// About how many.
     pub about: u64,
     /// At most, whatever their access lists are: those are counted by no kernel.
     pub most: u64,

@@ -1,6 +1,7 @@
 //! Files of a running sandbox, kept where its class can, and another sandbox that begins with them.
 
 use std::io::Cursor;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 use cofferdam_contracts::sandbox::WipeStatus;
@@ -31,6 +32,45 @@ fn files_are_kept_of_every_class_and_the_sandbox_goes_on() {
         let stopped = tokio::task::block_in_place(|| keeper.keep(&mut std::io::sink(), &|| false));
         assert!(stopped.is_err());
         assert_eq!(sh(&sandbox, &plan, "exit 3").await.outcome.exit, 3);
+        wiped(&sandbox.wipe("task-end").await);
+    });
+}
+
+/// A start that fails on the layer of a pause, while the pause's sealer reads that by the very mount: the layer stays the
+/// pause's, and what was made for the start is gone beyond doubt.
+#[test]
+fn a3f7_a_start_that_fails_on_the_layer_of_a_pause_is_wiped_while_a_sealer_reads_it() {
+    in_classes(&[Class::Container], async |ground| {
+        let (mut sandbox, plan) = ground.start(json!({})).await;
+        assert_eq!(sh(&sandbox, &plan, "echo kept > /kept").await.outcome.exit, 0);
+        let (still, layer) = sandbox.keeper().unwrap().stand().unwrap().unwrap();
+        let layer = Arc::new(layer);
+        sandbox.leave(&layer);
+        tokio::task::block_in_place(|| still.end());
+        wiped(&sandbox.wipe("paused").await);
+        let sealer = layer.descriptor().unwrap();
+        let files = format!("/proc/self/fd/{}/upper", sealer.as_raw_fd());
+        let files = std::path::Path::new(&files);
+        // No sandbox begins with these, and the next one with the same layer does.
+        for round in 0..3 {
+            std::os::unix::fs::symlink("nowhere", files.join("srv-tmp")).unwrap();
+            let _ = std::fs::remove_dir(files.join("tmp"));
+            std::fs::rename(files.join("srv-tmp"), files.join("tmp")).unwrap();
+            let plan = ground.bench.plan(ground.fields(json!({})));
+            let filling = Filling::Layer(Arc::clone(&layer));
+            let failed = provision_filled(&ground.bench.host, &plan, &[], filling).await;
+            let failed = failed.expect_err("/tmp is a link");
+            assert!(failed.message.contains("/tmp"), "{round} {}", failed.message);
+            wiped(&failed.evidence);
+            std::fs::remove_file(files.join("tmp")).unwrap();
+        }
+        drop(sealer);
+        let plan = ground.bench.plan(ground.fields(json!({})));
+        let filling = Filling::Layer(Arc::clone(&layer));
+        let mut sandbox = provision_filled(&ground.bench.host, &plan, &[], filling).await.unwrap();
+        layer.let_go();
+        sandbox.has_begun();
+        assert_eq!(sh(&sandbox, &plan, "cat /kept").await.stdout, "kept\n");
         wiped(&sandbox.wipe("task-end").await);
     });
 }
