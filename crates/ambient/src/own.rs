@@ -29,30 +29,38 @@ pub fn declare(dir: &Path) {
 /// A text for a tenant, without paths of this host's directories.
 #[must_use]
 pub fn hidden(text: &str) -> Cow<'_, str> {
+    hidden_but(text, &|_| false)
+}
+
+/// A text for a tenant who named some paths himself: those stay, or a refusal would say which of them are this server's.
+#[must_use]
+pub fn hidden_but<'a>(text: &'a str, is_named: &dyn Fn(&str) -> bool) -> Cow<'a, str> {
     let dirs = DIRS.read().unwrap_or_else(PoisonError::into_inner);
-    hidden_of(&dirs, text)
+    hidden_of(&dirs, text, is_named)
 }
 
 /// A text without paths below these directories. Pure.
-fn hidden_of<'a>(dirs: &[String], text: &'a str) -> Cow<'a, str> {
+fn hidden_of<'a>(dirs: &[String], text: &'a str, is_named: &dyn Fn(&str) -> bool) -> Cow<'a, str> {
     let mut text = Cow::Borrowed(text);
     for dir in dirs {
         if text.contains(dir.as_str()) {
-            text = Cow::Owned(without(dir, &text));
+            text = Cow::Owned(without(dir, &text, is_named));
         }
     }
     text
 }
 
-fn without(dir: &str, text: &str) -> String {
+fn without(dir: &str, text: &str, is_named: &dyn Fn(&str) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut parts = text.split(dir);
     out.push_str(parts.next().unwrap_or_default());
     for part in parts {
-        out.push_str(HIDDEN);
         // The rest of the path goes with it.
         let ends = |c: char| c.is_whitespace() || "\"'`:;,()[]{}<>".contains(c);
-        out.push_str(part.find(ends).and_then(|end| part.get(end..)).unwrap_or_default());
+        let (rest, behind) = part.split_at(part.find(ends).unwrap_or(part.len()));
+        let path = format!("{dir}{rest}");
+        out.push_str(if is_named(&path) { &path } else { HIDDEN });
+        out.push_str(behind);
     }
     out
 }
@@ -76,8 +84,13 @@ mod tests {
             ),
             ("/work/a in the sandbox", "/work/a in the sandbox"),
         ] {
-            assert_eq!(hidden_of(&dirs, said), wanted);
+            assert_eq!(hidden_of(&dirs, said, &|_| false), wanted);
         }
+        let said = "\"/var/lib/cofferdam/a\" and /var/lib/cofferdam/b";
+        assert_eq!(
+            hidden_of(&dirs, said, &|path| path == "/var/lib/cofferdam/a"),
+            "\"/var/lib/cofferdam/a\" and (a file of the host)"
+        );
     }
 
     #[test]

@@ -8,6 +8,9 @@
 //!
 //! Every query yields a column `run_id`. A query whose rows may have no run yields `tenant_id` too.
 
+use std::time::Duration;
+
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::proof::{ProofReport, ProofResult, Verdict};
 use serde_json::Value;
 
@@ -93,6 +96,10 @@ impl Proof {
 /// Rows that one look of the leader seals: a database that is migrated has more, and gets them sealed bit by bit.
 const SEALED_AT_ONCE: i64 = 2_000;
 
+/// How long connections are given up that a database which ended has left, and how often.
+const PATIENCE: Duration = Duration::from_secs(2);
+const AGAIN: Duration = Duration::from_millis(20);
+
 impl Ledger {
     /// Seals what was written since the last time, so that a proof sees when it is gone or changed.
     pub async fn seal(&self) -> Result<i64> {
@@ -100,12 +107,30 @@ impl Ledger {
         Ok(sealed.fetch_one(self.patient()).await?)
     }
 
+    /// All proofs read one moment. Connections of a database that ended meanwhile are found broken by their first statement, and
+    /// each is given up.
+    async fn snapshot(&self) -> Result<sqlx::Transaction<'_, sqlx::Postgres>> {
+        let begin = async || -> Result<_> {
+            let mut tx = self.patient().begin().await?;
+            sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                .execute(&mut *tx)
+                .await?;
+            Ok(tx)
+        };
+        let waited = Stopwatch::start();
+        loop {
+            match begin().await {
+                Err(LedgerError::Unavailable(_)) if waited.elapsed() < PATIENCE => {
+                    clock::sleep(AGAIN).await;
+                }
+                begun => return begun,
+            }
+        }
+    }
+
     /// Runs every proof, for one run or all, for one tenant or all, on one snapshot of the database.
     pub async fn prove(&self, run: Option<&str>, tenant: Option<&str>) -> Result<ProofReport> {
-        let mut tx = self.patient().begin().await?;
-        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            .execute(&mut *tx)
-            .await?;
+        let mut tx = self.snapshot().await?;
         let mut proofs = Vec::with_capacity(PROOFS.len());
         for (name, file) in PROOFS {
             let unread = || LedgerError::Row { what: "proof", why: (*name).to_owned() };

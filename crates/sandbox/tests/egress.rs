@@ -463,7 +463,10 @@ fn a_sandbox_without_names_has_no_proxy_at_all() {
         let look = "env | grep -ci proxy; cat /etc/resolv.conf; cd /.cofferdam; echo *";
         // `none` is empty: it covers what is masked.
         let seen = sh(&sandbox, &plan, look).await.stdout;
-        assert!(["0\nagent gitconfig\n", "0\nagent gitconfig none\n"].contains(&seen.as_str()), "{seen}");
+        assert!(
+            ["0\nagent gitconfig\n", "0\nagent gitconfig none\n"].contains(&seen.as_str()),
+            "{seen}"
+        );
         assert!(refuses(&sandbox, 3128).await && refuses(&sandbox, 53).await);
         verified(&sandbox.wipe("task-end").await);
     });

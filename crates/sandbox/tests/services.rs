@@ -84,8 +84,7 @@ fn r42_redis_answers_as_wherever_tests_find_one() {
         let talk = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(PeerAddr => $ENV{REDIS_HOST}, \
                     PeerPort => $ENV{REDIS_PORT}) or die; for (@ARGV) { print $s \"$_\\r\\n\"; \
                     print scalar <$s> }' --";
-        let said =
-            sh(&sandbox, &plan, &format!("{talk} 'SET a 1' 'INCR a'")).await;
+        let said = sh(&sandbox, &plan, &format!("{talk} 'SET a 1' 'INCR a'")).await;
         assert_eq!(said.stdout, "+OK\r\n:2\r\n", "{}", said.stderr);
         let said = sh(&sandbox, &plan, "echo $REDIS_URL").await;
         assert_eq!(said.stdout, "redis://127.0.0.1:6400/0\n");

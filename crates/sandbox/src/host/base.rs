@@ -70,8 +70,11 @@ const PAM_ACCOUNT: &str = "account required pam_permit.so\n";
 const PAM_SESSION: &str = "session required pam_permit.so\n";
 /// Links that a program looks for, where the host has none to copy. The time is everybody's: a task's results are not the
 /// host's place.
-const LINKS: [(&str, &str); 3] =
-    [("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"), ("var/lock", "/run/lock"), ("var/run", "/run")];
+const LINKS: [(&str, &str); 3] = [
+    ("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),
+    ("var/lock", "/run/lock"),
+    ("var/run", "/run"),
+];
 const FILES: [(&str, &str); 14] = [
     ("etc/group", "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n"),
     ("etc/hostname", "cofferdam\n"),
@@ -153,7 +156,8 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
     let packages = etc::of_packages(Path::new("/"));
     let packed: Vec<_> =
         packages.files.iter().map(|(name, bytes)| (name, digest_bytes(bytes))).collect();
-    let name = digest(&(&DIRS, &FILES, &LINKS, &links, &plain, &described, &packed, &packages.links))?;
+    let name =
+        digest(&(&DIRS, &FILES, &LINKS, &links, &plain, &described, &packed, &packages.links))?;
     place(dir, &format!("host-{name}"), |at| {
         make_dirs(at, &DIRS)?;
         for (name, text) in FILES {

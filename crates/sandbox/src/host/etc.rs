@@ -38,6 +38,9 @@ const COMMON: [&str; 8] = [
 /// What is shown in another way, or is the sandbox's own.
 const OWN: [&str; 4] = ["etc/alternatives", "etc/localtime", "etc/mtab", "etc/resolv.conf"];
 
+/// Where a host has its keys. Nothing needs the packages' own files there, and a directory that is absent is seen to be empty.
+const KEYS: &str = "etc/ssh/";
+
 /// Files and links below `/etc`, by their names without a leading slash.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PackageFiles {
@@ -45,18 +48,21 @@ pub(super) struct PackageFiles {
     pub links: BTreeMap<String, PathBuf>,
 }
 
-/// What the packages of a root have.
-pub(super) fn of_packages(root: &Path) -> PackageFiles {
+/// What the packages of a host have, by the top of its files.
+pub(super) fn of_packages(host: &Path) -> PackageFiles {
     let mut found = PackageFiles::default();
     let mut left = MAX_BYTES;
-    let status = read(&root.join("var/lib/dpkg/status"), MAX_STATUS);
+    let status = read(&host.join("var/lib/dpkg/status"), MAX_STATUS);
     let listed = status.map(|text| listed(&String::from_utf8_lossy(&text)));
     let common = || COMMON.iter().map(|name| ((*name).to_owned(), None)).collect();
     for (name, digest) in listed.unwrap_or_else(common) {
-        if found.files.len() >= MAX_ENTRIES || OWN.contains(&name.as_str()) {
+        if found.files.len() >= MAX_ENTRIES
+            || OWN.contains(&name.as_str())
+            || name.starts_with(KEYS)
+        {
             continue;
         }
-        let Some(bytes) = read(&root.join(&name), MAX_FILE.min(left)) else { continue };
+        let Some(bytes) = read(&host.join(&name), MAX_FILE.min(left)) else { continue };
         if digest.is_some_and(|digest| sum(&bytes) != digest) {
             continue;
         }
@@ -64,9 +70,12 @@ pub(super) fn of_packages(root: &Path) -> PackageFiles {
         found.files.insert(name, bytes);
     }
     let mut links = BTreeMap::new();
-    collect(root, Path::new("etc"), MAX_DEPTH, &mut links);
+    collect(host, Path::new("etc"), MAX_DEPTH, &mut links);
     let files: BTreeSet<&String> = found.files.keys().collect();
     links.retain(|name, target| {
+        if name.starts_with(KEYS) {
+            return false;
+        }
         let end = end_of(name, target);
         end.is_some_and(|end| end.starts_with("usr/") || files.contains(&end))
     });
@@ -105,7 +114,11 @@ fn is_plain(name: &str) -> bool {
 
 /// A file that everybody may read, through no link.
 fn read(path: &Path, most: u64) -> Option<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+        .ok()?;
     let found = file.metadata().ok()?;
     if !found.is_file() || found.permissions().mode() & FOR_ALL == 0 || found.len() > most {
         return None;
@@ -116,10 +129,10 @@ fn read(path: &Path, most: u64) -> Option<Vec<u8>> {
 }
 
 /// Links below a directory, as deep as packages put them.
-fn collect(root: &Path, dir: &Path, depth: usize, links: &mut BTreeMap<String, PathBuf>) {
+fn collect(host: &Path, dir: &Path, depth: usize, links: &mut BTreeMap<String, PathBuf>) {
     let mut open = vec![(dir.to_owned(), depth)];
     while let Some((dir, depth)) = open.pop() {
-        let Ok(entries) = fs::read_dir(root.join(&dir)) else { continue };
+        let Ok(entries) = fs::read_dir(host.join(&dir)) else { continue };
         for entry in entries.flatten() {
             let path = dir.join(entry.file_name());
             let (Some(name), Ok(kind)) = (path.to_str(), entry.file_type()) else { continue };
@@ -129,7 +142,7 @@ fn collect(root: &Path, dir: &Path, depth: usize, links: &mut BTreeMap<String, P
             if kind.is_dir() && depth > 0 {
                 open.push((path, depth - 1));
             } else if kind.is_symlink()
-                && let Ok(target) = fs::read_link(root.join(&path))
+                && let Ok(target) = fs::read_link(host.join(&path))
             {
                 links.insert(name.to_owned(), target);
             }
@@ -159,8 +172,8 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::symlink;
 
-    fn put(root: &Path, name: &str, text: &str, mode: u32) {
-        let path = root.join(name);
+    fn put(top: &Path, name: &str, text: &str, mode: u32) {
+        let path = top.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
@@ -169,31 +182,32 @@ mod tests {
     #[test]
     fn r26_r27_what_packages_put_there_is_shown_and_nothing_that_somebody_wrote() {
         let root = tempfile::TempDir::new().unwrap();
-        let root = root.path();
+        let top = root.path();
         let status = format!(
             "Package: a\nStatus: install ok installed\nConffiles:\n /etc/services {0}\n /etc/changed {0}\n /etc/closed {0}\n \
-             /etc/old {0} obsolete\n /etc/../root/x {0}\n /usr/x {0}\n /etc/link {0}\nDescription: x\n /etc/passwd {0}\n\n\
+             /etc/old {0} obsolete\n /etc/../root/x {0}\n /usr/x {0}\n /etc/link {0}\n /etc/ssh/ssh_config {0}\nDescription: x\n /etc/passwd {0}\n\n\
              Package: b\nConffiles:\n /etc/b/conf {0}\n",
             sum(b"own")
         );
-        put(root, "var/lib/dpkg/status", &status, 0o644);
-        put(root, "etc/services", "own", 0o644);
-        put(root, "etc/changed", "own, and password=1", 0o644);
-        put(root, "etc/closed", "own", 0o600);
-        put(root, "etc/old", "own", 0o644);
-        put(root, "etc/passwd", "own", 0o644);
-        put(root, "etc/secret", "own", 0o644);
-        put(root, "etc/b/conf", "own", 0o644);
-        symlink("services", root.join("etc/link")).unwrap();
-        symlink("../secret", root.join("etc/b/secret")).unwrap();
-        symlink("../../usr/share/b", root.join("etc/b/share")).unwrap();
-        symlink("../../../x", root.join("etc/b/out")).unwrap();
-        symlink("/usr/share/zoneinfo/UTC", root.join("etc/localtime")).unwrap();
-        let found = of_packages(root);
+        put(top, "var/lib/dpkg/status", &status, 0o644);
+        put(top, "etc/services", "own", 0o644);
+        put(top, "etc/changed", "own, and password=1", 0o644);
+        put(top, "etc/closed", "own", 0o600);
+        put(top, "etc/old", "own", 0o644);
+        put(top, "etc/passwd", "own", 0o644);
+        put(top, "etc/secret", "own", 0o644);
+        put(top, "etc/ssh/ssh_config", "own", 0o644);
+        put(top, "etc/b/conf", "own", 0o644);
+        symlink("services", top.join("etc/link")).unwrap();
+        symlink("../secret", top.join("etc/b/secret")).unwrap();
+        symlink("../../usr/share/b", top.join("etc/b/share")).unwrap();
+        symlink("../../../x", top.join("etc/b/out")).unwrap();
+        symlink("/usr/share/zoneinfo/UTC", top.join("etc/localtime")).unwrap();
+        let found = of_packages(top);
         assert_eq!(found.files.keys().collect::<Vec<_>>(), ["etc/b/conf", "etc/services"]);
         assert_eq!(found.links.keys().collect::<Vec<_>>(), ["etc/b/share", "etc/link"]);
         // Without a list of packages a few files are known by name.
-        fs::remove_file(root.join("var/lib/dpkg/status")).unwrap();
-        assert_eq!(of_packages(root).files.keys().collect::<Vec<_>>(), ["etc/services"]);
+        fs::remove_file(top.join("var/lib/dpkg/status")).unwrap();
+        assert_eq!(of_packages(top).files.keys().collect::<Vec<_>>(), ["etc/services"]);
     }
 }

@@ -22,6 +22,8 @@ use crate::cache::CacheBase;
 use crate::class::Attempts;
 use crate::class::shown::Resolved;
 use crate::egress::{self, Prepared, Unrouted};
+use crate::host::base::Base;
+use crate::host::hostpath::HostPath;
 use crate::host::setid::Through;
 use crate::host::task::blocking;
 use crate::life::host::Host;
@@ -94,7 +96,12 @@ async fn provision_from(
     };
     let (code, permanent) = (error.code(), error.is_permanent());
     let said = error_chain(&error);
-    let message = own::hidden(&said).into_owned();
+    let is_named = |path: &str| {
+        let is = |source: &HostPath| *source == HostPath::said(path);
+        let is_source = |input: &Input| matches!(input, Input::Host { source, .. } if is(source));
+        inputs.iter().any(is_source) || matches!(&plan.base, Base::Given(dir) if is(dir))
+    };
+    let message = own::hidden_but(&said, &is_named).into_owned();
     if message != said {
         tracing::error!(error = said, "a sandbox could not be made");
     }
