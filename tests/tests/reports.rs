@@ -10,12 +10,13 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use cofferdam_tests::Home;
-use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use support::{ended, said, signal};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
+/// As Python has it.
+const EPERM: i32 = 1;
 /// A user of the host who is not the one that a task runs as.
 const OWNER: u32 = 1_000;
 
@@ -83,7 +84,7 @@ for pid, what in ((1, "agent"), (os.getppid(), "parent")):
     let words = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(
         words,
-        format!("traced 0\nlimit (256, 512)\nagent -1 {}\nparent 0 0\n", Errno::EPERM as i32),
+        format!("traced 0\nlimit (256, 512)\nagent -1 {EPERM}\nparent 0 0\n"),
         "{}",
         said(&output)
     );

@@ -1,6 +1,10 @@
 //! What crosses between host and agent, as either side may write it when it was taken over.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails its test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a helper of tests fails its test"
+)]
 
 use cofferdam_guest::archive::Unpack;
 use cofferdam_guest::door::Door;
@@ -107,7 +111,7 @@ fn fuzz_a_tree_comes_back_as_it_was_packed() {
         trees::grow(&from, bytes);
         let mut stream = Vec::new();
         pack(&from, 0, &mut stream, &|| true).unwrap();
-        assert_eq!(measure(&from, 0, &|| true).unwrap(), stream.len() as u64);
+        assert_eq!(measure(&from, 0, &|| true).unwrap(), u64::try_from(stream.len()).unwrap());
         pass(&mut stream.as_slice(), &mut std::io::sink(), u64::MAX).unwrap();
         unpack(&to, 0, &mut stream.as_slice()).unwrap();
         assert_eq!(trees::seen(&to), trees::seen(&from));
