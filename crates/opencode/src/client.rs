@@ -508,7 +508,7 @@ impl Client {
         self.quiet(post(call, path, Vec::new())).await
     }
 
-    /// Opens the events of a session. To re-attach: open, then read back once more, then follow, so no end is missed.
+    /// Opens the events of a session, and misses none that comes after this has returned. To re-attach: open, then read back once more, then follow, so no end is missed.
     ///
     /// # Errors
     /// What any call can fail with.
@@ -520,7 +520,10 @@ impl Client {
             StatusCode::UNAUTHORIZED => Err(Error::Unauthorized { call }),
             status if status.is_success() => {
                 let Bounds { silence, answer_bytes, .. } = self.bounds;
-                Ok(EventStream::new(exchange, silence, answer_bytes, session.clone()))
+                let mut events = EventStream::new(exchange, silence, answer_bytes, session.clone());
+                // The answer's head comes before the daemon listens for events; its first word after that.
+                within(call, self.bounds.call, events.next()).await??;
+                Ok(events)
             }
             status => {
                 let (name, message) = (String::new(), String::new());
