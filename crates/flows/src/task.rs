@@ -134,9 +134,11 @@ async fn finish(
     let (ledger, key) = (&executor.flows.ledger, &task.key);
     executor.board.forget(sandbox);
     // Its tenant reads it, and named paths of his own.
-    let request = task.work.request().map(serde_json::to_string);
-    let request = request.and_then(Result::ok).unwrap_or_default();
-    let is_named = |path: &str| request.contains(path);
+    let request = task.work.request();
+    let is_named = |path: &str| {
+        let text = serde_json::to_string(&request);
+        text.is_ok_and(|text| text.contains(path))
+    };
     let hidden = |cause: String| own::hidden_but(&cause, &is_named).into_owned();
     end.result.cause = end.result.cause.map(hidden);
     let runtime = executor.host.facts().runtime.name.as_str();

@@ -305,6 +305,36 @@ async fn a3f5_what_is_kept_at_one_moment_shares_what_the_quota_leaves() {
     gone(home, server).await;
 }
 
+/// What a pause reserved for its worst case is there for others once it is on record, while its layer rests in memory.
+#[tokio::test]
+async fn a_pause_on_record_holds_no_more_of_the_quota_than_it_takes() {
+    let home = Home::new();
+    let server = home.up();
+    let ann = Caller::of(&server, "ann").await;
+    let (many, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    let body =
+        json!({"cmd": ["sh", "-c", "mkdir many; for i in $(seq 300); do echo > many/$i; done"]});
+    let request = ann.http.post(format!("{}/api/sandboxes/{many}/exec", ann.url));
+    assert_eq!(answered(request.bearer_auth(&ann.key).json(&body)).await.1["exit"], 0);
+    drop(token);
+    let (large, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    let upload = ann.upload((&large, &token), "/home/user/large").body(vec![7_u8; 10 << 20]);
+    assert_eq!(answered(upload).await.0, 200);
+    let quota = json!({"value": 50, "expectedVersion": 0, "scope": "global"}).to_string();
+    let path = "/api/config/quota.blobs_mb";
+    assert_eq!(
+        server.request("PUT", path, Some(&server.key), Some(quota.into_bytes())).await.0,
+        200
+    );
+    ann.pause(&many).await;
+    let (status, kept) = ann.api("POST", &format!("/sandboxes/{large}/snapshots"), None).await;
+    assert_eq!(status, 201, "{kept}");
+    for id in [&many, &large] {
+        assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    }
+    gone(home, server).await;
+}
+
 #[tokio::test]
 async fn what_is_kept_counts_for_the_quota_until_it_is_erased() {
     let home = Home::new();

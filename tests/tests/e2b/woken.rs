@@ -224,14 +224,19 @@ async fn what_cannot_be_resumed_tells_every_request_why_and_stays_paused() {
     gone(home, server).await;
 }
 
+/// Another submitter of a caller's tenant, and its key's id.
+async fn beside(server: &Server, caller: &Caller) -> (String, Caller) {
+    let named = json!({"tenant": "ann", "roles": ["submitter"], "format": "e2b"});
+    let (key_id, key) = server.new_key(&named).await;
+    (key_id, Caller { key, http: caller.http.clone(), url: caller.url.clone(), class: None })
+}
+
 #[tokio::test]
 async fn a3f9_a_running_sandboxs_tokens_end_with_the_key_that_they_were_made_for() {
     let home = Home::new();
     let server = home.up();
     let second = Caller::of(&server, "ann").await;
-    let named = json!({"tenant": "ann", "roles": ["submitter"], "format": "e2b"});
-    let (key_id, key) = server.new_key(&named).await;
-    let first = Caller { key, http: second.http.clone(), url: second.url.clone(), class: None };
+    let (key_id, first) = beside(&server, &second).await;
     let private = json!({"network": {"allowPublicTraffic": false}});
     let (id, token, answer) = made(&first, private).await;
     let traffic = text(&answer, "trafficAccessToken");
@@ -331,9 +336,7 @@ async fn a3f9_what_is_connected_by_a_token_ends_with_its_key() {
     let home = Home::new();
     let server = home.up();
     let second = Caller::of(&server, "ann").await;
-    let named = json!({"tenant": "ann", "roles": ["submitter"], "format": "e2b"});
-    let (key_id, key) = server.new_key(&named).await;
-    let first = Caller { key, http: second.http.clone(), url: second.url.clone(), class: None };
+    let (key_id, first) = beside(&server, &second).await;
     let private = json!({"network": {"allowPublicTraffic": false}});
     let own = serving(&first, private.clone()).await;
     let public = serving(&first, json!({})).await;

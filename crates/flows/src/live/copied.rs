@@ -7,6 +7,7 @@
 //! feels. What lies in a machine is handed out by its agent and passes through the worker entry by entry.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cofferdam_contracts::error::ErrorCode;
@@ -61,23 +62,16 @@ fn copied(
     let stood = keeper.stand_to_copy().and_then(|stood| {
         stood.ok_or_else(|| KeepError::Files(io::Error::other("its layer is not this host's")))
     });
-    let (still, layer, first) = match stood {
-        Ok(stood) => stood,
+    let ready = stood.map_err(io::Error::other).and_then(|(still, layer, first)| {
+        handed(&kept, again, held, (layer, first)).map(|(given, start)| (still, given, start))
+    });
+    let (still, given, start) = match ready {
+        Ok(ready) => ready,
         Err(why) => {
             spare.end();
-            return Err(io::Error::other(why));
+            return Err(why);
         }
     };
-    let sizes = stream_sizes(&layer)?;
-    let (start, most) = match kept.most_of(sizes.most, again)? {
-        Some(most) => (SealStart::Now, most),
-        None => (SealStart::MeasuredNow, kept.most()),
-    };
-    // About as much as it will be: the disk is asked before others fill it.
-    kept.allocate(sizes.about.min(most))?;
-    let file = (kept.descriptor()?, most);
-    let of = (&held.tenant, &kept.id);
-    let given = Given::new(of, &kept.key, again.clone(), (layer, first), file)?;
     let sealer = Sealer::begin(Some(spare), &given, start)?;
     let measured = match start {
         SealStart::MeasuredNow => {
@@ -91,4 +85,23 @@ fn copied(
     drop(given);
     kept.sealed_as(sealed?);
     Ok((still, kept))
+}
+
+/// What a sealer is handed of a layer, once there is room for it.
+fn handed(
+    kept: &KeptFile,
+    again: &Again,
+    held: &Held,
+    (layer, first): (OwnedFd, u32),
+) -> io::Result<(Given, SealStart)> {
+    let sizes = stream_sizes(&layer)?;
+    let (start, most) = match kept.most_of(sizes.most, again)? {
+        Some(most) => (SealStart::Now, most),
+        None => (SealStart::MeasuredNow, kept.most()),
+    };
+    // About as much as it will be: the disk is asked before others fill it.
+    kept.allocate(sizes.about.min(most))?;
+    let file = (kept.descriptor()?, most);
+    let of = (&held.tenant, &kept.id);
+    Ok((Given::new(of, &kept.key, again.clone(), (layer, first), file)?, start))
 }

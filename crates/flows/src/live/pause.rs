@@ -108,7 +108,7 @@ impl Flows {
                 return Ok(None);
             };
             let again = of.itself();
-            let kept = shelf.reserve(id, (layer.size()?, &shared), &again)?;
+            let kept = shelf.reserve(id, (layer.sizes()?.about, &shared), &again)?;
             let both = (again, of.itself());
             let plain = Plain::begin(&of.tenant, layer, kept, both, &spare)?;
             Ok(Some((still, Stood::Plain(Box::new(plain)))))

@@ -500,8 +500,8 @@ impl Tending {
         self.given = None;
         // Its sandbox had more; what is not wiped yet keeps that.
         self.memory.give_up();
-        if let (false, Ok(size)) = (self.was_lent, self.layer.size()) {
-            self.rest = self.flows.rest(&self.tenant, size).await;
+        if let (false, Ok(sizes)) = (self.was_lent, self.layer.sizes()) {
+            self.rest = self.flows.rest(&self.tenant, sizes.about).await;
         }
         let settled = match self.rest.is_some() {
             true => Settled::Rests,

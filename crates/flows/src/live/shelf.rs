@@ -50,7 +50,7 @@ pub(crate) struct KeptFile {
     part: PathBuf,
     recorded: bool,
     /// Until it is on record, where the ledger counts it.
-    room: Arc<KeptRoom>,
+    room: Option<Arc<KeptRoom>>,
 }
 
 impl Shelf {
@@ -97,7 +97,7 @@ impl Shelf {
             file: locked,
             part,
             recorded: false,
-            room: Arc::clone(room),
+            room: Some(Arc::clone(room)),
         };
         file.lock()?;
         Ok((kept, file))
@@ -202,7 +202,7 @@ impl Shelf {
 
     /// Once it is on record.
     pub(crate) fn give_name(&self, kept: &mut KeptFile) {
-        kept.recorded = true;
+        kept.leave();
         if let Err(why) = self.rename(&kept.id) {
             // It is whole and is found all the same.
             tracing::warn!(snapshot = %kept.id, %why, "a snapshot's file keeps the name of a part until the next start");
@@ -412,13 +412,13 @@ impl KeptFile {
     /// much, so the stream is to be measured.
     pub(super) fn most_of(&self, size: u64, again: &Again) -> io::Result<Option<u64>> {
         let bytes = file_size(size, again)?;
-        let is_taken = self.room.has_taken(bytes.saturating_sub(self.bytes));
-        Ok(is_taken.then_some(bytes))
+        let more = bytes.saturating_sub(self.bytes);
+        Ok(self.room.as_ref().filter(|room| room.has_taken(more)).map(|_| bytes))
     }
 
     /// Bytes that it may have now.
     pub(super) fn most(&self) -> u64 {
-        self.bytes.saturating_add(self.room.most())
+        self.bytes.saturating_add(self.room.as_ref().map_or(0, |room| room.most()))
     }
 
     /// Reserves the tenant's room and the disk for a stream of this size. Blocking.
@@ -427,9 +427,11 @@ impl KeptFile {
         if bytes > self.most() {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        match bytes.checked_sub(self.bytes) {
-            Some(more) => self.room.take(more)?,
-            None => self.room.settle(bytes),
+        if let Some(room) = &self.room {
+            match bytes.checked_sub(self.bytes) {
+                Some(more) => room.take(more)?,
+                None => room.settle(bytes),
+            }
         }
         self.allocate(bytes)?;
         self.bytes = bytes;
@@ -443,7 +445,9 @@ impl KeptFile {
 
     /// What it came to.
     pub(super) fn sealed_as(&mut self, (bytes, sha256): (u64, Digest)) {
-        self.room.settle(bytes);
+        if let Some(room) = &self.room {
+            room.settle(bytes);
+        }
         (self.bytes, self.sha256) = (bytes, sha256);
     }
 
@@ -460,6 +464,10 @@ impl KeptFile {
     /// It may be on record: it is not removed.
     pub(crate) fn leave(&mut self) {
         self.recorded = true;
+        // What was reserved beyond is there for others: a paused layer may rest for minutes.
+        if let Some(room) = self.room.take() {
+            room.settle(self.bytes);
+        }
     }
 
     /// Whether it stays, on record or not.

@@ -35,11 +35,10 @@ const COMMON: [&str; 8] = [
     "etc/ssl/openssl.cnf",
     "etc/ssl1.1/openssl.cnf",
 ];
-/// What is shown in another way, or is the sandbox's own.
-const OWN: [&str; 4] = ["etc/alternatives", "etc/localtime", "etc/mtab", "etc/resolv.conf"];
-
-/// Where a host has its keys. Nothing needs the packages' own files there, and a directory that is absent is seen to be empty.
-const KEYS: &str = "etc/ssh/";
+/// What is shown in another way or is the sandbox's own; and where a host has its keys: nothing needs the packages' own files
+/// there, and a directory that is absent is seen to be empty.
+const LEFT_OUT: [&str; 5] =
+    ["etc/alternatives", "etc/localtime", "etc/mtab", "etc/resolv.conf", "etc/ssh"];
 
 /// Files and links below `/etc`, by their names without a leading slash.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -56,10 +55,7 @@ pub(super) fn of_packages(host: &Path) -> PackageFiles {
     let listed = status.map(|text| listed(&String::from_utf8_lossy(&text)));
     let common = || COMMON.iter().map(|name| ((*name).to_owned(), None)).collect();
     for (name, digest) in listed.unwrap_or_else(common) {
-        if found.files.len() >= MAX_ENTRIES
-            || OWN.contains(&name.as_str())
-            || name.starts_with(KEYS)
-        {
+        if found.files.len() >= MAX_ENTRIES || is_left_out(&name) {
             continue;
         }
         let Some(bytes) = read(&host.join(&name), MAX_FILE.min(left)) else { continue };
@@ -73,9 +69,6 @@ pub(super) fn of_packages(host: &Path) -> PackageFiles {
     collect(host, Path::new("etc"), MAX_DEPTH, &mut links);
     let files: BTreeSet<&String> = found.files.keys().collect();
     links.retain(|name, target| {
-        if name.starts_with(KEYS) {
-            return false;
-        }
         let end = end_of(name, target);
         end.is_some_and(|end| end.starts_with("usr/") || files.contains(&end))
     });
@@ -104,6 +97,11 @@ fn listed(status: &str) -> Vec<(String, Option<String>)> {
 
 fn sum(bytes: &[u8]) -> String {
     Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_left_out(name: &str) -> bool {
+    let is = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    LEFT_OUT.iter().any(|left_out| name.strip_prefix(left_out).is_some_and(is))
 }
 
 /// Whether a name lies below `/etc` and leads nowhere else.
@@ -136,7 +134,7 @@ fn collect(host: &Path, dir: &Path, depth: usize, links: &mut BTreeMap<String, P
         for entry in entries.flatten() {
             let path = dir.join(entry.file_name());
             let (Some(name), Ok(kind)) = (path.to_str(), entry.file_type()) else { continue };
-            if OWN.contains(&name) || links.len() >= MAX_ENTRIES {
+            if is_left_out(name) || links.len() >= MAX_ENTRIES {
                 continue;
             }
             if kind.is_dir() && depth > 0 {
@@ -154,7 +152,7 @@ fn collect(host: &Path, dir: &Path, depth: usize, links: &mut BTreeMap<String, P
 fn end_of(name: &str, target: &Path) -> Option<String> {
     let mut parts: Vec<&str> = match target.is_absolute() {
         true => Vec::new(),
-        false => name.split('/').rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect(),
+        false => name.rsplit_once('/').map_or_else(Vec::new, |(dir, _)| dir.split('/').collect()),
     };
     for part in target.components() {
         match part {

@@ -85,26 +85,12 @@ impl PlainLayer {
         self.own.text()
     }
 
-    /// Bytes that its files take as a stream, about.
+    /// Bytes that its files take as a stream.
     ///
     /// # Errors
     /// The kernel does not say.
-    pub fn size(&self) -> io::Result<u64> {
-        self.with_heads(HEAD_BYTES)
-    }
-
-    /// Bytes that they take at most, whatever their access lists are: those are counted by no kernel.
-    ///
-    /// # Errors
-    /// The kernel does not say.
-    pub fn most(&self) -> io::Result<u64> {
-        self.with_heads(MOST_BYTES)
-    }
-
-    fn with_heads(&self, head: u64) -> io::Result<u64> {
-        let held = self.lock();
-        let tree = held.tree.as_ref().ok_or_else(over)?;
-        stream_bytes(tree, head)
+    pub fn sizes(&self) -> io::Result<StreamSizes> {
+        stream_sizes(self.lock().tree.as_ref().ok_or_else(over)?)
     }
 
     /// What another process reads it by with [`write_files`].

@@ -24,7 +24,7 @@ fn files_are_kept_of_every_class_and_the_sandbox_goes_on() {
         // Its layer can be held while it goes on, where it lies in memory of this host.
         assert_eq!(stood.is_some(), STANDING.contains(&ground.class));
         if let Some((still, layer)) = stood {
-            assert!(layer.size().unwrap() > 0);
+            assert!(layer.sizes().unwrap().about > 0);
             layer.let_go();
             drop(still);
         }

@@ -17,7 +17,7 @@ impl Plain {
         (again, copy): (Again, Again),
         spare: &SpareSealer,
     ) -> io::Result<Self> {
-        let (start, most) = match kept.most_of(layer.most()?, &again)? {
+        let (start, most) = match kept.most_of(layer.sizes()?.most, &again)? {
             Some(most) => (SealStart::Soon, most),
             None => (SealStart::Measured, kept.most()),
         };
