@@ -32,7 +32,7 @@ migrations! {
     "0036_layers_that_rest", "0037_what_proofs_compare", "0038_lives_use_quota",
     "0039_lives_of_who_was_asked", "0040_bases_are_of_their_source", "0041_cache_writes",
     "0042_state_directories", "0043_doors_end_with_their_key", "0044_room_and_open_attempts",
-    "0045_adopted_places", "0046_what_waits_says_so",
+    "0045_adopted_places", "0046_what_waits_says_so", "0047_a_place_is_counted_to_a_bound",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -1,5 +1,6 @@
 //! `GET /api/runs/:id/stream/:key`: what was written so far, or also what comes.
 
+use std::io;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -8,10 +9,11 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{RunId, TaskKey};
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_flows::Error;
-use cofferdam_ledger::listen::{Wake, woken};
+use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::streams::Chunk;
 use futures_util::stream;
 use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use crate::answer::{Answer, Answered};
 use crate::call::{Call, query_error};
@@ -29,6 +31,8 @@ struct Follow {
     next: i32,
     live: bool,
     over: bool,
+    /// The key that asked is revoked: the answer is cut off, which no reader takes for its end.
+    revoked: bool,
     wakes: broadcast::Receiver<Wake>,
 }
 
@@ -43,11 +47,20 @@ pub(crate) async fn run_stream(call: Call) -> Answered {
     let (owner, run) = owner_of(&call, &key).await?;
     let events = call.wants_events;
     let wakes = call.flows().wakes.subscribe();
-    let follow = Follow { call, owner, key, run, next: from, live, over: false, wakes };
+    let follow =
+        Follow { call, owner, key, run, next: from, live, over: false, revoked: false, wakes };
     let body = Body::from_stream(stream::unfold(follow, move |mut follow| async move {
-        let page = follow.page().await?;
-        let text: String = page.iter().map(|chunk| line(chunk, events)).collect();
-        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), follow))
+        let text = match follow.page().await {
+            Some(page) => {
+                Ok(page.iter().map(|chunk| line(chunk, events)).collect::<String>().into())
+            }
+            None if std::mem::take(&mut follow.revoked) => {
+                follow.live = false;
+                Err(io::Error::other("the key that asked for this stream is revoked"))
+            }
+            None => return None,
+        };
+        Some((text.map(|text: Bytes| text), follow))
     }));
     let content_type = if events { "text/event-stream" } else { "application/x-ndjson" };
     Ok(Answer::Stream { content_type, body })
@@ -82,6 +95,10 @@ impl Follow {
     /// The next chunks; `None` at the end.
     async fn page(&mut self) -> Option<Vec<Chunk>> {
         loop {
+            self.catch_up().await;
+            if self.revoked {
+                return None;
+            }
             // Asked before the read, so that nothing written in between is missed.
             let was_over = self.over || !self.live || self.is_over().await;
             let ledger = &self.call.flows().ledger;
@@ -103,13 +120,48 @@ impl Follow {
         }
     }
 
-    /// Until the run's header changes, or it is time to look for output.
+    /// Until the run's header changes, its reader's key is revoked, or it is time to look for output.
     async fn wait(&mut self) {
-        let run = self.run.as_str();
-        let moved = |wake: &Wake| matches!(wake, Wake::Run(r) | Wake::Task(r) if r == run);
-        tokio::select! {
-            () = woken(&mut self.wakes, moved) => {}
-            () = clock::sleep(LOOK) => {}
+        let mut look = std::pin::pin!(clock::sleep(LOOK));
+        loop {
+            let word = tokio::select! {
+                word = self.wakes.recv() => word,
+                () = &mut look => return,
+            };
+            if matches!(word, Err(RecvError::Closed)) {
+                return look.await;
+            }
+            if self.concerns(word.ok()).await {
+                return;
+            }
+        }
+    }
+
+    /// What was said while its reader took what there was.
+    async fn catch_up(&mut self) {
+        loop {
+            let word = match self.wakes.try_recv() {
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return,
+                word => word.ok(),
+            };
+            self.concerns(word).await;
+        }
+    }
+
+    /// Whether a word is for this stream; `None`: words were lost.
+    async fn concerns(&mut self, word: Option<Wake>) -> bool {
+        match word {
+            Some(Wake::Run(run) | Wake::Task(run)) => run == self.run.as_str(),
+            Some(Wake::Key(key)) if key == self.call.who.key_id => {
+                self.revoked = true;
+                true
+            }
+            Some(Wake::All) | None => {
+                let keys = self.call.flows().ledger.keys();
+                self.revoked |= keys.is_revoked(&self.call.who.key_id).await.unwrap_or(false);
+                true
+            }
+            Some(_) => false,
         }
     }
 

@@ -98,3 +98,49 @@ async fn m1_a_body_that_does_not_come_ends_and_a_stream_that_is_silent_does_not(
     })
     .await;
 }
+
+/// What is left of an answer, to its end or to where it is cut off.
+async fn rest(stream: &mut tokio::net::TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let read = tokio::time::timeout(CLOSED, stream.read_to_end(&mut bytes)).await;
+    // A connection that is reset is one that was cut off.
+    drop(read.expect("the stream goes on"));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3f9_a_stream_of_a_run_is_cut_off_with_the_key_that_asked_for_it() {
+    let home = Home::new();
+    let up = home.up();
+    let run = waiting(&up, GATED, json!({}), json!({})).await;
+    let id = text(&run, "runId");
+    let head = format!(
+        "GET /api/runs/{id}/stream/status?follow=true HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
+        address(&up)
+    );
+    let roles = json!({"roles": ["auditor"]});
+    let (ended, stays) = (up.new_key(&roles).await, up.new_key(&roles).await);
+    let mut streams = Vec::new();
+    for (_, key) in [&ended, &stays] {
+        let mut stream = tokio::net::TcpStream::connect(address(&up)).await.unwrap();
+        let whole = format!("{head}Authorization: Bearer {key}\r\n\r\n");
+        stream.write_all(whole.as_bytes()).await.unwrap();
+        let mut bytes = [0; 4096];
+        let read = stream.read(&mut bytes).await.unwrap();
+        let begun = String::from_utf8_lossy(&bytes[..read]);
+        assert!(begun.starts_with("HTTP/1.1 200"), "{begun}");
+        streams.push(stream);
+    }
+    let path = format!("/api/keys/{}", ended.0);
+    let (status, said) = up.request("DELETE", &path, Some(&up.key), None).await;
+    assert_eq!(status, 200, "{said}");
+    // A body's last piece is empty. A reader that misses it knows that more was to come.
+    const END: &str = "\r\n0\r\n\r\n";
+    let cut = rest(&mut streams[0]).await;
+    assert!(!cut.ends_with(END) && !cut.contains("succeeded"), "{cut:?}");
+    let reply = json!({"payload": {"choice": "yes"}, "dedupeKey": "k"});
+    let (status, said) = up.post(&format!("/api/runs/{id}/gates/approve-plan/reply"), &reply).await;
+    assert_eq!(status, 200, "{said}");
+    let all = rest(&mut streams[1]).await;
+    assert!(all.contains("succeeded") && all.ends_with(END), "{all:?}");
+}

@@ -61,6 +61,23 @@ async fn a3f1_files_whose_directories_are_links_are_refused_before_they_are_kept
     gone(home, server).await;
 }
 
+#[tokio::test]
+async fn a_home_that_is_a_link_is_resumed_with_its_files() {
+    let home = Home::new();
+    let server = home.up();
+    let (ann, id) = one(&server).await;
+    for (name, place) in [("home", "/srv/home"), ("home/user", "/srv/user")] {
+        inside(&home, &id, &format!("cd /; mv /{name} {place}; ln -s {place} /{name}"));
+        assert_eq!(asked(&ann, &id, "pause").await.0, 204, "{name}");
+        assert_eq!(asked(&ann, &id, "resume").await.0, 201, "{name}");
+        let say = format!("cd /home/user && readlink /{name}");
+        assert_eq!(inside(&home, &id, &say).trim(), place);
+        inside(&home, &id, &format!("cd /; rm /{name}; mv {place} /{name}"));
+    }
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
 /// Access lists of 40 KB on forty files: no kernel counts them.
 const LISTS: &str = r#"cat > /root/lists.py <<'P'
 import os, struct

@@ -13,7 +13,7 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::live::LiveStart;
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{KillHandle, LayerKeeper, Sandbox, User};
+use cofferdam_sandbox::{AgentError, KillHandle, LayerKeeper, Sandbox, User};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::watch;
 
@@ -316,7 +316,11 @@ async fn furnished(sandbox: &Sandbox) -> Result<BTreeMap<String, String>, String
     // The agent of one that goes on may be its task's.
     let both = tokio::time::timeout(FURNISHED_WITHIN, both).await;
     let (env, home) = both.map_err(|_| "its agent does not answer".to_owned())?;
-    home.map_err(|error| format!("{HOME}: {error}"))?;
+    // Files of a first life may have a link or a file there: what is to work in it is told so.
+    match home {
+        Ok(()) | Err(AgentError::Refused { .. }) => {}
+        Err(error) => return Err(format!("{HOME}: {error}")),
+    }
     env.map_err(|error| format!("its network: {error}"))
 }
 

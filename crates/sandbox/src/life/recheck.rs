@@ -28,11 +28,13 @@ use crate::spec::facts::HostFacts;
 pub async fn verify_again(host: &Host, last: &WipeEvidence, state_dir: &Path) -> WipeEvidence {
     let (facts, last) = (host.shared(), last.clone());
     let traces = locate(state_dir, &last.sandbox_id);
+    // A root has its writes in the layer, and keeps it.
+    let of_layer = [&traces.root, &traces.layer].map(|place| place.display().to_string());
     blocking(move || {
         let mut subject = Subject::found(traces);
         subject.base = base_of(&last, &facts);
         let evidence = wipe::destroy(&facts, &subject, &last.reason);
-        merged(evidence, &last)
+        merged(evidence, &last, &of_layer)
     })
     .await
 }
@@ -52,13 +54,20 @@ fn base_of(last: &WipeEvidence, facts: &HostFacts) -> Option<Below> {
     Some(Below { name, at, digest: last.base_before.clone() })
 }
 
-/// The new look and, made again, every failed check of the last one that it does not contain.
-fn merged(mut evidence: WipeEvidence, last: &WipeEvidence) -> WipeEvidence {
-    let failed = last.checks.iter().filter(|check| !check.ok);
-    for check in failed {
+/// The new look and, made again, every failed check of the last one that it does not contain. `of_layer` are the mounts
+/// that end with the layer's file system.
+fn merged(mut evidence: WipeEvidence, last: &WipeEvidence, of_layer: &[String]) -> WipeEvidence {
+    let is_mount = |check: &&WipeCheck| matches!(check.looked, Looked::Mount(_));
+    let failed = || last.checks.iter().filter(|check| !check.ok);
+    // Whether the layer has ended is known before its mounts are looked at.
+    let in_order = failed().filter(|check| !is_mount(check)).chain(failed().filter(is_mount));
+    for check in in_order {
         // A mount that stayed busy is on no list any more, though it lives as long as its user.
-        let is_detached = matches!(check.looked, Looked::Mount(_))
-            && check.observed.as_deref().is_some_and(|seen| seen == BUSY);
+        let is_detached = match &check.looked {
+            Looked::Mount(at) if of_layer.contains(at) && has_layer_ended(&evidence) => false,
+            Looked::Mount(_) => check.observed.as_deref().is_some_and(|seen| seen == BUSY),
+            _ => false,
+        };
         let looked = evidence.checks.iter().position(|new| new.looked == check.looked);
         match (looked, is_detached) {
             (Some(_), false) => {}
@@ -74,6 +83,16 @@ fn merged(mut evidence: WipeEvidence, last: &WipeEvidence) -> WipeEvidence {
         evidence.status = WipeStatus::Failed;
     }
     evidence
+}
+
+/// Whether every layer that was looked for has ended, and at least one was.
+fn has_layer_ended(evidence: &WipeEvidence) -> bool {
+    let mut layers = evidence
+        .checks
+        .iter()
+        .filter(|check| matches!(check.looked, Looked::Layer { .. }))
+        .peekable();
+    layers.peek().is_some() && layers.all(|check| check.ok && check.observed.is_none())
 }
 
 fn again(check: &WipeCheck) -> WipeCheck {
@@ -160,7 +179,8 @@ mod tests {
     }
 
     fn failed(new: Vec<WipeCheck>, last: Vec<WipeCheck>) -> Vec<(String, String)> {
-        let merged = merged(evidence(new), &evidence(last));
+        let of_layer = ["/d/layer", "/d/root"].map(str::to_owned);
+        let merged = merged(evidence(new), &evidence(last), &of_layer);
         let left = merged.checks.iter().filter(|check| !check.ok);
         let left: Vec<_> = left
             .map(|c| (c.kind().as_str().to_owned(), c.observed.clone().unwrap_or_default()))
@@ -204,6 +224,22 @@ mod tests {
                 ("image".to_owned(), "still there".to_owned()),
             ]
         );
+    }
+
+    #[test]
+    fn a_busy_mount_of_a_layer_ends_with_the_file_system_of_the_layer() {
+        let mounts = |seen: Option<&str>| {
+            ["/d/layer", "/d/root", "/d/disk"].map(|at| check("mount", at, seen)).to_vec()
+        };
+        let place = "file system 0:57 id 00000000000000ff of /d/layer";
+        let layer = |seen: Option<&str>| check("layer", place, seen);
+        let looked = |seen: Option<&str>| {
+            let new = [mounts(None), vec![layer(seen)]].concat();
+            failed(new, [mounts(Some(BUSY)), vec![layer(Some("is kept by pid 7"))]].concat())
+        };
+        // A disk is below the layer, and has a file system of its own.
+        assert_eq!(looked(None), [("mount".to_owned(), BUSY.to_owned())]);
+        assert_eq!(looked(Some("is kept by pid 7")).len(), 4);
     }
 
     #[test]
