@@ -15,6 +15,7 @@ use cofferdam_sandbox::{
     provision_on,
 };
 use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::attempt::{End, blank};
 use crate::deps::{self, Deps, Unprepared};
@@ -66,10 +67,29 @@ pub(crate) async fn up(
         Err(NoRoom::Canceled) => return Err(Box::new(unwanted(executor, task, id).await)),
     };
     let inputs = given(executor, task, request, id).await?;
-    let made = match filling {
-        Some(filling) => provision_filled(host, &plan, &inputs, filling).await,
-        None => provision_on(host, &plan, &inputs, base).await,
+    let making = async {
+        match filling {
+            Some(filling) => provision_filled(host, &plan, &inputs, filling).await,
+            None => provision_on(host, &plan, &inputs, base).await,
+        }
     };
+    let mut making = Box::pin(making);
+    let mut given_up = None;
+    let made = loop {
+        tokio::select! {
+            biased;
+            made = &mut making => break made,
+            wake = wakes.recv(), if given_up.is_none() => {
+                if matches!(wake, Err(RecvError::Closed)) {
+                    break (&mut making).await;
+                }
+                if may_cancel(&wake, task) && executor.is_canceled(&task.key).await {
+                    given_up = Some(host.give_up(id));
+                }
+            }
+        }
+    };
+    drop(making);
     begun(executor, task, (host, plan), made, (deps, memory))
 }
 

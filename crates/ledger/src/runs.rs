@@ -281,6 +281,20 @@ impl Runs<'_> {
         row.as_ref().map(header_of).transpose()
     }
 
+    /// Whether a tenant's run is over, or is none: one row, for who asks often.
+    pub async fn is_over(self, tenant: &TenantId, run: &RunId) -> Result<bool> {
+        let status: Option<String> =
+            sqlx::query_scalar("SELECT status FROM app.runs WHERE id = $1 AND tenant_id = $2")
+                .bind(run.as_str())
+                .bind(tenant.as_str())
+                .fetch_optional(self.pool())
+                .await?;
+        let Some(status) = status else { return Ok(true) };
+        RunStatus::parse(&status)
+            .map(RunStatus::is_terminal)
+            .ok_or(LedgerError::Row { what: "runs.status", why: status })
+    }
+
     /// A tenant's runs, newest first.
     pub async fn list(
         self,

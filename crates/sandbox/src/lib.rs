@@ -101,10 +101,11 @@ pub use host::runtime::{Runtime, Sealed};
 pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};
 pub use life::{
-    Ahead, Dropped, ExecOutcome, Filling, Host, HostConfig, KeepError, KillHandle, LayerKeeper,
-    Name, Network, NetworkError, ProvisionError, Reserved, ResumeError, Sandbox, SandboxError,
-    ServiceEnd, SleepError, Sleeping, Still, Unkept, abandoned, destroy_orphans, provision,
-    provision_filled, provision_on, reconcile, remains, resume, verify_absent, verify_again,
+    Ahead, Dropped, ExecOutcome, Filling, GivenUp, Host, HostConfig, KeepError, KillHandle,
+    LayerKeeper, Name, Network, NetworkError, ProvisionError, Reserved, ResumeError, Sandbox,
+    SandboxError, ServiceEnd, SleepError, Sleeping, Still, Unkept, abandoned, destroy_orphans,
+    provision, provision_filled, provision_on, reconcile, remains, resume, verify_absent,
+    verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};

@@ -7,7 +7,6 @@ use axum::body::{Body, Bytes};
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{RunId, TaskKey};
-use cofferdam_contracts::run::RunStatus;
 use cofferdam_flows::Error;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::streams::Chunk;
@@ -166,9 +165,8 @@ impl Follow {
     }
 
     async fn is_over(&mut self) -> bool {
-        let header =
-            self.call.flows().ledger.runs().header(&self.call.who.tenant, self.run.as_str()).await;
-        self.over = header.is_ok_and(|h| h.is_none_or(|h| RunStatus::is_terminal(h.status)));
+        let runs = self.call.flows().ledger.runs();
+        self.over = runs.is_over(&self.call.who.tenant, &self.run).await.unwrap_or(false);
         self.over
     }
 }

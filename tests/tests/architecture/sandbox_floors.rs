@@ -19,7 +19,7 @@ const MAX_CIRCLE: usize = 3;
 /// Where a class has its name, besides its folder and the registry: files, how often, and why.
 const NAMED: &[(&str, usize, &str)] = &[
     ("doctor/escape/mod.rs", 5, "what another kernel answers in other words, by class"),
-    ("doctor/escape/again.rs", 6, "in which class the files of a second life are made"),
+    ("doctor/escape/again.rs", 7, "in which class the files of a second life are made"),
     ("life/host/mod.rs", 1, "`doctor` looks for an engine that no worker asked for"),
     ("life/reached.rs", 1, "which limits the words of a record's class stand for"),
 ];

@@ -99,14 +99,16 @@ impl Flows {
     async fn stand(&self, held: &Arc<Held>) -> Result<(Still, Stood)> {
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        let room = self.kept_room(&held.tenant).await?;
         let (shelf, id, of) = (self.shelf()?, fresh()?, Arc::clone(held));
+        // Where there is no room it goes on a moment later.
+        let standing = blocking(move || keeper.stand().map_err(std::io::Error::other));
+        let (room, stood) = tokio::join!(self.kept_room(&held.tenant), standing);
+        let room = room?;
+        let stood = stood.map_err(|why| room.fault(&why))?;
         let spare = Arc::clone(&self.plain.spare);
         let shared = Arc::clone(&room);
         let stood = blocking(move || {
-            let Some((still, layer)) = keeper.stand().map_err(std::io::Error::other)? else {
-                return Ok(None);
-            };
+            let Some((still, layer)) = stood else { return Ok(None) };
             let again = of.itself();
             let kept = shelf.reserve(id, (layer.sizes()?.about, &shared), &again)?;
             let both = (again, of.itself());

@@ -343,8 +343,8 @@ async fn kept(frames: &[(Kind, &[u8])]) -> (std::io::Result<()>, Vec<u8>) {
     let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
     let (agent, _driver) = forger(StatusCode::OK, body).await;
     agent.level.store(wire::LEVEL, Ordering::Release);
-    let mut files = agent.keep().await.unwrap();
     let read = tokio::task::spawn_blocking(move || {
+        let mut files = agent.keep(&|| true).unwrap();
         let mut out = Vec::new();
         let passed = crate::host::upper::pass(&mut files, &mut out, 200);
         (passed.and_then(|()| files.end()).map(drop), out)
@@ -386,4 +386,20 @@ async fn files_of_a_machine_that_are_no_files_go_no_further() {
         let error = kept.unwrap_err().to_string();
         assert!(error.contains(why) && out.len() <= 200, "{frames:?}: {error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3l_who_gives_up_does_not_wait_for_a_machine_that_says_nothing() {
+    let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
+    let (agent, _driver) = Agent::connect(ours).await.unwrap();
+    agent.level.store(wire::LEVEL, Ordering::Release);
+    let since = cofferdam_ambient::clock::Stopwatch::start();
+    let asked = tokio::task::spawn_blocking(move || {
+        let looks = std::cell::Cell::new(0);
+        let wanted = || looks.replace(looks.get() + 1) < 3;
+        (agent.keep(&wanted).map(drop), looks.get())
+    });
+    let (kept, looks) = asked.await.unwrap();
+    assert!(matches!(kept, Err(AgentError::Lost)) && looks == 4, "{kept:?} {looks}");
+    assert!(since.elapsed() < std::time::Duration::from_secs(20));
 }

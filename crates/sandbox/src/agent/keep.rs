@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
+use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_guest::frame::Kind;
 use cofferdam_guest::keep::KEEP;
 use cofferdam_guest::wire::CollectEnd;
@@ -17,6 +18,14 @@ use super::{Agent, AgentError, Frames, Result, parse};
 const LEVEL: u32 = 10;
 /// Between two pieces: an emulated machine on a busy host has stopped its processes within a second.
 const SILENCE: Duration = Duration::from_secs(30);
+/// For all of them, as long as it takes to put the largest layer into a machine: one that says a byte now and then is not
+/// believed for ever.
+const ALL: Duration = Duration::from_secs(300);
+/// Between two looks at whether the files are wanted still.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Whether somebody waits for the files still.
+pub(crate) type StillWanted<'a> = &'a dyn Fn() -> bool;
 
 /// A machine's task stands still. It goes on when this is dropped.
 #[derive(Debug)]
@@ -27,28 +36,46 @@ pub(crate) struct StandingTask {
 }
 
 /// The stream of its files, whatever the agent makes of it. For a thread that may wait. Dropped, its sandbox goes on.
-pub(crate) struct KeptFiles {
+pub(crate) struct KeptFiles<'a> {
     frames: Frames,
     piece: Bytes,
     is_over: bool,
     runtime: Handle,
     body: mpsc::Sender<Bytes>,
+    since: Stopwatch,
+    wanted: StillWanted<'a>,
 }
 
 impl Agent {
-    /// Has the task of a machine stand still, and its files handed out.
-    pub(crate) async fn keep(&self) -> Result<KeptFiles> {
+    /// Has the task of a machine stand still, and its files handed out for as long as they are wanted. For a thread that may wait.
+    pub(crate) fn keep<'a>(&self, wanted: StillWanted<'a>) -> Result<KeptFiles<'a>> {
         self.needs(LEVEL)?;
         let (body, pieces) = mpsc::channel(1);
         let asked = self.request(Method::POST, KEEP, Outgoing::Stream(pieces));
-        let asked = tokio::time::timeout(SILENCE, asked).await;
-        let response = asked.unwrap_or(Err(AgentError::Lost))?;
-        let (frames, runtime) = (Frames::of(response), Handle::current());
-        Ok(KeptFiles { frames, piece: Bytes::new(), is_over: false, runtime, body })
+        let (runtime, since) = (Handle::current(), Stopwatch::start());
+        let response = runtime.block_on(in_time(asked, &since, wanted))?;
+        let frames = Frames::of(response);
+        Ok(KeptFiles { frames, piece: Bytes::new(), is_over: false, runtime, body, since, wanted })
     }
 }
 
-impl KeptFiles {
+/// What an agent answers while it is wanted, and neither this nor all of it takes too long.
+async fn in_time<T>(
+    answer: impl Future<Output = Result<T>>,
+    all: &Stopwatch,
+    wanted: StillWanted<'_>,
+) -> Result<T> {
+    let mut answer = std::pin::pin!(answer);
+    let own = Stopwatch::start();
+    while wanted() && own.elapsed() < SILENCE && all.elapsed() < ALL {
+        if let Ok(answer) = tokio::time::timeout(LOOK, &mut answer).await {
+            return answer;
+        }
+    }
+    Err(AgentError::Lost)
+}
+
+impl KeptFiles<'_> {
     /// Makes sure that the agent says the same of the end as the stream does. The sandbox goes on standing still.
     pub(crate) fn end(mut self) -> io::Result<StandingTask> {
         match self.read(&mut [0])? {
@@ -71,12 +98,13 @@ impl KeptFiles {
     }
 }
 
-impl Read for KeptFiles {
+impl Read for KeptFiles<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() && !self.is_over {
             let runtime = self.runtime.clone();
-            let next = runtime.block_on(tokio::time::timeout(SILENCE, self.next()));
-            next.unwrap_or(Err(AgentError::Lost)).map_err(io::Error::other)?;
+            let (since, wanted) = (self.since, self.wanted);
+            let next = runtime.block_on(in_time(self.next(), &since, wanted));
+            next.map_err(io::Error::other)?;
         }
         let count = buffer.len().min(self.piece.len());
         self.piece.copy_to_slice(buffer.get_mut(..count).unwrap_or_default());

@@ -14,8 +14,8 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::Digest;
 
-use super::etc;
 use super::guest::{AGENT, AGENT_PATH, GITCONFIG, GITCONFIG_PATH, NOTHING, POLLING_AGENT};
+use super::{etc, watched};
 use crate::host::error::HostError;
 use crate::host::hostpath::{Allowed, HostPath, Links, OpenError, Place};
 
@@ -266,11 +266,19 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 
 /// Digest of a tree's paths and metadata (kind, mode, owner, size, change of content, target of a
 /// link), in the order of the names. `None`: the tree has more than 20,000 entries.
+///
+/// A base that is watched is walked only where anything happened in it.
 pub(crate) fn tree_digest(root: &Path) -> io::Result<Option<Digest>> {
-    tree_digest_of(root, MAX_ENTRIES)
+    watched::digest(root, || tree_digest_of(root, MAX_ENTRIES))
 }
 
-/// The same with another bound.
+/// The base's digest, and again whenever it is asked for, without a walk.
+pub(crate) fn watched_digest(root: &Path) -> io::Result<Option<Digest>> {
+    watched::watch(root);
+    tree_digest(root)
+}
+
+/// The same by a walk, with another bound.
 pub(crate) fn tree_digest_of(root: &Path, most: usize) -> io::Result<Option<Digest>> {
     let mut text = Vec::new();
     let mut entries = 0;

@@ -6,7 +6,7 @@
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
 //! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
 //! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
-//! | places of a sandbox and of the state | `traces`, `live`, `base`, `guest` |
+//! | places of a sandbox and of the state | `traces`, `live`, `base`, `watched`, `guest` |
 //! | programs, work, errors | `runtime`, `task`, `error` |
 //!
 //! **Nothing here knows what a sandbox, a plan or an isolation class is.** Every other floor may import this one.
@@ -45,3 +45,4 @@ pub(crate) mod tenant_tree;
 pub(crate) mod traces;
 pub(crate) mod unread;
 pub(crate) mod upper;
+mod watched;

@@ -30,9 +30,19 @@ pub(crate) async fn begin(
     ground: &Ground<'_>,
     ahead: Option<StartedRuntime>,
 ) -> Result<(Life, Agent), BootError> {
-    let begun = match take_waiting(host, facts, plan, ground).await? {
-        Some(begun) => Ok(begun),
-        None => start(host, facts, plan, ground, ahead).await,
+    let begun = async {
+        match take_waiting(host, facts, plan, ground).await? {
+            Some(begun) => Ok(begun),
+            None => start(host, facts, plan, ground, ahead).await,
+        }
+    };
+    // A machine takes as long as its files want. What was started of it is its cgroup's, and ends with that.
+    let begun = match plan.isolation().has_layer_inside() {
+        false => begun.await,
+        true => tokio::select! {
+            begun = begun => begun,
+            () = host.unwanted().told(&plan.traces.id) => Err(BootError::Unwanted),
+        },
     };
     // Not before: what it makes would have to share the processors.
     WarmPool::want(&host.warm_pool(), host.pool(), plan, Arc::clone(facts));

@@ -52,6 +52,8 @@ pub(crate) enum BootError {
     Unobserved,
     #[error("the worker is stopping and starts no sandbox")]
     Closed,
+    #[error("it was given up while it began")]
+    Unwanted,
     #[error("the root file system cannot be used")]
     Base(#[from] OpenError),
     #[error(

@@ -1,6 +1,6 @@
 //! Files whose layer lies in a machine: its agent hands them out, and nothing that it says is believed.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
@@ -23,26 +23,10 @@ pub(crate) fn keep(
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<StandingTask, KeepError> {
-    let asked = tokio::runtime::Handle::current().block_on(agent.keep());
-    let mut files = asked.map_err(|error| match error {
+    let mut files = agent.keep(goes_on).map_err(|error| match error {
         AgentError::Refused { error, .. } => KeepError::Freeze(io::Error::other(error)),
         error => KeepError::Freeze(io::Error::other(error)),
     })?;
-    let mut while_it_does = WhileWanted { from: &mut files, goes_on };
-    let passed = upper::pass(&mut while_it_does, out, most(mem_bytes, disk_bytes));
+    let passed = upper::pass(&mut files, out, most(mem_bytes, disk_bytes));
     passed.and_then(|()| files.end()).map_err(KeepError::Files)
-}
-
-struct WhileWanted<'a> {
-    from: &'a mut dyn Read,
-    goes_on: &'a dyn Fn() -> bool,
-}
-
-impl Read for WhileWanted<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match (self.goes_on)() {
-            true => self.from.read(buffer),
-            false => Err(io::Error::other("the sandbox ends")),
-        }
-    }
 }

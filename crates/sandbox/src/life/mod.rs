@@ -34,6 +34,7 @@ mod resume;
 mod root;
 mod sandbox;
 mod service;
+mod unwanted;
 mod waits;
 mod warm;
 mod wipe;
@@ -50,5 +51,6 @@ pub use reconcile::{abandoned, destroy_orphans, reconcile, remains, verify_absen
 pub use resume::{ResumeError, resume};
 pub use sandbox::{KillHandle, Sandbox, SandboxError};
 pub use service::ServiceEnd;
+pub use unwanted::GivenUp;
 pub use waits::Name;
 pub(crate) use waits::is_on;

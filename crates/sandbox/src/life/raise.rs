@@ -103,6 +103,11 @@ pub(crate) async fn raise(
             let settled = plan.isolation().settle(plan, facts);
             settled.map_err(|(path, error)| fault("limiting", &path)(error))?;
             subject.observed = Some(observed);
+            if plan.isolation().has_own_mounts() {
+                // The kernel waits for every processor, and nobody else has to.
+                let beside = plan.traces.beside();
+                drop(tokio::spawn(blocking(move || mounts::detach(&beside))));
+            }
             KillHandle::new(init)
         }
     };

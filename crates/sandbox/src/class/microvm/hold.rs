@@ -27,6 +27,8 @@ pub(super) struct Hold<'a> {
     pub open: &'a str,
     /// The kernel and the initial files.
     pub files: [&'a Path; 2],
+    /// The program, where it makes no file by a name: then it has no directory where all users may, but for one that it lies in.
+    pub writes_nothing: Option<&'a Path>,
     /// Name and directory of the sandbox, by which an orphan is found, where nothing that follows has
     /// them.
     pub named: Option<(&'a str, &'a Path)>,
@@ -41,18 +43,34 @@ const GO_ON: &str = "|| exit 125; shift 2; exec \"$@\"";
 /// goes first: one that is detached takes those in it along.
 const APART: &str = "all=; while read -r _ _ _ _ at _; do case $at in */sandboxes/sb*/*) \
                      all=\"$at $all\";; esac; done < /proc/self/mountinfo; for at in $all; do \
-                     umount -l \"$(printf %b \"$at\")\" || exit 125; done; exec \"$@\"";
+                     umount -l \"$(printf %b \"$at\")\" || exit 125; done;";
+/// What all users may write in is empty for it, and read-only: what a taken-over emulator left there would outlive its machine,
+/// and those of other tenants run as the same user.
+const OPEN_TO_ALL: [&str; 5] = ["/dev/mqueue", "/dev/shm", "/run/lock", "/tmp", "/var/tmp"];
 /// Only names.
 const NAMED: &str = "shift 2; exec \"$@\"";
 
+/// What shows nothing at these places to a program.
+fn masks(program: &Path) -> String {
+    let all = OPEN_TO_ALL.into_iter().filter(|at| !program.starts_with(at));
+    let all: Vec<&str> = all.collect();
+    format!(
+        "for at in {}; do [ ! -d $at ] || [ -L $at ] || \
+         mount -t tmpfs -o ro,size=4k,mode=555 none $at || exit 125; done;",
+        all.join(" ")
+    )
+}
+
 pub(super) fn command(hold: &Hold<'_>) -> Command {
-    let Hold { machine, groups, open, files, named } = hold;
+    let Hold { machine, groups, open, files, writes_nothing, named } = hold;
+    let masks = writes_nothing.map(masks).unwrap_or_default();
     let mut command = starter::shell(&format!("{ENTER} {open} {GO_ON}"));
     command.args(groups.iter().map(|group| cgroup::entrance(group))).arg("--").args(files);
     command
         .arg(&machine.unshare)
         .args(["--net", "--ipc", "--uts", "--mount", "--pid", "--fork", "--kill-child"])
-        .args(["--mount-proc", "--", "/bin/sh", "-c", APART, "sh"]);
+        .args(["--mount-proc", "--", "/bin/sh", "-c"])
+        .args([&format!("{APART} {masks} exec \"$@\""), "sh"]);
     if let Some((id, dir)) = named {
         command.args(["/bin/sh", "-c", NAMED, "sh", id]).arg(dir);
     }

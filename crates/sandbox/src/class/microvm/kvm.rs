@@ -15,12 +15,21 @@ const DEVICE: &str = "/dev/kvm";
 pub(super) const CACHE: &str = "/run/cofferdam-kvm";
 const WORKS: &str = "works";
 
-/// The group that may use the device, for a machine that does.
+/// Whom a device of this mode lets read and write it, of all users.
+const FOR_ALL: u32 = 0o006;
+
+/// The group that may use the device, for a machine that does and has no other way.
 pub(super) fn group(accel: &Accel) -> Option<u32> {
     match accel {
-        Accel::Kvm => Some(fs::metadata(DEVICE).map_or(0, |found| found.gid())),
+        Accel::Kvm => fs::metadata(DEVICE).ok().and_then(|found| needed(found.mode(), found.gid())),
         Accel::Software { .. } => None,
     }
+}
+
+/// Never root's: with it the emulator would have the files that root shares with its group. Pure.
+fn needed(mode: u32, gid: u32) -> Option<u32> {
+    let is_open = mode & FOR_ALL == FOR_ALL;
+    (gid != 0 && !is_open).then_some(gid)
 }
 
 /// Whether there is what could be tried.
@@ -47,4 +56,18 @@ pub(super) fn shown(what: &str, boot: impl FnOnce() -> Result<(), String>) -> Re
         said
     });
     if said == WORKS { Ok(()) } else { Err(said) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a3l_an_emulator_is_in_the_devices_group_alone_and_never_in_roots() {
+        let of = [(0o20660, 104), (0o20666, 104), (0o20660, 0), (0o20666, 0), (0o20600, 104)];
+        assert_eq!(
+            of.map(|(mode, gid)| needed(mode, gid)),
+            [Some(104), None, None, None, Some(104)]
+        );
+    }
 }

@@ -99,7 +99,14 @@ pub(super) fn command(wanted: &QemuInput<'_>) -> Command {
         // Both are in its memory.
         Start::Restore(_) => [Path::new("/dev/null"); 2],
     };
-    let mut command = hold::command(&Hold { machine, groups, open: OPEN, files, named: None });
+    let mut command = hold::command(&Hold {
+        machine,
+        groups,
+        open: OPEN,
+        files,
+        writes_nothing: Some(&qemu.path),
+        named: None,
+    });
     command.arg(&qemu.path).args(["-name", id, "-L"]).arg(dir).args([
         "-nodefaults",
         "-no-user-config",

@@ -19,7 +19,7 @@ use crate::life::{Filling, Host, Sandbox, provision, provision_filled};
 use crate::spec::class::{Class, Offer};
 use crate::spec::command::Command;
 
-/// Classes whose files lie on this host: a machine resolves its own.
+/// Classes whose files lie on this host. A machine resolves its own, and begins with what a container left.
 const KEPT_HERE: [Class; 3] = [Class::Container, Class::Gvisor, Class::Docker];
 /// `/etc` is a directory of every host, and has nothing that a probe looks for below these names.
 const LINKS: &str = "rm -rf /.cofferdam/none; ln -s /etc /.cofferdam/none || exit 1; \
@@ -35,7 +35,7 @@ pub(super) fn first_of(host: &Host, class: Class) -> Option<Class> {
         .iter()
         .any(|fact| fact.class == Class::Container && matches!(fact.offer, Offer::Present(_)));
     match class {
-        Class::Gvisor if has_containers => Some(Class::Container),
+        Class::Gvisor | Class::Microvm if has_containers => Some(Class::Container),
         class => KEPT_HERE.contains(&class).then_some(class),
     }
 }
@@ -76,6 +76,11 @@ pub(super) async fn links(
     wipes: &mut Vec<WipeEvidence>,
 ) -> Result<Filling, SelfTestError> {
     kept(host, first, LINKS, wipes).await
+}
+
+/// Whether this host would resolve a link in its files, so that it refuses some.
+pub(super) fn resolves(class: Class) -> bool {
+    KEPT_HERE.contains(&class)
 }
 
 fn is_displaced(why: &io::Error) -> bool {

@@ -152,7 +152,9 @@ async fn second_life(
     }
     test.probes.append(&mut more.probes);
     test.wipes.append(&mut more.wipes);
-    test.probes.push(again::displaced(host, (first, class), &mut test.wipes).await?);
+    if again::resolves(class) {
+        test.probes.push(again::displaced(host, (first, class), &mut test.wipes).await?);
+    }
     Ok(())
 }
 

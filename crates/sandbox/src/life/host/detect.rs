@@ -87,7 +87,7 @@ impl Host {
             swap: meminfo_kb(&meminfo, "SwapTotal:").unwrap_or(0) > 0,
             large: LargeLayers::detect(&state_dir),
             private_mounts: mounts::is_private(),
-            base_digest: base::tree_digest(&base)
+            base_digest: base::watched_digest(&base)
                 .map_err(|source| HostError::State { path: base.clone(), source })?,
             base,
             guest,
@@ -108,6 +108,7 @@ impl Host {
             pool: Arc::default(),
             warm: Arc::default(),
             waits: Arc::default(),
+            unwanted: crate::life::unwanted::UnwantedIds::default(),
             ahead: crate::life::waits::AheadMarks::default(),
             _dynmods: Dynmods::begin(),
         })

@@ -18,6 +18,7 @@ use crate::host::task::blocking;
 use crate::host::traces::Traces;
 use crate::host::{idrange, live};
 use crate::life::attest;
+use crate::life::unwanted::{GivenUp, UnwantedIds};
 use crate::life::waits::{AheadMarks, Name, Waits};
 use crate::life::warm::WarmPool;
 use crate::spec::class::{Class, Offer};
@@ -40,11 +41,21 @@ pub struct Host {
     warm: Arc<WarmPool>,
     waits: Arc<Waits>,
     ahead: AheadMarks,
+    unwanted: UnwantedIds,
     /// Nobody asks for it; it is there.
     _dynmods: Arc<Dynmods>,
 }
 
 impl Host {
+    /// Has a sandbox that begins given up, for as long as the value lives: where it can be, it ends before it has begun.
+    pub fn give_up(&self, id: &SandboxId) -> GivenUp {
+        self.unwanted.give_up(id)
+    }
+
+    pub(crate) fn unwanted(&self) -> &UnwantedIds {
+        &self.unwanted
+    }
+
     /// The same host for somebody who may give tasks parts of other directories.
     pub fn with_allowed_roots(&self, roots: &[PathBuf]) -> Result<Self, HostError> {
         let mut facts = self.facts().clone();

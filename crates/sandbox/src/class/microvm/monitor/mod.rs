@@ -124,7 +124,7 @@ impl Kind {
         place: &MonitorPlace,
     ) -> Command {
         let files = [machine.kernel.as_path(), machine.initrd.as_path()];
-        let hold = Hold { machine, groups, open: OPEN, files, named };
+        let hold = Hold { machine, groups, open: OPEN, files, writes_nothing: None, named };
         let mut command = hold::command(&hold);
         command.arg(program).args(self.monitor().args());
         command.current_dir(place.dir()).env_clear().stdin(Stdio::null()).stderr(Stdio::piped());
