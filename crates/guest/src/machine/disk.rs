@@ -150,13 +150,27 @@ fn show_changes(upper: &Path, shown: &Path) -> Result<(), Fault> {
     mount(none, shown, none, flags, none).map_err(at(name))
 }
 
+/// A directory and those above it. What the files that a sandbox begins with have in its way, such as a link that leads nowhere, gives
+/// way: nothing of them runs yet, and the root is the machine's alone.
+pub(super) fn dirs(at: &Path) -> io::Result<()> {
+    let mut path = PathBuf::new();
+    for name in at {
+        path.push(name);
+        let is_there = fs::symlink_metadata(&path).is_ok();
+        if is_there && !path.is_dir() {
+            fs::remove_file(&path)?;
+        }
+    }
+    fs::create_dir_all(at)
+}
+
 /// What a tree is mounted on.
 fn place(at: &Path, dir: bool) -> io::Result<()> {
     if dir {
-        return fs::create_dir_all(at);
+        return dirs(at);
     }
     if let Some(parent) = at.parent() {
-        fs::create_dir_all(parent)?;
+        dirs(parent)?;
     }
     match OpenOptions::new().write(true).create_new(true).open(at) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

@@ -166,6 +166,7 @@ fn arrange(setup: &Setup, port: &mut Stream) -> Result<(), Fault> {
     disk::assemble(setup)?;
     change_root()?;
     disk::show(&setup.trees)?;
+    restore()?;
     surround()?;
     for (resource, soft, hard) in
         [(Resource::RLIMIT_CORE, 0, 0), (Resource::RLIMIT_NOFILE, setup.nofile_soft, setup.nofile)]
@@ -182,6 +183,21 @@ fn change_root() -> Result<(), Fault> {
     mount(Some("."), "/", none, MsFlags::MS_MOVE, none).map_err(at("the new root"))?;
     chroot(".").map_err(at("the new root"))?;
     chdir("/").map_err(at("the new root"))
+}
+
+/// Makes the directories that every sandbox has again, where the files that it begins with have none or something else there.
+/// Nothing of them runs yet, and the root is the machine's alone.
+fn restore() -> Result<(), Fault> {
+    for (name, mode) in [("/dev", 0o755), ("/proc", 0o755), ("/sys", 0o755), ("/tmp", 0o1777)] {
+        let path = Path::new(name);
+        if path.is_dir() {
+            continue;
+        }
+        disk::dirs(path).map_err(at(name))?;
+        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode);
+        fs::set_permissions(path, mode).map_err(at(name))?;
+    }
+    Ok(())
 }
 
 /// The kernel's file systems, as an OCI runtime mounts them.
