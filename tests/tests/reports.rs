@@ -188,8 +188,8 @@ fn r90_the_top_of_a_project_keeps_its_owner_and_mode() {
     let project = TempDir::new().unwrap();
     chown(project.path(), Some(OWNER), Some(OWNER)).unwrap();
     fs::set_permissions(project.path(), Permissions::from_mode(0o2770)).unwrap();
-    let said = in_project(&home, project.path(), "stat -c '%a %u:%g' /work; touch /work/new");
-    assert_eq!(said, "2770 1000:1000\n");
+    let said = in_project(&home, project.path(), "stat -c '%a %u:%g' . /work; touch /work/new");
+    assert_eq!(said, "2770 1000:1000\n2770 1000:1000\n");
     assert_eq!(fs::read_dir(project.path()).unwrap().count(), 0, "its changes are not the host's");
 }
 
@@ -216,5 +216,94 @@ su user -c 'id -un'
     if outside.status.success() {
         let inside = exec(&home, &["--", "sh", "-c", look]);
         assert_eq!(inside.stdout, outside.stdout, "{}", said(&inside));
+    }
+}
+
+#[test]
+fn r18_r19_r20_r83_programs_see_their_own_limits() {
+    let home = Home::new();
+    let script = r#"
+nproc; python3 -c 'import os; print(len(os.sched_getaffinity(0)))'
+cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
+cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us
+cut -d: -f3 /proc/self/cgroup | sort -u
+grep -E ' cgroup2? ' /proc/self/mountinfo | cut -d' ' -f4 | sort -u
+for at in /sys/fs/cgroup /sys/fs/cgroup/memory; do mkdir $at/a 2>/dev/null && echo made; done; true
+"#;
+    let output = exec(&home, &["--cpu", "0.5", "--mem", "300", "--", "bash", "-c", script]);
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<&str> = words.lines().collect();
+    let quota = if lines.get(3) == Some(&"50000 100000") { "50000 100000" } else { "50000" };
+    assert_eq!(lines, ["1", "1", "314572800", quota, "/", "/"], "{}", said(&output));
+    // All of the host's are no limit.
+    let output = exec(&home, &["--", "nproc"]);
+    let host = Command::new("nproc").output().unwrap();
+    assert_eq!(output.stdout, host.stdout, "{}", said(&output));
+}
+
+#[test]
+fn r44_packages_of_the_host_are_refused_at_submission() {
+    let home = Home::new();
+    let output = exec(&home, &["--egress", "@apt", "--", "apt-get", "update"]);
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(err.contains("image `host`") && err.contains("image pull"), "{err}");
+}
+
+#[test]
+fn r68_a_full_layer_is_no_space_left_and_not_a_death() {
+    let home = Home::new();
+    for class in ["container", "gvisor"] {
+        let fill = "dd if=/dev/zero of=/tmp/x bs=1M count=600 2>&1 | grep -o 'No space left'; \
+            rm /tmp/x && echo on";
+        let output = exec(&home, &["--isolation", class, "--", "sh", "-c", fill]);
+        let words = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(words, "No space left\non\n", "{class}: {}", said(&output));
+    }
+}
+
+#[test]
+fn r85_a_linked_worktree_has_its_repository_and_the_host_keeps_its_own() {
+    let home = Home::new();
+    let top = TempDir::new().unwrap();
+    let top = top.path().canonicalize().unwrap();
+    let git = |args: &[&str]| {
+        let by = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+        let done = Command::new("git").current_dir(&top).args(by).args(args).output().unwrap();
+        assert!(done.status.success(), "{args:?} {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    git(&["init", "-q", "main"]);
+    git(&["-C", "main", "commit", "-q", "--allow-empty", "-m", "one"]);
+    git(&["-C", "main", "worktree", "add", "-q", "../linked"]);
+    let script = "pwd; git status --short; echo a >f; git add f; \
+        git -c user.name=a -c user.email=a@example.org commit -qm two; git log --oneline | wc -l; \
+        cd /work; cat f";
+    let words = in_project(&home, &top.join("linked"), script);
+    assert_eq!(words, format!("{}\n2\na\n", top.join("linked").display()));
+    assert_eq!(git(&["-C", "linked", "log", "--oneline"]).lines().count(), 1);
+    assert!(!top.join("linked/f").exists());
+    // Its repository is gone: git says so, and nothing else breaks.
+    fs::remove_dir_all(top.join("main")).unwrap();
+    let words = in_project(&home, &top.join("linked"), "git status 2>&1 || echo none");
+    assert!(words.contains("not a git repository") && words.ends_with("none\n"), "{words}");
+}
+
+#[test]
+fn r86_a_virtual_environment_of_the_project_runs_its_tools() {
+    let home = Home::new();
+    let project = TempDir::new().unwrap();
+    let dir = project.path().canonicalize().unwrap();
+    let venv = ["-m", "venv", "--without-pip", ".venv"];
+    let made = Command::new("/usr/bin/python3").args(venv).current_dir(&dir).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let tool = dir.join(".venv/bin/tool");
+    let python = dir.join(".venv/bin/python");
+    let text = format!("#!{}\nimport sys\nprint(sys.prefix)\n", python.display());
+    fs::write(&tool, text).unwrap();
+    fs::set_permissions(&tool, Permissions::from_mode(0o755)).unwrap();
+    let prefix = format!("{}\n", dir.join(".venv").display());
+    for command in [".venv/bin/tool", "/work/.venv/bin/tool"] {
+        assert_eq!(in_project(&home, &dir, command), prefix, "{command}");
     }
 }

@@ -12,6 +12,9 @@ use crate::grant::grant_gate_form;
 use crate::id::GateKey;
 use crate::named::named;
 
+const APT_OF_HOST: &str = "`@apt` installs nothing with the image `host`, whose packages are this machine's and read-only; use an \
+     image with packages of its own: `cofferdam image pull REF`, then `image: image:NAME`";
+
 /// Entries that one phase may list: a list that a person can still read before approving it.
 pub const MAX_ENTRIES: usize = 64;
 
@@ -33,6 +36,12 @@ impl Egress {
             Self::Names(entries) => entries.as_slice(),
             Self::None => &[],
         }
+    }
+
+    /// Refuses what serves no task of the image `host`.
+    pub(crate) fn of_host(&self) -> Result<(), &'static str> {
+        let has_apt = self.entries().iter().any(|entry| entry.mirror() == Some(Mirror::Apt));
+        if has_apt { Err(APT_OF_HOST) } else { Ok(()) }
     }
 
     /// Whether nothing may be reached.
@@ -269,6 +278,26 @@ pub fn grant_form(name: &str) -> Value {
 mod tests {
     use super::*;
     use crate::schema::Validator;
+
+    #[test]
+    fn packages_of_the_host_are_installed_by_no_task() {
+        let of = |phase: &str, image: &str| {
+            let text = format!(
+                "id: a\nv: \"1\"\nplan:\n  tasks:\n    - name: b\n      {image}exec: {{run: c{phase}}}\n"
+            );
+            crate::recipe::Recipe::from_yaml("x.yaml", &text)
+        };
+        let apt = ", egress: ['@apt', a.example]";
+        for image in ["", "image: host\n      "] {
+            let error = of(apt, image).unwrap_err().to_string();
+            assert!(
+                error.contains("exec.egress: `@apt`") && error.contains("image pull"),
+                "{error}"
+            );
+        }
+        assert!(of(apt, "image: image:deb\n      ").is_ok());
+        assert!(of(", egress: ['@pip']", "").is_ok());
+    }
 
     #[test]
     fn a_list_is_refused_by_its_entry_in_words() {

@@ -464,6 +464,13 @@ impl TaskSpec {
         if let Some(build) = &self.build {
             secret::check(&build.secrets, &build.egress).map_err(|e| format!("build.{e}"))?;
         }
+        if self.image.as_deref().is_none_or(|image| image == "host") {
+            let exec = self.exec.as_ref().map(|exec| ("exec", &exec.egress));
+            let build = self.build.as_ref().map(|build| ("build", &build.egress));
+            for (phase, egress) in exec.into_iter().chain(build) {
+                egress.of_host().map_err(|e| format!("{phase}.egress: {e}"))?;
+            }
+        }
         let timeouts = [
             ("exec.timeout", self.exec.as_ref().and_then(|e| e.timeout.as_ref())),
             ("build.timeout", self.build.as_ref().and_then(|b| b.timeout.as_ref())),

@@ -185,7 +185,7 @@ fn defaults_are_decided_and_recorded() {
     let limits = plan.effective.limits;
     assert_eq!(
         (limits.cpu, limits.mem_mb, limits.pids, limits.disk_mb),
-        (Some(4.0), Some(512), Some(256), Some(512)),
+        (Some(4.0), Some(512), Some(256), Some(384)),
     );
     assert_eq!((limits.output_bytes, limits.nofile), (Some(MAX_STREAM_BYTES), Some(65_536)));
     let nofile = &plan.config["process"]["rlimits"][1];

@@ -1,6 +1,6 @@
 //! `exec`: one command in one sandbox, now, with its own input, output and exit status.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use cofferdam_contracts::duration::Duration;
@@ -18,7 +18,7 @@ use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{Followed, Manner, follow};
 use super::relay::Relay;
-use super::{output, run, stdin};
+use super::{output, project, run, stdin};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -43,10 +43,10 @@ pub(crate) struct ExecArgs {
     /// How long it may run, such as 90s; a plain number is seconds
     #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = flag::seconds)]
     pub timeout: Duration,
-    /// Host directory mounted as /work, copy-on-write
+    /// Host directory to work in, copy-on-write, at its own path and as /work; with the repository of a linked git worktree
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// Globs of files to keep, relative to /work
+    /// Globs of files to keep, relative to where it works
     #[arg(long, value_name = "GLOB")]
     pub keep: Vec<String>,
     /// Do not read standard input; otherwise a pipe or file is the command's input (text, at most 128 KiB)
@@ -106,7 +106,16 @@ fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
     if let Some(dir) = &args.work {
         let dir =
             dir.canonicalize().map_err(|e| Misuse(format!("--work {}: {e}", dir.display())))?;
-        files.push(json!({"from": dir, "to": "/work", "access": "workspace-write"}));
+        let dir = dir
+            .to_str()
+            .ok_or_else(|| Misuse(format!("--work {}: its name is not UTF-8", dir.display())))?;
+        for from in
+            [Some(dir.to_owned()), project::repository(Path::new(dir))].into_iter().flatten()
+        {
+            let to = if from == dir { project::place(dir) } else { from.as_str() };
+            files.push(json!({"from": escape(&from), "to": escape(&to.to_owned()), "access": "workspace-write"}));
+        }
+        set("/exec", "workdir", json!(escape(&project::place(dir).to_owned())));
     }
     if let Some(text) = input {
         files.push(json!({"text": escape(&text), "to": STDIN, "access": "read-only"}));

@@ -33,6 +33,7 @@ mod outfile;
 mod output;
 mod place;
 mod plan_show;
+mod project;
 mod prompt;
 mod prove;
 mod question;

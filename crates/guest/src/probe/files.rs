@@ -16,7 +16,6 @@ pub const READ: &[Probe] = paths!(Read, "read", EMPTY, [
     "/proc/kallsyms" "/proc/key-users" "/proc/kpagecgroup" "/proc/kpagecount" "/proc/kpageflags"
     "/proc/latency_stats" "/proc/lock_stat" "/proc/pagetypeinfo" "/proc/sched_debug"
     "/proc/slabinfo" "/proc/timer_stats" "/proc/vmallocinfo" "/proc/vmcore"
-    "/sys/fs/cgroup/cgroup.procs" "/sys/fs/cgroup/memory/memory.limit_in_bytes"
     "/sys/fs/cgroup/devices/devices.list" "/sys/fs/cgroup/release_agent"
     "/sys/kernel/btf/vmlinux" "/sys/kernel/vmcoreinfo" "/sys/kernel/debug/sched/debug"
     "/sys/kernel/tracing/README" "/sys/kernel/security/lsm"

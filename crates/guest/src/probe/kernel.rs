@@ -1,6 +1,7 @@
 //! What the kernel shows of itself and of the host in `/proc` and `/sys`.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::answer::{NOTHING, failed, names, open_masked, open_read, open_write, read_any, said};
 use super::{Probe, probe};
@@ -67,7 +68,9 @@ pub const SYS: &[Probe] = &[
         }
         said(made)
     }),
-    probe("sys.cgroup", "find the limits of the host", EMPTY, |_| names("/sys/fs/cgroup")),
+    probe("sys.cgroup", "find the groups of others, or the limits of the host", EMPTY, |_| {
+        groups()
+    }),
     probe("sys.release-agent", "choose a cgroup's release program", CLOSED, |_| {
         open_write("/sys/fs/cgroup/release_agent")
     }),
@@ -89,4 +92,28 @@ fn processes() -> String {
         Err(error) => return failed(&error),
     };
     if count <= MAX_PROCESSES { NOTHING.to_owned() } else { format!("{count} processes") }
+}
+
+/// More than any host has: what the group of all processes says of its memory.
+const UNLIMITED: u64 = 1 << 50;
+
+/// What is not the sandbox's own of the groups that it is shown: groups below them, and limits that are none.
+fn groups() -> String {
+    let top = Path::new("/sys/fs/cgroup");
+    let dirs = |at: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(at).into_iter().flatten().flatten();
+        let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        dirs.map(|entry| entry.path()).collect()
+    };
+    let is_unified = top.join("cgroup.controllers").exists();
+    let own = if is_unified { vec![top.to_owned()] } else { dirs(top) };
+    let below = own.iter().flat_map(|at| dirs(at));
+    let mut found: Vec<String> = below.map(|at| at.display().to_string()).collect();
+    for file in ["memory.max", "memory/memory.limit_in_bytes"] {
+        let Ok(limit) = fs::read_to_string(top.join(file)) else { continue };
+        if limit.trim().parse::<u64>().map_or(true, |limit| limit >= UNLIMITED) {
+            found.push(format!("{file} {}", limit.trim()));
+        }
+    }
+    if found.is_empty() { NOTHING.to_owned() } else { found.join(" ") }
 }

@@ -29,7 +29,7 @@ use crate::agent::Agent;
 use crate::agent::changes::Changed;
 use crate::egress::{Unrouted, Way};
 use crate::host::base::Base;
-use crate::host::cgroup::CgroupMode;
+use crate::host::cgroup::{CgroupMode, OwnGroup};
 use crate::host::hostpath::Place;
 use crate::host::limit::{self, Groups};
 use crate::host::process::Netns;
@@ -71,6 +71,8 @@ pub(crate) struct Footing {
     pub parts: Option<Parts>,
     /// The cgroups to make, where the runtime makes none.
     pub groups: Option<Groups>,
+    /// What its programs see of the cgroups that its runtime makes.
+    pub shown_groups: Vec<OwnGroup>,
 }
 
 /// What holds a sandbox of a plan.

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ const REMOVE_TRIES: usize = 1_000;
 /// Bytes of TCP's buffers, of version 1 alone: there the memory limit does not count them.
 pub(crate) const TCP_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
 const TCP_REFUSED: &str = "memory.kmem.tcp.failcnt";
+/// Links to a directory without directories.
+const OWN_LINKS: u64 = 2;
 
 /// Which cgroup versions this process sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +55,18 @@ pub struct Cgroups {
     pub mode: CgroupMode,
     /// Cgroup hierarchies in use.
     pub hierarchies: Vec<Hierarchy>,
+}
+
+/// What runtimes of languages look for of version 1; a JVM wants all of the first four or believes none.
+const SHOWN: [&str; 5] = ["memory", "cpu", "cpuacct", "cpuset", "pids"];
+
+/// One group of a sandbox, as its own programs are shown it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnGroup {
+    /// Its place below the directory of all groups; `None`: it is that directory.
+    pub name: Option<&'static str>,
+    /// Where it is on this host, once its runtime has made it.
+    pub dir: PathBuf,
 }
 
 /// Counters of a sandbox's group; all zero where it cannot be read.
@@ -114,6 +129,20 @@ impl Cgroups {
     /// The sandbox's directory in every tree.
     pub(crate) fn dirs(&self, traces: &Traces) -> Vec<PathBuf> {
         self.hierarchies.iter().map(|h| h.mount.join(&traces.cgroup)).collect()
+    }
+
+    /// What a sandbox's programs are shown of its own groups: their limits, and what they use.
+    pub(crate) fn shown(&self, traces: &Traces) -> Vec<OwnGroup> {
+        let of = |tree: &Hierarchy, name| OwnGroup { name, dir: tree.mount.join(&traces.cgroup) };
+        if self.mode == CgroupMode::V2 {
+            return self.hierarchies.first().map(|tree| of(tree, None)).into_iter().collect();
+        }
+        let legacy = |name: &str| {
+            let mut trees = self.hierarchies.iter().filter(|tree| !tree.unified);
+            trees.find(|tree| tree.controllers.iter().any(|one| one == name))
+        };
+        let all = SHOWN.into_iter().filter_map(|name| Some(of(legacy(name)?, Some(name))));
+        all.collect()
     }
 
     /// Pids of the sandbox's processes.
@@ -179,6 +208,16 @@ impl Cgroups {
         }
     }
 
+    /// Has all sandboxes together weigh as much as there are, against what else runs on this host: the group that they are in would
+    /// weigh as one process. Best effort: where there is no such file, nothing is weighed.
+    pub(crate) fn weigh(&self) {
+        let Some(tree) = self.with("cpu") else { return };
+        let parent = tree.mount.join(CGROUP_PARENT);
+        let Ok(found) = fs::metadata(&parent) else { return };
+        let (file, weight) = weight(tree.unified, found.nlink().saturating_sub(OWN_LINKS));
+        let _ = fs::write(parent.join(file), weight.to_string());
+    }
+
     /// Kills every process of the sandbox's group and removes it from every tree. What is left is
     /// for the caller to look at.
     pub(crate) fn destroy(&self, traces: &Traces) {
@@ -186,12 +225,21 @@ impl Cgroups {
         for _ in 0..REMOVE_TRIES {
             left.retain(|dir| remove(dir).is_err());
             if left.is_empty() {
-                return;
+                return self.weigh();
             }
             left.iter().for_each(|dir| kill_all(dir, traces));
             clock::sleep_blocking(Duration::from_millis(1));
         }
     }
+}
+
+/// What so many sandboxes weigh, in the words of a version. Pure.
+fn weight(unified: bool, sandboxes: u64) -> (&'static str, u64) {
+    let (file, one, most) = match unified {
+        true => ("cpu.weight", 100, 10_000),
+        false => ("cpu.shares", 1_024, 262_144),
+    };
+    (file, sandboxes.max(1).saturating_mul(one).min(most))
 }
 
 fn hierarchy(mounted: &Mounted) -> Option<Hierarchy> {
@@ -258,4 +306,44 @@ fn kill_all(dir: &Path, traces: &Traces) {
     }
     // Of version 1 a process that stands still dies when it goes on, before it runs any of its program.
     freeze::thaw(dir);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sandboxes_together_weigh_as_many_as_there_are() {
+        assert_eq!([0, 1, 7, 10_000].map(|n| weight(false, n).1), [1_024, 1_024, 7_168, 262_144]);
+        assert_eq!([0, 1, 7, 10_000].map(|n| weight(true, n).1), [100, 100, 700, 10_000]);
+        assert_eq!([false, true].map(|v2| weight(v2, 1).0), ["cpu.shares", "cpu.weight"]);
+    }
+
+    #[test]
+    fn a_sandbox_is_shown_each_of_its_own_groups_once() {
+        let tree = |mount: &str, controllers: &str, unified| Hierarchy {
+            mount: mount.into(),
+            controllers: controllers.split(',').map(str::to_owned).collect(),
+            unified,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let id = cofferdam_contracts::id::SandboxId::parse("sb00000000000000000001").unwrap();
+        let traces = Traces::of(dir.path(), dir.path(), &id);
+        let shown = |mode, hierarchies| {
+            let all = Cgroups { mode, hierarchies }.shown(&traces);
+            let text = |group: &OwnGroup| {
+                let (all, end) = (group.dir.to_str().unwrap(), traces.cgroup.to_str().unwrap());
+                let at = all.strip_suffix(end).unwrap().trim_end_matches('/');
+                format!("{}={at}", group.name.unwrap_or_default())
+            };
+            all.iter().map(text).collect::<Vec<_>>().join(" ")
+        };
+        let of_one = vec![tree("/c/memory", "memory", false), tree("/c/cpu", "cpu,cpuacct", false)];
+        let both = [of_one.clone(), vec![tree("/c/unified", "", true)]].concat();
+        let wanted = "memory=/c/memory cpu=/c/cpu cpuacct=/c/cpu";
+        assert_eq!(shown(CgroupMode::V1, of_one), wanted);
+        assert_eq!(shown(CgroupMode::Hybrid, both), wanted);
+        let two = vec![tree("/c", "cpu,memory,pids", true)];
+        assert_eq!(shown(CgroupMode::V2, two), "=/c");
+    }
 }

@@ -45,6 +45,11 @@ pub(crate) fn nothing(beside: &Path) -> PathBuf {
     beside.join("none")
 }
 
+/// A directory in it with a place for each group of version 1.
+pub(crate) fn groups(beside: &Path) -> PathBuf {
+    beside.join("groups")
+}
+
 /// A `/dev` in it.
 pub(crate) fn dev(beside: &Path) -> PathBuf {
     beside.join("dev")

@@ -34,6 +34,7 @@ pub(crate) mod mounts;
 pub(crate) mod nofile;
 pub(crate) mod plain;
 pub(crate) mod process;
+pub(crate) mod processors;
 pub(crate) mod runtime;
 pub(crate) mod service;
 pub(crate) mod setid;

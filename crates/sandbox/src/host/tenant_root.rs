@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat,
-    openat, openat2, statat,
+    openat, openat2, statat, symlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -66,6 +66,17 @@ impl TenantRoot {
         self.walk(path, is_dir, 0o755, |below| {
             openat2(&self.top, below, PATH, Mode::empty(), resolve)
         })
+    }
+
+    /// A link at the top, unless something has that name.
+    pub(crate) fn link(&self, at: &str, to: &str) -> io::Result<()> {
+        let name = at.trim_start_matches('/');
+        match symlinkat(to, &self.top, name) {
+            Err(Errno::EXIST) => return Ok(()),
+            made => made?,
+        }
+        let (uid, gid) = (Uid::from_raw(self.first), Gid::from_raw(self.first));
+        Ok(chownat(&self.top, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     fn strict(&self, path: &Path) -> Result<OwnedFd, Errno> {

@@ -54,9 +54,9 @@ pub(crate) fn show(
 
 /// Mounts beside the root what the runtime binds, all of it from the layer and none of it from a tenant: an empty directory
 /// and, where it may, a `/dev` with nodes of the sandbox's own, which the runtime takes as it is. A tree of the layer: the
-/// mounts of a task name no directory of the host.
+/// mounts of a task name no directory of the host. And a place for each of these groups.
 pub(crate) fn make_beside(
-    layer: &Path,
+    (layer, groups): (&Path, &[&str]),
     at: &Path,
     taken: &Taken,
     has_devices: bool,
@@ -68,6 +68,13 @@ pub(crate) fn make_beside(
         let nothing = devices::nothing(&own);
         directory(&nothing, 0o555)?;
         chown(&nothing, Some(taken.first), Some(taken.first))?;
+        if !groups.is_empty() {
+            let places = devices::groups(&own);
+            directory(&places, 0o755)?;
+            for name in groups {
+                directory(&places.join(name), 0o555)?;
+            }
+        }
         let tree = if has_devices {
             devices::furnish(&directory(&devices::of(layer), 0o755)?, taken.first)?;
             idrange::with_devices(&own)?

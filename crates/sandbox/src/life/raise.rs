@@ -33,7 +33,7 @@ use crate::life::sandbox::KillHandle;
 use crate::life::wipe::{self, Below, Subject};
 use crate::oci;
 use crate::spec::facts::HostFacts;
-use crate::spec::plan::Plan;
+use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
 
 /// Workers that stop in the very moment of a start.
 const PARENT_TRIES: usize = 3;
@@ -100,6 +100,7 @@ pub(crate) async fn raise(
         None => {
             let (observed, init) = wipe::observe(facts, &plan.traces, Some(plan.class))
                 .ok_or(BootError::Unobserved)?;
+            facts.cgroups.weigh();
             let settled = plan.isolation().settle(plan, facts);
             settled.map_err(|(path, error)| fault("limiting", &path)(error))?;
             subject.observed = Some(observed);
@@ -159,6 +160,13 @@ struct Bundle {
     groups: Option<limit::Groups>,
 }
 
+/// The project that a command works in, where that has its own path: `/work` leads there too.
+fn work_of(plan: &Plan, resolved: &Resolved<'_>) -> Option<String> {
+    let cwd = &plan.task.cwd;
+    let is_tree = resolved.trees.iter().any(|(target, _)| target == cwd);
+    (is_tree && cwd != DEFAULT_WORKDIR).then(|| cwd.clone())
+}
+
 impl Bundle {
     fn of(
         plan: &Plan,
@@ -175,6 +183,8 @@ impl Bundle {
             shares: resolved.shares.clone(),
             apart: footing.apart,
             binds_tmp: footing.binds_tmp,
+            groups: footing.shown_groups,
+            work: work_of(plan, resolved),
             dirs: resolved.dirs.clone(),
             overlays: resolved.overlays.clone(),
             mounts: resolved.mounts.clone(),

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::class::shown::{Overlay, Share};
+use crate::host::cgroup::OwnGroup;
 use crate::host::hostpath::{Place, mount_at};
 use crate::host::idrange::{self, IdRanges, Taken};
 use crate::host::runtime::Runtime;
@@ -28,6 +29,7 @@ use crate::life::error::{BootError, fault, make_dir};
 use crate::life::inside;
 use crate::life::keep::Filling;
 use crate::oci;
+use crate::spec::plan::DEFAULT_WORKDIR;
 
 /// The sandbox's root, and nobody else, gets through its directory.
 const THROUGH: u32 = 0o710;
@@ -46,6 +48,10 @@ pub(crate) struct Root {
     pub apart: Vec<PathBuf>,
     /// Whether its `/tmp` is bound by its runtime, from beside the root.
     pub binds_tmp: bool,
+    /// What its programs see of its cgroups.
+    pub groups: Vec<OwnGroup>,
+    /// The project's own place, where `/work` is it as well.
+    pub work: Option<String>,
     pub dirs: Vec<PathBuf>,
     pub overlays: Vec<Overlay>,
     /// Mounts of inputs, as an OCI configuration has them.
@@ -95,6 +101,10 @@ impl Root {
         let tree = TenantRoot::open(root, first).map_err(fault("opening", root))?;
         if let Some(name) = tree.displaced().map_err(fault("looking into", root))? {
             return Err(BootError::Displaced(name.to_owned()));
+        }
+        // gVisor remembers what lies in its root by path: two mounts of one tree would differ in it.
+        if let Some(at) = self.work.as_ref().filter(|_| self.binds_tmp) {
+            tree.link(DEFAULT_WORKDIR, at).map_err(fault("making a link in", root))?;
         }
         self.show_host(&tree, &mut below)?;
         for overlay in &self.overlays {
@@ -158,7 +168,7 @@ impl Root {
         let mut config = self.config.clone();
         match ids {
             Some((ranges, taken)) => {
-                for mount in &self.mounts {
+                for mount in self.mounts.iter().chain(&self.at_work()) {
                     inside::show((tree, layer, &self.overlays), mount, ranges, taken)?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
@@ -168,8 +178,10 @@ impl Root {
                     return self.write(&config, unread);
                 }
                 let has_devices = ranges.foreign_nodes().is_none();
-                inside::make_beside(layer, &beside, taken, has_devices)?;
+                let names: Vec<&str> = self.groups.iter().filter_map(|group| group.name).collect();
+                inside::make_beside((layer, &names), &beside, taken, has_devices)?;
                 oci::own_masks(&mut config, &devices::nothing(&beside));
+                oci::own_groups(&mut config, &self.groups, &devices::groups(&beside));
                 if has_devices {
                     // Shared memory on a disk is none.
                     let dev = devices::dev(&beside);
@@ -181,11 +193,19 @@ impl Root {
                     inside::bind_tmp(tree, &beside)?;
                 }
                 if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
-                    mounts.extend(self.mounts.iter().cloned());
+                    mounts.extend(self.mounts.iter().cloned().chain(self.at_work()));
                 }
             }
         }
         self.write(&config, unread)
+    }
+
+    /// The project once more, at `/work`.
+    fn at_work(&self) -> Option<Value> {
+        let own = self.work.as_ref().filter(|_| !self.binds_tmp)?;
+        let mut mount = self.mounts.iter().find(|mount| mount["destination"] == **own)?.clone();
+        *mount.get_mut("destination")? = DEFAULT_WORKDIR.into();
+        Some(mount)
     }
 
     fn write(&self, config: &Value, unread: Option<Unread>) -> Result<(), BootError> {

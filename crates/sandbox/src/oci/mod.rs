@@ -11,6 +11,7 @@ use cofferdam_contracts::sandbox::Limits;
 use serde_json::{Value, json};
 
 use crate::host::ceiling::Ceilings;
+use crate::host::cgroup::OwnGroup;
 use crate::host::guest::{AGENT_PATH, AGENT_PIDS};
 use crate::host::idrange::{self, Taken};
 use crate::host::limit::{CPU_PERIOD_US, quota_us};
@@ -309,6 +310,31 @@ pub(crate) fn own_masks(config: &mut Value, nothing: &Path) {
             );
             false
         });
+    }
+    if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
+        mounts.extend(binds);
+    }
+}
+
+/// Shows a sandbox its own cgroups read-only, in a namespace of theirs: what its programs may use is there to be read, and no name
+/// of the host. `places` has a directory for each that has a name.
+pub(crate) fn own_groups(config: &mut Value, groups: &[OwnGroup], places: &Path) {
+    let options = json!(["bind", "ro", "nosuid", "nodev", "noexec"]);
+    let bind = |source: &Path, at: &Path| json!({"destination": at, "type": "bind", "source": source, "options": options});
+    let at = Path::new("/sys/fs/cgroup");
+    let mut binds = Vec::new();
+    if groups.iter().any(|group| group.name.is_some()) {
+        binds.push(bind(places, at));
+    }
+    binds.extend(groups.iter().map(|group| match group.name {
+        Some(name) => bind(&group.dir, &at.join(name)),
+        None => bind(&group.dir, at),
+    }));
+    if binds.is_empty() {
+        return;
+    }
+    if let Some(Value::Array(namespaces)) = config.pointer_mut("/linux/namespaces") {
+        namespaces.push(json!({"type": "cgroup"}));
     }
     if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
         mounts.extend(binds);

@@ -14,6 +14,18 @@ pub(crate) const MAX_MEMORY_LAYER_MB: u64 = 4_096;
 /// And never more than this part of the host's memory, for the same reason on a small one.
 const MEMORY_SHARE: u64 = 2;
 
+/// Files that lie in memory have at most three quarters of it: a layer as large as its sandbox's memory would never be full, because
+/// the kernel ends a program first. So who fills it reads ENOSPC. Pure.
+pub(crate) fn beside_programs(isolation: &dyn Isolation, limits: Limits, is_large: bool) -> Limits {
+    let is_in_memory = isolation.keeps_files() && !isolation.has_layer_inside() && !is_large;
+    match (limits.disk_mb, limits.mem_mb) {
+        (Some(disk_mb), Some(mem_mb)) if is_in_memory => {
+            Limits { disk_mb: Some(disk_mb.min(mem_mb - mem_mb / 4).max(1)), ..limits }
+        }
+        _ => limits,
+    }
+}
+
 const FIELD: &str = "limits.diskMB";
 
 /// The largest layer that lies in memory, in MiB.

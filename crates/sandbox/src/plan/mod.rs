@@ -26,12 +26,9 @@ use crate::spec::cached;
 use crate::spec::class::Class;
 use crate::spec::command::Command;
 use crate::spec::facts::HostFacts;
-use crate::spec::plan::{Plan, PlannedMount};
+use crate::spec::plan::{DEFAULT_WORKDIR, Plan, PlannedMount};
 use crate::spec::refuse::{self, PlanError};
 use crate::spec::service::{self, Programs};
-
-/// Where a task runs when it does not say.
-const DEFAULT_WORKDIR: &str = "/work";
 
 impl Plan {
     /// The same of a container under another name.
@@ -72,7 +69,8 @@ pub(crate) fn plan_on(
     let isolation = class::of(class);
     let egress = egress::plan(request);
     let asked = check::limits(request, facts, isolation)?;
-    let limits = isolation.limits(asked, facts);
+    let is_large = large::is_large(isolation, asked, facts);
+    let limits = large::beside_programs(isolation, isolation.limits(asked, facts), is_large);
     let (base, host_usr) = match (image, isolation.root(facts)) {
         (Some(image), _) => (Base::Ours(image.root.clone()), false),
         (None, Some(root)) => (root, false),
@@ -152,7 +150,7 @@ pub(crate) fn plan_on(
             })
             .collect(),
         disk_mb: limits.disk_mb.unwrap_or(DEFAULT_DISK_MB),
-        large: large::is_large(isolation, asked, facts),
+        large: is_large,
         stream_limit_bytes: limits.output_bytes.unwrap_or(MAX_STREAM_BYTES),
         artifacts: request.artifacts.clone(),
         effective: effective(request, facts, class, runtime, limits, image),

@@ -16,6 +16,9 @@ use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
 use crate::oci::Nofile;
 
+/// Where a task runs when it does not say.
+pub(crate) const DEFAULT_WORKDIR: &str = "/work";
+
 /// A host path inside the sandbox. The source is resolved, and held against the allowed roots, when
 /// the sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq)]

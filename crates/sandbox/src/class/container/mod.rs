@@ -16,6 +16,7 @@ use crate::egress::Way;
 use crate::host::ceiling::Tcp;
 use crate::host::hostpath::Place;
 use crate::host::process::Netns;
+use crate::host::processors;
 use crate::host::runtime::Runtime;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
@@ -78,7 +79,9 @@ impl Isolation for ContainerClass {
     /// Its cgroups are the runtime's to make.
     fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
         let apart = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
-        Footing { layer_mb: Some(plan.disk_mb), has_users: true, apart, ..Footing::default() }
+        let shown_groups = facts.cgroups.shown(&plan.traces);
+        let layer_mb = Some(plan.disk_mb);
+        Footing { layer_mb, has_users: true, apart, shown_groups, ..Footing::default() }
     }
 
     fn command(
@@ -122,8 +125,10 @@ impl Isolation for ContainerClass {
         true
     }
 
-    /// A runtime knows no limit of TCP's buffers.
+    /// A runtime knows no limit of TCP's buffers, and a quota of time is no number of processors.
     fn settle(&self, plan: &Plan, facts: &HostFacts) -> Result<(), (PathBuf, io::Error)> {
+        let cpu = plan.effective.limits.cpu.unwrap_or(f64::from(facts.cpus));
+        processors::pin(&facts.cgroups.members(&plan.traces), cpu);
         match facts.ceilings.tcp {
             Tcp::Limited => {
                 let mem_mb = plan.effective.limits.mem_mb.unwrap_or(0);

@@ -25,6 +25,7 @@ use crate::class::kept_memory::KeptMemory;
 use crate::host::cgroup;
 use crate::host::guest::AGENT_PIDS;
 use crate::host::process::Process;
+use crate::host::processors;
 use crate::host::starter;
 use crate::oci::OciInput;
 use crate::oci::calls::{self, EPERM};
@@ -174,6 +175,7 @@ fn runsc(plan: &Plan, groups: &[PathBuf]) -> Command {
     command
         .args(groups.iter().map(|group| cgroup::entrance(group)))
         .arg("--")
+        .args(plan.effective.limits.cpu.map(processors::starter).unwrap_or_default())
         .arg(&runtime.path)
         .arg("--root")
         .arg(&traces.runtime_state)
