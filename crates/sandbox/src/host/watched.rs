@@ -15,10 +15,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cofferdam_contracts::id::Digest;
-use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
 /// Directories of one tree: a workstation's `/etc` has 300.
@@ -37,25 +37,33 @@ const HEARD: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::DONT_FOLLOW);
 
-/// By their roots.
-static TREES: Mutex<BTreeMap<PathBuf, WatchedTree>> = Mutex::new(BTreeMap::new());
+/// What is watched, by one queue: a process may have few.
+struct WatchedTrees {
+    queue: OwnedFd,
+    /// By their roots.
+    trees: BTreeMap<PathBuf, WatchedTree>,
+    /// Whose a watch is.
+    roots: BTreeMap<i32, PathBuf>,
+}
 
 struct WatchedTree {
-    queue: OwnedFd,
     /// Which directory it was.
     root: (u64, u64),
     digest: Option<Digest>,
+    was_touched: bool,
 }
 
-/// Has a tree watched from now on, for as long as this process lives. Where the kernel gives no watch, looks cost what they cost.
+/// Has a tree watched from now on, for as long as this process lives or the tree is there. Where the kernel gives no watch, looks
+/// cost what they cost.
 pub(super) fn watch(root: &Path) {
+    let Some(mut all) = all() else { return };
     let made = (|| {
-        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        add_all(&queue, root)?;
-        io::Result::Ok(WatchedTree { queue, root: identity(root)?, digest: None })
+        let tree = WatchedTree { root: identity(root)?, digest: None, was_touched: true };
+        all.add(root)?;
+        io::Result::Ok(tree)
     })();
     match made {
-        Ok(tree) => drop(trees().entry(root.to_owned()).or_insert(tree)),
+        Ok(tree) => drop(all.trees.insert(root.to_owned(), tree)),
         Err(error) => {
             tracing::debug!(root = %root.display(), %error, "a tree of ours cannot be watched");
         }
@@ -67,28 +75,39 @@ pub(super) fn digest(
     root: &Path,
     describe: impl FnOnce() -> io::Result<Option<Digest>>,
 ) -> io::Result<Option<Digest>> {
-    let mut trees = trees();
-    let Some(tree) = trees.get_mut(root) else {
-        drop(trees);
+    let Some(mut all) = all() else { return describe() };
+    all.hear();
+    let found = all.trees.get(root).map(|tree| (tree.root, tree.digest.clone(), tree.was_touched));
+    let Some((own, digest, was_touched)) = found else {
+        drop(all);
         return describe();
     };
-    let is_quiet = identity(root)? == tree.root && !tree.was_touched();
-    if let Some(digest) = tree.digest.as_ref().filter(|_| is_quiet) {
-        return Ok(Some(digest.clone()));
+    let is_same = identity(root)? == own;
+    if let Some(digest) = digest.filter(|_| is_same && !was_touched) {
+        return Ok(Some(digest));
     }
-    tree.digest = None;
     // A directory that came meanwhile has no watch, and one that went has none any more.
-    let is_watched = identity(root)? == tree.root && add_all(&tree.queue, root).is_ok();
-    tree.was_touched();
+    let is_watched = is_same && all.add(root).is_ok();
+    all.hear();
+    all.settle(root, None);
     let found = describe()?;
-    if is_watched && !tree.was_touched() {
-        tree.digest.clone_from(&found);
+    all.hear();
+    let was_touched = all.trees.get(root).is_none_or(|tree| tree.was_touched);
+    if is_watched && !was_touched {
+        all.settle(root, found.clone());
     }
     Ok(found)
 }
 
-fn trees() -> MutexGuard<'static, BTreeMap<PathBuf, WatchedTree>> {
-    TREES.lock().unwrap_or_else(PoisonError::into_inner)
+/// Everything that this process watches; `None`: the kernel gives it no queue.
+fn all() -> Option<MutexGuard<'static, WatchedTrees>> {
+    static ALL: OnceLock<Option<Mutex<WatchedTrees>>> = OnceLock::new();
+    let make = || {
+        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+        Some(Mutex::new(WatchedTrees { queue, trees: BTreeMap::new(), roots: BTreeMap::new() }))
+    };
+    let all = ALL.get_or_init(make).as_ref()?;
+    Some(all.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn identity(root: &Path) -> io::Result<(u64, u64)> {
@@ -96,38 +115,61 @@ fn identity(root: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Watches every directory of a tree; one that is watched already is watched on.
-fn add_all(queue: &OwnedFd, root: &Path) -> io::Result<()> {
-    let (mut open, mut dirs) = (vec![root.to_owned()], 0);
-    while let Some(dir) = open.pop() {
-        dirs += 1;
-        if dirs > MAX_DIRS {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        inotify::add_watch(queue, &dir, HEARD)?;
-        for entry in fs::read_dir(&dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                open.push(entry.path());
+impl WatchedTrees {
+    /// Watches every directory of a tree; one that is watched already is watched on.
+    fn add(&mut self, root: &Path) -> io::Result<()> {
+        let (mut open, mut dirs) = (vec![root.to_owned()], 0);
+        while let Some(dir) = open.pop() {
+            dirs += 1;
+            if dirs > MAX_DIRS {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
+            let watch = inotify::add_watch(&self.queue, &dir, HEARD)?;
+            self.roots.insert(watch, root.to_owned());
+            for entry in fs::read_dir(&dir)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    open.push(entry.path());
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-impl WatchedTree {
-    /// Whether anything was said since the last time.
-    fn was_touched(&self) -> bool {
+    fn settle(&mut self, root: &Path, digest: Option<Digest>) {
+        if let Some(tree) = self.trees.get_mut(root) {
+            (tree.digest, tree.was_touched) = (digest, false);
+        }
+    }
+
+    /// Notes which trees were touched since the last time.
+    fn hear(&mut self) {
         let mut buffer = [const { MaybeUninit::uninit() }; READ_BYTES];
         let mut reader = Reader::new(&self.queue, &mut buffer);
-        let mut was_touched = false;
         loop {
             match reader.next() {
-                Ok(_) => was_touched = true,
+                Ok(event) => {
+                    let touched = self.roots.get(&event.wd()).cloned();
+                    if event.events().contains(ReadFlags::IGNORED) {
+                        self.roots.remove(&event.wd());
+                    }
+                    match touched {
+                        Some(root) => {
+                            if let Some(tree) = self.trees.get_mut(&root) {
+                                tree.was_touched = true;
+                            }
+                        }
+                        // Words were lost.
+                        None => self.trees.values_mut().for_each(|tree| tree.was_touched = true),
+                    }
+                }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return was_touched,
+                Err(Errno::AGAIN) => return,
                 // Nothing is known then.
-                Err(_) => return true,
+                Err(_) => {
+                    self.trees.values_mut().for_each(|tree| tree.was_touched = true);
+                    return;
+                }
             }
         }
     }
