@@ -74,12 +74,14 @@ pub(crate) async fn up(
         }
     };
     let mut making = Box::pin(making);
+    // Whoever drives the sandbox hears the same words, if it is made all the same.
+    let mut heard = wakes.resubscribe();
     let mut given_up = None;
     let made = loop {
         tokio::select! {
             biased;
             made = &mut making => break made,
-            wake = wakes.recv(), if given_up.is_none() => {
+            wake = heard.recv(), if given_up.is_none() => {
                 if matches!(wake, Err(RecvError::Closed)) {
                     break (&mut making).await;
                 }
