@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,8 +22,6 @@ const REMOVE_TRIES: usize = 1_000;
 /// Bytes of TCP's buffers, of version 1 alone: there the memory limit does not count them.
 pub(crate) const TCP_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
 const TCP_REFUSED: &str = "memory.kmem.tcp.failcnt";
-/// Links to a directory without directories.
-const OWN_LINKS: u64 = 2;
 
 /// Which cgroup versions this process sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,16 +205,6 @@ impl Cgroups {
         }
     }
 
-    /// Has all sandboxes together weigh as much as there are, against what else runs on this host: the group that they are in would
-    /// weigh as one process. Best effort: where there is no such file, nothing is weighed.
-    pub(crate) fn weigh(&self) {
-        let Some(tree) = self.with("cpu") else { return };
-        let parent = tree.mount.join(CGROUP_PARENT);
-        let Ok(found) = fs::metadata(&parent) else { return };
-        let (file, weight) = weight(tree.unified, found.nlink().saturating_sub(OWN_LINKS));
-        let _ = fs::write(parent.join(file), weight.to_string());
-    }
-
     /// Kills every process of the sandbox's group and removes it from every tree. What is left is
     /// for the caller to look at.
     pub(crate) fn destroy(&self, traces: &Traces) {
@@ -225,21 +212,12 @@ impl Cgroups {
         for _ in 0..REMOVE_TRIES {
             left.retain(|dir| remove(dir).is_err());
             if left.is_empty() {
-                return self.weigh();
+                return;
             }
             left.iter().for_each(|dir| kill_all(dir, traces));
             clock::sleep_blocking(Duration::from_millis(1));
         }
     }
-}
-
-/// What so many sandboxes weigh, in the words of a version. Pure.
-fn weight(unified: bool, sandboxes: u64) -> (&'static str, u64) {
-    let (file, one, most) = match unified {
-        true => ("cpu.weight", 100, 10_000),
-        false => ("cpu.shares", 1_024, 262_144),
-    };
-    (file, sandboxes.max(1).saturating_mul(one).min(most))
 }
 
 fn hierarchy(mounted: &Mounted) -> Option<Hierarchy> {
@@ -311,13 +289,6 @@ fn kill_all(dir: &Path, traces: &Traces) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn all_sandboxes_together_weigh_as_many_as_there_are() {
-        assert_eq!([0, 1, 7, 10_000].map(|n| weight(false, n).1), [1_024, 1_024, 7_168, 262_144]);
-        assert_eq!([0, 1, 7, 10_000].map(|n| weight(true, n).1), [100, 100, 700, 10_000]);
-        assert_eq!([false, true].map(|v2| weight(v2, 1).0), ["cpu.shares", "cpu.weight"]);
-    }
 
     #[test]
     fn a_sandbox_is_shown_each_of_its_own_groups_once() {

@@ -100,7 +100,6 @@ pub(crate) async fn raise(
         None => {
             let (observed, init) = wipe::observe(facts, &plan.traces, Some(plan.class))
                 .ok_or(BootError::Unobserved)?;
-            facts.cgroups.weigh();
             let settled = plan.isolation().settle(plan, facts);
             settled.map_err(|(path, error)| fault("limiting", &path)(error))?;
             subject.observed = Some(observed);
