@@ -73,26 +73,32 @@ pub(crate) async fn up(
             None => provision_on(host, &plan, &inputs, base).await,
         }
     };
-    let mut making = Box::pin(making);
     // Whoever drives the sandbox hears the same words, if it is made all the same.
-    let mut heard = wakes.resubscribe();
-    let mut given_up = None;
-    let made = loop {
-        tokio::select! {
-            biased;
-            made = &mut making => break made,
-            wake = heard.recv(), if given_up.is_none() => {
-                if matches!(wake, Err(RecvError::Closed)) {
-                    break (&mut making).await;
-                }
-                if may_cancel(&wake, task) && executor.is_canceled(&task.key).await {
-                    given_up = Some(host.give_up(id));
-                }
-            }
+    let canceled = canceled(executor, task, wakes.resubscribe());
+    let mut making = Box::pin(making);
+    let made = tokio::select! {
+        biased;
+        made = &mut making => made,
+        () = canceled => {
+            let _given_up = host.give_up(id);
+            (&mut making).await
         }
     };
     drop(making);
     begun(executor, task, (host, plan), made, (deps, memory))
+}
+
+/// Until a task is canceled.
+async fn canceled(executor: &Executor, task: &TaskContext, mut wakes: Receiver<Wake>) {
+    loop {
+        let wake = wakes.recv().await;
+        if matches!(wake, Err(RecvError::Closed)) {
+            return std::future::pending().await;
+        }
+        if may_cancel(&wake, task) && executor.is_canceled(&task.key).await {
+            return;
+        }
+    }
 }
 
 /// What came of making the sandbox of a task.

@@ -48,18 +48,10 @@ pub(crate) async fn run_stream(call: Call) -> Answered {
     let wakes = call.flows().wakes.subscribe();
     let follow =
         Follow { call, owner, key, run, next: from, live, over: false, revoked: false, wakes };
-    let body = Body::from_stream(stream::unfold(follow, move |mut follow| async move {
-        let text = match follow.page().await {
-            Some(page) => {
-                Ok(page.iter().map(|chunk| line(chunk, events)).collect::<String>().into())
-            }
-            None if std::mem::take(&mut follow.revoked) => {
-                follow.live = false;
-                Err(io::Error::other("the key that asked for this stream is revoked"))
-            }
-            None => return None,
-        };
-        Some((text.map(|text: Bytes| text), follow))
+    let body = Body::from_stream(stream::try_unfold(follow, move |mut follow| async move {
+        let Some(page) = follow.page().await? else { return Ok(None) };
+        let text: String = page.iter().map(|chunk| line(chunk, events)).collect();
+        io::Result::Ok(Some((Bytes::from(text), follow)))
     }));
     let content_type = if events { "text/event-stream" } else { "application/x-ndjson" };
     Ok(Answer::Stream { content_type, body })
@@ -92,11 +84,11 @@ fn line(chunk: &Chunk, events: bool) -> String {
 
 impl Follow {
     /// The next chunks; `None` at the end.
-    async fn page(&mut self) -> Option<Vec<Chunk>> {
+    async fn page(&mut self) -> io::Result<Option<Vec<Chunk>>> {
         loop {
             self.catch_up().await;
             if self.revoked {
-                return None;
+                return Err(io::Error::other("the key that asked for this stream is revoked"));
             }
             // Asked before the read, so that nothing written in between is missed.
             let was_over = self.over || !self.live || self.is_over().await;
@@ -105,15 +97,15 @@ impl Follow {
                 Ok(page) => page,
                 Err(error) => {
                     tracing::debug!(%error, "a stream broke off");
-                    return None;
+                    return Ok(None);
                 }
             };
             if let Some(last) = page.last() {
                 self.next = last.seq + 1;
-                return Some(page);
+                return Ok(Some(page));
             }
             if was_over {
-                return None;
+                return Ok(None);
             }
             self.wait().await;
         }

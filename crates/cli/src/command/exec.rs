@@ -77,11 +77,11 @@ pub(crate) async fn exec(at: &At, args: &ExecArgs) -> anyhow::Result<Exit> {
 
 /// The command as a recipe, so that it leaves the same records as every other work.
 fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
-    let escape = |text: &String| text.replace("${", "$${");
+    let escape = |text: &str| text.replace("${", "$${");
     let mut task = json!({
         "name": "exec",
         "image": args.image,
-        "exec": {"run": args.cmd.iter().map(escape).collect::<Vec<_>>(), "timeout": args.timeout, "egress": args.egress},
+        "exec": {"run": args.cmd.iter().map(|word| escape(word)).collect::<Vec<_>>(), "timeout": args.timeout, "egress": args.egress},
         "limits": {},
         "artifacts": args.keep,
     });
@@ -109,13 +109,16 @@ fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
         let dir = dir
             .to_str()
             .ok_or_else(|| Misuse(format!("--work {}: its name is not UTF-8", dir.display())))?;
-        for from in
-            [Some(dir.to_owned()), project::repository(Path::new(dir))].into_iter().flatten()
-        {
-            let to = if from == dir { project::place(dir) } else { from.as_str() };
-            files.push(json!({"from": escape(&from), "to": escape(&to.to_owned()), "access": "workspace-write"}));
+        let mut show = |from: &str, to: &str| {
+            files
+                .push(json!({"from": escape(from), "to": escape(to), "access": "workspace-write"}));
+        };
+        let place = project::place(dir);
+        show(dir, place);
+        if let Some(repository) = project::repository(Path::new(dir)) {
+            show(&repository, &repository);
         }
-        set("/exec", "workdir", json!(escape(&project::place(dir).to_owned())));
+        set("/exec", "workdir", json!(escape(place)));
     }
     if let Some(text) = input {
         files.push(json!({"text": escape(&text), "to": STDIN, "access": "read-only"}));

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where a project lies that cannot have its own path.
-const ELSEWHERE: &str = "/work";
+use cofferdam_contracts::agent_plan::PROJECT;
+
 /// Directories that a sandbox has of its own.
 const OWN: [&str; 14] = [
     "/.cofferdam",
@@ -30,7 +30,7 @@ const MOST_BYTES: u64 = 16 * 1024;
 pub(super) fn place(dir: &str) -> &str {
     let (path, top) = (Path::new(dir), ["/", "/home", "/root", "/tmp", "/var"]);
     match OWN.iter().any(|own| path.starts_with(own)) || top.contains(&dir) {
-        true => ELSEWHERE,
+        true => PROJECT,
         false => dir,
     }
 }

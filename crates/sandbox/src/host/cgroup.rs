@@ -134,12 +134,9 @@ impl Cgroups {
         if self.mode == CgroupMode::V2 {
             return self.hierarchies.first().map(|tree| of(tree, None)).into_iter().collect();
         }
-        let legacy = |name: &str| {
-            let mut trees = self.hierarchies.iter().filter(|tree| !tree.unified);
-            trees.find(|tree| tree.controllers.iter().any(|one| one == name))
-        };
-        let all = SHOWN.into_iter().filter_map(|name| Some(of(legacy(name)?, Some(name))));
-        all.collect()
+        // A controller is in one tree: where that is of version 2, its files have other names.
+        let legacy = |name: &str| self.with(name).filter(|tree| !tree.unified);
+        SHOWN.into_iter().filter_map(|name| Some(of(legacy(name)?, Some(name)))).collect()
     }
 
     /// Pids of the sandbox's processes.

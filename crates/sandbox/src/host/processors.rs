@@ -18,9 +18,9 @@ const TASKSET: &str = "/usr/bin/taskset";
 /// Where the next sandbox's processors begin: one after the other, so that all have as many.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Has these processes, and what they start, run on as many processors as a limit has use for. Where that is all of them, or
-/// the kernel refuses, nothing changes.
-pub(crate) fn pin(members: &[u32], cpu: f64) {
+/// Has processes, and what they start, run on as many processors as a limit has use for. Where that is all of them, nobody asks
+/// for `members`; where the kernel refuses, nothing changes.
+pub(crate) fn pin(cpu: f64, members: impl Fn() -> Vec<u32>) {
     let mut set = CpuSet::new();
     let chosen = choice(cpu);
     if chosen.is_empty() {
@@ -29,7 +29,7 @@ pub(crate) fn pin(members: &[u32], cpu: f64) {
     chosen.iter().for_each(|at| set.set(*at));
     let mut moved = Vec::new();
     for _ in 0..LOOKS {
-        let mut threads: Vec<i32> = members.iter().flat_map(|pid| threads_of(*pid)).collect();
+        let mut threads: Vec<i32> = members().into_iter().flat_map(threads_of).collect();
         threads.retain(|one| !moved.contains(one));
         if threads.is_empty() {
             return;
@@ -92,7 +92,7 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        pin(&[shell.id()], 1.0);
+        pin(1.0, || vec![shell.id()]);
         drop(shell.stdin.take());
         let output = shell.wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1");

@@ -49,24 +49,15 @@ struct WatchedTrees {
 struct WatchedTree {
     /// Which directory it was.
     root: (u64, u64),
+    /// `None`: it is not described, or was touched since.
     digest: Option<Digest>,
-    was_touched: bool,
 }
 
-/// Has a tree watched from now on, for as long as this process lives or the tree is there. Where the kernel gives no watch, looks
-/// cost what they cost.
+/// Has a tree watched from the next look on, for as long as this process lives or the tree is there. Where the kernel gives no
+/// watch, looks cost what they cost.
 pub(super) fn watch(root: &Path) {
-    let Some(mut all) = all() else { return };
-    let made = (|| {
-        let tree = WatchedTree { root: identity(root)?, digest: None, was_touched: true };
-        all.add(root)?;
-        io::Result::Ok(tree)
-    })();
-    match made {
-        Ok(tree) => drop(all.trees.insert(root.to_owned(), tree)),
-        Err(error) => {
-            tracing::debug!(root = %root.display(), %error, "a tree of ours cannot be watched");
-        }
+    if let (Some(mut all), Ok(own)) = (all(), identity(root)) {
+        all.trees.insert(root.to_owned(), WatchedTree { root: own, digest: None });
     }
 }
 
@@ -77,25 +68,23 @@ pub(super) fn digest(
 ) -> io::Result<Option<Digest>> {
     let Some(mut all) = all() else { return describe() };
     all.hear();
-    let found = all.trees.get(root).map(|tree| (tree.root, tree.digest.clone(), tree.was_touched));
-    let Some((own, digest, was_touched)) = found else {
+    let Some(tree) = all.trees.get(root) else {
         drop(all);
         return describe();
     };
-    let is_same = identity(root)? == own;
-    if let Some(digest) = digest.filter(|_| is_same && !was_touched) {
-        return Ok(Some(digest));
+    let is_same = identity(root)? == tree.root;
+    if let Some(digest) = tree.digest.as_ref().filter(|_| is_same) {
+        return Ok(Some(digest.clone()));
     }
     // A directory that came meanwhile has no watch, and one that went has none any more.
-    let is_watched = is_same && all.add(root).is_ok();
+    let is_watched = is_same && all.add(root);
     all.hear();
-    all.settle(root, None);
     let found = describe()?;
-    all.hear();
-    let was_touched = all.trees.get(root).is_none_or(|tree| tree.was_touched);
-    if is_watched && !was_touched {
-        all.settle(root, found.clone());
+    if let Some(tree) = all.trees.get_mut(root).filter(|_| is_watched) {
+        tree.digest.clone_from(&found);
     }
+    // What was said meanwhile lets it go again.
+    all.hear();
     Ok(found)
 }
 
@@ -116,8 +105,16 @@ fn identity(root: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl WatchedTrees {
-    /// Watches every directory of a tree; one that is watched already is watched on.
-    fn add(&mut self, root: &Path) -> io::Result<()> {
+    /// Watches every directory of a tree, and one that is watched already on. Whether it could: a tree that it cannot watch is none of
+    /// these any more.
+    fn add(&mut self, root: &Path) -> bool {
+        let Err(error) = self.add_all(root) else { return true };
+        tracing::debug!(root = %root.display(), %error, "a tree of ours cannot be watched");
+        self.trees.remove(root);
+        false
+    }
+
+    fn add_all(&mut self, root: &Path) -> io::Result<()> {
         let (mut open, mut dirs) = (vec![root.to_owned()], 0);
         while let Some(dir) = open.pop() {
             dirs += 1;
@@ -136,40 +133,28 @@ impl WatchedTrees {
         Ok(())
     }
 
-    fn settle(&mut self, root: &Path, digest: Option<Digest>) {
-        if let Some(tree) = self.trees.get_mut(root) {
-            (tree.digest, tree.was_touched) = (digest, false);
-        }
-    }
-
-    /// Notes which trees were touched since the last time.
+    /// Lets the digests go of trees that were touched since the last time.
     fn hear(&mut self) {
         let mut buffer = [const { MaybeUninit::uninit() }; READ_BYTES];
         let mut reader = Reader::new(&self.queue, &mut buffer);
         loop {
-            match reader.next() {
-                Ok(event) => {
-                    let touched = self.roots.get(&event.wd()).cloned();
-                    if event.events().contains(ReadFlags::IGNORED) {
-                        self.roots.remove(&event.wd());
-                    }
-                    match touched {
-                        Some(root) => {
-                            if let Some(tree) = self.trees.get_mut(&root) {
-                                tree.was_touched = true;
-                            }
-                        }
-                        // Words were lost.
-                        None => self.trees.values_mut().for_each(|tree| tree.was_touched = true),
-                    }
+            let root = match reader.next() {
+                Ok(event) if event.events().contains(ReadFlags::IGNORED) => {
+                    self.roots.remove(&event.wd())
                 }
-                Err(Errno::INTR) => {}
+                Ok(event) => self.roots.get(&event.wd()).cloned(),
+                Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return,
-                // Nothing is known then.
-                Err(_) => {
-                    self.trees.values_mut().for_each(|tree| tree.was_touched = true);
-                    return;
+                Err(_) => return self.trees.values_mut().for_each(|tree| tree.digest = None),
+            };
+            match root {
+                Some(root) => {
+                    if let Some(tree) = self.trees.get_mut(&root) {
+                        tree.digest = None;
+                    }
                 }
+                // Words were lost, or are of a watch that ended: of which tree is not known.
+                None => self.trees.values_mut().for_each(|tree| tree.digest = None),
             }
         }
     }

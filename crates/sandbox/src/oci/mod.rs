@@ -238,6 +238,12 @@ pub(crate) fn bind(source: &Path, target: &str) -> Value {
            "options": ["bind", "ro", "nosuid", "nodev"]})
 }
 
+/// The same of what holds no programs.
+fn bind_data(source: &Path, target: &Path) -> Value {
+    json!({"destination": target, "type": "bind", "source": source,
+           "options": ["bind", "ro", "nosuid", "nodev", "noexec"]})
+}
+
 /// A host path itself.
 pub(crate) fn bind_writable(source: &Path, target: &str) -> Value {
     json!({"destination": target, "type": "bind", "source": source,
@@ -300,14 +306,11 @@ pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
 /// of these the kernel keeps room in every memory cgroup of the host.
 pub(crate) fn own_masks(config: &mut Value, nothing: &Path) {
     let mut binds = Vec::new();
-    let options = json!(["bind", "ro", "nosuid", "nodev", "noexec"]);
     if let Some(Value::Array(masked)) = config.pointer_mut("/linux/maskedPaths") {
         masked.retain(|path| {
             let is_dir = |path: &&str| path.starts_with("/sys/") && Path::new(path).is_dir();
             let Some(path) = path.as_str().filter(is_dir) else { return true };
-            binds.push(
-                json!({"destination": path, "type": "bind", "source": nothing, "options": options}),
-            );
+            binds.push(bind_data(nothing, Path::new(path)));
             false
         });
     }
@@ -319,16 +322,14 @@ pub(crate) fn own_masks(config: &mut Value, nothing: &Path) {
 /// Shows a sandbox its own cgroups read-only, in a namespace of theirs: what its programs may use is there to be read, and no name
 /// of the host. `places` has a directory for each that has a name.
 pub(crate) fn own_groups(config: &mut Value, groups: &[OwnGroup], places: &Path) {
-    let options = json!(["bind", "ro", "nosuid", "nodev", "noexec"]);
-    let bind = |source: &Path, at: &Path| json!({"destination": at, "type": "bind", "source": source, "options": options});
     let at = Path::new("/sys/fs/cgroup");
     let mut binds = Vec::new();
     if groups.iter().any(|group| group.name.is_some()) {
-        binds.push(bind(places, at));
+        binds.push(bind_data(places, at));
     }
     binds.extend(groups.iter().map(|group| match group.name {
-        Some(name) => bind(&group.dir, &at.join(name)),
-        None => bind(&group.dir, at),
+        Some(name) => bind_data(&group.dir, &at.join(name)),
+        None => bind_data(&group.dir, at),
     }));
     if binds.is_empty() {
         return;

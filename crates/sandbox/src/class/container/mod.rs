@@ -128,7 +128,7 @@ impl Isolation for ContainerClass {
     /// A runtime knows no limit of TCP's buffers, and a quota of time is no number of processors.
     fn settle(&self, plan: &Plan, facts: &HostFacts) -> Result<(), (PathBuf, io::Error)> {
         let cpu = plan.effective.limits.cpu.unwrap_or(f64::from(facts.cpus));
-        processors::pin(&facts.cgroups.members(&plan.traces), cpu);
+        processors::pin(cpu, || facts.cgroups.members(&plan.traces));
         match facts.ceilings.tcp {
             Tcp::Limited => {
                 let mem_mb = plan.effective.limits.mem_mb.unwrap_or(0);
