@@ -50,7 +50,7 @@ async fn quota(server: &Server, key: &str, scope: &str, value: u64, version: u32
 
 /// Nothing but what lives is counted anywhere.
 async fn settled(sql: &PgPool, live: i64) {
-    until("the queues are empty", Duration::from_secs(30), async || {
+    until("the queues are empty", Duration::from_secs(90), async || {
         count(sql, COUNTED).await == 0 && count(sql, BESIDE).await == 2 * live
     })
     .await;
@@ -62,7 +62,7 @@ async fn tasks_run_at_once(server: &Server, sql: &PgPool, (key, opts): (&str, &s
         server.start_recipe_as(key, TASKS, json!({}), json!({"runKey": opts})).await;
     assert_eq!(status, 201, "{run}");
     let query = format!("SELECT status FROM app.runs WHERE id = '{}'", text(&run, "runId"));
-    until("the tasks have run", Duration::from_secs(15), async || {
+    until("the tasks have run", Duration::from_secs(60), async || {
         texts(sql, &query).await == ["succeeded"]
     })
     .await;

@@ -113,12 +113,12 @@ fn javascript(script: &str, version: &str) -> Option<Command> {
 /// Everything that was made is wiped, with evidence, and every proof holds.
 async fn gone(home: Home, mut server: Server) {
     let sql = server.sql().await;
-    until("no sandbox is left", Duration::from_secs(20), async || {
+    until("no sandbox is left", Duration::from_secs(60), async || {
         count(&sql, "SELECT count(*) FROM app.live_sandboxes WHERE ended_at IS NULL").await == 0
     })
     .await;
     // A sandbox of a killed server is on record as ended before the next one has wiped it.
-    until("no session is left", Duration::from_secs(20), async || {
+    until("no session is left", Duration::from_secs(60), async || {
         count(&sql, "SELECT count(*) FROM app.remote_execution_sessions WHERE ended_at IS NULL")
             .await
             == 0
@@ -431,7 +431,7 @@ async fn killed_server(class: &'static str) {
     let server = home.up();
     let sql = server.sql().await;
     let rows = "SELECT end_reason FROM app.live_sandboxes WHERE ended_at IS NOT NULL";
-    until("the sandbox is reported as gone", Duration::from_secs(30), async || {
+    until("the sandbox is reported as gone", Duration::from_secs(60), async || {
         !texts(&sql, rows).await.is_empty()
     })
     .await;
@@ -444,7 +444,7 @@ async fn killed_server(class: &'static str) {
     let (status, answer) =
         answered(caller.envd((&id, &token), "/process.Process/List", &json!({}))).await;
     assert_eq!((status, &answer["message"]), (502, &json!("The sandbox was not found")));
-    until("its run failed", Duration::from_secs(20), async || {
+    until("its run failed", Duration::from_secs(60), async || {
         texts(&sql, "SELECT status FROM app.runs").await == ["failed"]
     })
     .await;
@@ -501,7 +501,7 @@ async fn a_canceled_run_takes_its_sandbox_with_it() {
     let (status, answer) = server.post(&cancel, &json!({"actor": "ann", "reason": "enough"})).await;
     assert_eq!(status, 202, "{answer}");
     let path = format!("/api/sandboxes/{}", text(&made, "id"));
-    until("it is over", Duration::from_secs(20), async || {
+    until("it is over", Duration::from_secs(60), async || {
         let (_, view) = server.get(&path).await;
         view["state"] == "ended" && view["wiped"] == true && view["endReason"] == "canceled"
     })
