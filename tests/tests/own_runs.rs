@@ -59,10 +59,14 @@ async fn a_submitter_cancels_its_own_runs_and_tasks_and_no_others() {
     assert_eq!(act(&server, &ann, &on, "resume").await.0, 403);
 
     let run = start(&server, &ann, SLOW, json!({"runKey": "b"})).await;
-    executing(&sql, Duration::from_secs(60)).await;
-    let (_, steps) = server.get(&format!("/api/runs/{}/steps", text(&run, "runId"))).await;
-    let mut steps = steps.as_array().unwrap().iter();
-    let task = steps.find_map(|step| step["taskKey"].as_str()).unwrap().to_owned();
+    // Of the run before a sandbox may still be ending.
+    let steps = format!("/api/runs/{}/steps", text(&run, "runId"));
+    let task = found("its task is on record", async || {
+        let (_, steps) = server.get(&steps).await;
+        let mut steps = steps.as_array()?.iter();
+        steps.find_map(|step| step["taskKey"].as_str().map(str::to_owned))
+    })
+    .await;
     assert_eq!(act(&server, &ann, &task, "cancel").await.0, 202, "one task of it");
     server.wait_terminal(&text(&run, "runId")).await;
 

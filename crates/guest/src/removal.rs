@@ -16,20 +16,41 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+/// Times that others who remove the same tree may have put something into its top.
+const OTHERS: usize = 1_000;
 /// Names that a moved directory is tried under: others may have the first ones already.
 const TRIES: u64 = 1 << 20;
 
-/// Removes a directory with all that is in it; what is no directory is removed as the file that it is.
+/// Removes a directory with all that is in it; what is no directory is removed as the file that it is. Several may remove the
+/// same tree at once: what another one removed is gone, and no error of any of them.
 ///
 /// # Errors
-/// It is not there, or the kernel keeps a part of it: a mount point, or a file that may not be changed.
+/// It is not there when this begins, or the kernel keeps a part of it: a mount point, or a file that may not be changed.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
-        return Ok(unlinkat(CWD, path, AtFlags::empty())?);
+        return gone(unlinkat(CWD, path, AtFlags::empty()));
     }
-    empty_tree(path)?;
-    Ok(unlinkat(CWD, path, AtFlags::REMOVEDIR)?)
+    for _ in 0..OTHERS {
+        match empty_tree(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            done => done?,
+        }
+        match unlinkat(CWD, path, AtFlags::REMOVEDIR) {
+            // Another one has just moved a directory up.
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            done => return gone(done),
+        }
+    }
+    Err(Errno::NOTEMPTY.into())
+}
+
+/// The end of a removal, whoever did it.
+fn gone(removed: rustix::io::Result<()>) -> io::Result<()> {
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Removes all that is in a directory, and leaves the directory.
@@ -57,11 +78,18 @@ pub fn empty_tree(path: &Path) -> io::Result<()> {
 
 /// Empties one directory of the top: its files go, its directories come up beside it.
 fn lift(top: &OwnedFd, name: &CStr, fresh: &mut u64) -> io::Result<()> {
-    let dir = open(top, name)?;
+    let dir = match open(top, name) {
+        Err(Errno::NOENT) => return Ok(()),
+        opened => opened?,
+    };
     loop {
         let children = names(&dir)?;
         if children.is_empty() {
-            return Ok(unlinkat(top, name, AtFlags::REMOVEDIR)?);
+            return match unlinkat(top, name, AtFlags::REMOVEDIR) {
+                // Another one removed it and has moved a directory up under its name: the top is read again.
+                Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+                removed => gone(removed),
+            };
         }
         for child in children {
             match unlinkat(&dir, &*child, AtFlags::empty()) {
@@ -84,9 +112,8 @@ fn up((dir, child): (&OwnedFd, &CStr), top: &OwnedFd, fresh: &mut u64) -> io::Re
         let name = CString::new(format!("#{fresh}"))?;
         *fresh = fresh.saturating_add(1);
         match renameat_with(dir, child, top, &*name, RenameFlags::NOREPLACE) {
-            Ok(()) => return Ok(()),
             Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-            Err(error) => return Err(error.into()),
+            done => return gone(done),
         }
     }
     Err(io::Error::other("no name is free for a directory that is removed"))
@@ -102,7 +129,12 @@ const PIECE: usize = 4_096;
 
 fn names(dir: &OwnedFd) -> io::Result<Vec<CString>> {
     let mut found = Vec::new();
-    for entry in Dir::read_from(dir)? {
+    // What was opened may be removed by now.
+    let entries = match Dir::read_from(dir) {
+        Err(Errno::NOENT) => return Ok(found),
+        opened => opened?,
+    };
+    for entry in entries {
         let name = entry?.file_name().to_owned();
         if name.as_bytes() != b"." && name.as_bytes() != b".." {
             found.push(name);
@@ -167,5 +199,29 @@ mod tests {
         remove_tree(&link).unwrap();
         assert!(fs::symlink_metadata(&link).is_err() && kept.join("file").exists());
         assert_eq!(remove_tree(&top).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_tree_that_several_remove_at_once_is_gone_for_each_of_them() {
+        for _ in 0..10 {
+            let outer = tempfile::tempdir().unwrap();
+            let top = outer.path().join("top");
+            for dir in 0..10 {
+                let below = top.join(format!("{dir}/a/b/c"));
+                fs::create_dir_all(&below).unwrap();
+                fs::write(below.join("file"), "x").unwrap();
+            }
+            std::thread::scope(|scope| {
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(|| remove_tree(&top))).collect();
+                for one in all {
+                    match one.join().unwrap() {
+                        // It began when all was done.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        done => done.unwrap(),
+                    }
+                }
+            });
+            assert!(!top.exists());
+        }
     }
 }
