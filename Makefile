@@ -4,7 +4,8 @@ CARGO ?= cargo
 DENY = target/tools/bin/cargo-deny
 
 .DEFAULT_GOAL := build
-.PHONY: setup build check release dist test attack fuzz demo bench chaos storm v2 docker fresh clean
+.PHONY: setup build check policies unit contract release dist test attack fuzz demo bench chaos storm soak v2 docker fresh clean
+.PHONY: lane-quick lane-check lane-full verdict
 
 ## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
 setup:
@@ -21,6 +22,32 @@ check: setup
 	$(DENY) --log-level error check bans licenses sources
 	@scripts/advisories $(DENY)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace
+
+## the laws of the source: floors, SQL in one crate, clocks and randomness, no child session, words, no silent skip
+policies: setup
+	$(CARGO) test --package cofferdam-tests --test system -- architecture:: language:: skips:: release_gates::
+
+## unit tests of every crate
+unit: setup
+	$(CARGO) test --workspace --lib --bins
+
+## coding agents in strict mode: the daemon's contract (real and fake), no child session, the golden trace and the replay with a
+## seed; npm and its registry are needed, and nothing is skipped
+contract: export OC_STRICT_MODE = 1
+contract: setup
+	@scripts/setup --agents
+	$(CARGO) build --workspace --bins --tests
+	$(CARGO) test --package cofferdam-opencode
+	$(CARGO) test --package cofferdam-tests --test system -- --include-ignored opencode:: strict:: \
+		architecture::children:: planner::golden:: planner::a_run_is_planned own_names::agents_b10_deno_and_bun
+
+## the gates of a lane (scripts/gates.list), and the release's verdict in target/gates/verdict.json
+lane-quick lane-check lane-full:
+	@scripts/gates $(@:lane-%=%)
+
+## the verdict on this tree: exit 0 GO, 1 NO_GO
+verdict:
+	@scripts/gates verdict
 
 ## the binary that is published: no check may be skipped, and the tests must pass
 release: export COFFERDAM_RELEASE = 1
@@ -72,6 +99,14 @@ SECONDS ?= 500
 storm: setup build
 	COFFERDAM_STORM_SECONDS=$(SECONDS) $(if $(SEED),COFFERDAM_TEST_SEED=$(SEED)) \
 		$(CARGO) test --release --package cofferdam-tests --test system -- --ignored --nocapture storm::
+
+# How long the soak is.
+SOAK_SECONDS ?= 3600
+
+## the same load for SOAK_SECONDS (3600), by which neither memory nor open files of the server may grow
+soak: setup build
+	COFFERDAM_SOAK_SECONDS=$(SOAK_SECONDS) \
+		$(CARGO) test --release --package cofferdam-tests --test system -- --ignored --nocapture soak::
 
 ## the class container on cgroup version 2 alone, in an emulated machine; needs `scripts/setup --microvm` once
 v2: setup

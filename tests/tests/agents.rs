@@ -1,5 +1,7 @@
 //! Codex, Claude Code and OpenCode from npm as dispatches, against a scripted model: work, policy, limits, ends.
 
+mod proxied;
+
 use std::time::Duration;
 
 use cofferdam_tests::not_run::not_run;

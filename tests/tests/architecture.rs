@@ -68,7 +68,10 @@ const IGNORED: &[(&str, usize, &str)] = &[
     ("crates/sandbox/tests/large_layers.rs", 1, "a process that the other tests start and kill"),
     ("tests/tests/ahead.rs", 1, "installs what others take: scripts/test runs it beside them"),
     ("tests/tests/chaos.rs", 1, "kills at random for minutes: `make chaos` runs it"),
+    ("tests/tests/own_names.rs", 1, "190 MB by npm: `make contract` runs it"),
+    ("tests/tests/planner/golden.rs", 1, "a minute: `make contract` runs it"),
     ("tests/tests/skips.rs", 1, "a process that another test starts"),
+    ("tests/tests/soak.rs", 1, "the same load for an hour: `make soak` runs it"),
     ("tests/tests/storm/mod.rs", 1, "faults for minutes: `make storm` runs it"),
 ];
 
@@ -426,8 +429,10 @@ fn every_crate_inherits_the_workspace_lints() {
 
 /// Who turns a text into a real path: files, how often, and whose text it is. A tenant's is `hostpath`'s.
 const RESOLVED: &[(&str, usize, &str)] = &[
+    ("crates/sandbox/src/host/agents.rs", 3, "the worker's own `PATH`, and its tests"),
     ("crates/sandbox/src/cache/identity.rs", 1, "constant paths of the host"),
     ("crates/sandbox/src/cache/store.rs", 1, "the state directory"),
+    ("crates/sandbox/src/host/hostpath/tests.rs", 1, "a directory of the test's own"),
     ("crates/sandbox/src/host/hostpath/mod.rs", 2, "the operator's allowed directories"),
     ("crates/sandbox/src/host/hostpath/register.rs", 1, "the state directory"),
     ("crates/sandbox/src/life/host/detect.rs", 1, "the state directory"),

@@ -415,6 +415,9 @@ fn doctor_tries_to_escape_and_attests_what_it_saw() {
         assert!(wipes.len() >= 2 && wipes.iter().all(|wipe| wipe["status"] == "verified"));
     }
     let text = stdout(&home.run(&["doctor", "--attest"]));
+    let (_, apart) = text.split_once("## Hardware isolation, and what was tried\n").unwrap();
+    let container = apart.lines().find(|line| line.starts_with("| container | ")).unwrap();
+    assert!(container.contains("| not hardware isolation | held, "), "{container}");
     for line in ["# Isolation attestation", "- [x] every probe answered", "| yes | `net.metadata`"]
     {
         assert!(text.contains(line), "{line}: {text}");

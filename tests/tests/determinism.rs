@@ -51,7 +51,7 @@ async fn approve(up: &Server, run: &str) {
 }
 
 /// Ids, digests, orders and outcomes out of both schemas.
-async fn normalized(sql: &PgPool) -> Vec<String> {
+pub async fn normalized(sql: &PgPool) -> Vec<String> {
     let mut trace = Vec::new();
     for query in [
         "SELECT 'intent ' || id || ' ' || coalesce(intent_hash, '-') || ' ' || goal FROM app.intents ORDER BY goal, id",

@@ -122,7 +122,7 @@ async fn d_r4_what_nothing_held_is_not_recorded_as_in_force() {
         ("claude", json!({"tools_denied": ["Bash", "curl"]}), "tools_denied[1]", "commands.denied"),
         ("claude", json!({"commands": {"denied": ["Bash"]}}), "commands.denied[0]", "tools_denied"),
         ("codex", json!({"tools_denied": ["Write"]}), "tools_denied", "together"),
-        ("command", json!({"tools_allowed": ["Bash"]}), "tools_allowed[0]", "commands.allowed"),
+        ("command", json!({"tools_allowed": ["Read"]}), "tools_allowed", "commands.allowed"),
         (
             "codex",
             json!({"commands": {"denied": ["curl"]}, "isolation": {"class_min": "gvisor"}}),
@@ -137,6 +137,52 @@ async fn d_r4_what_nothing_held_is_not_recorded_as_in_force() {
         assert!(refused["error"].as_str().unwrap().contains(remedy), "{refused}");
     }
     assert_eq!(row_counts(&up.sql().await).await, rows);
+}
+
+/// The spec of the design's example, for the type that a caller gets who names none.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_designs_own_example_is_accepted_and_held() {
+    let (home, project) = (Home::new(), Project::new());
+    let up = home.up();
+    let dir = tempfile::tempdir().unwrap();
+    let mounts = agent(dir.path(), "codex", "echo edited > by-shell.txt\n");
+    let spec = json!({"tools_allowed": ["Read", "Grep", "Glob", "Bash"], "tools_denied": [],
+        "access_mode": "workspace-write", "max_turns": 50, "max_commands": 200, "mounts": mounts});
+    let body = json!({"prompt": "p", "project_dir": project.path(), "sandbox_spec": spec});
+    let view = ended(&up, &spawn(&up, &body).await).await;
+    assert_eq!(
+        (&view["status"], &view["agent_type"]),
+        (&json!("completed"), &json!("codex")),
+        "{view:#}"
+    );
+    assert_eq!(view["sandbox_spec"], spec, "requested");
+    let effective = &view["sandbox_effective"];
+    assert_eq!(effective["access_mode"], "workspace-write", "{view:#}");
+    let offered = effective["tools_allowed"].as_array().unwrap();
+    let asked = spec["tools_allowed"].as_array().unwrap();
+    assert!(offered.contains(&json!("Bash")), "{view:#}");
+    assert!(offered.iter().all(|tool| asked.contains(tool)), "nothing is widened: {view:#}");
+    assert!(kept(&up, &view).await.contains(&"files/by-shell.txt".to_owned()));
+}
+
+/// The design's integration test: exactly this spec, to its end, and both columns in the text of `status --json`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_with_one_allowed_tool_shows_both_columns_in_its_status() {
+    let (home, project) = (Home::new(), Project::new());
+    let _up = home.up();
+    let prompt = home.path().join("prompt.md");
+    std::fs::write(&prompt, "read\n").unwrap();
+    let prompt = format!("--prompt-file={}", prompt.display());
+    let project = format!("--project={}", project.path());
+    let spec = "--sandbox-spec={\"tools_allowed\":[\"Read\"]}";
+    let spawned = home.run_json(&["dispatch", "spawn", &prompt, &project, spec, "--json"]);
+    let id = spawned["id"].as_str().unwrap();
+    // Without codex in the sandbox it fails, which is an end as any other.
+    let _ended = home.run(&["dispatch", "wait", id]);
+    let view = home.run_json(&["dispatch", "status", id, "--json"]);
+    assert!(["completed", "failed"].contains(&view["status"].as_str().unwrap()), "{view:#}");
+    assert_eq!(view["sandbox_spec"], json!({"tools_allowed": ["Read"]}), "{view:#}");
+    assert_eq!(view["sandbox_effective"]["tools_allowed"], json!(["Read"]), "{view:#}");
 }
 
 /// A repository by hand: tests need no git.

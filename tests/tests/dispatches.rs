@@ -336,7 +336,7 @@ async fn a_known_agents_events_are_counted_and_a_missing_agent_is_a_clear_error(
     let view = ended(&up, &id).await;
     assert_eq!(view["status"], "failed", "{view:#}");
     assert!(
-        view["error_message"].as_str().unwrap().contains("\"codex\" was not found"),
+        view["error_message"].as_str().unwrap().contains("cofferdam agent install codex"),
         "{view:#}"
     );
     let bin = image.path().join("codex");

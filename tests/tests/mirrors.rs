@@ -3,170 +3,10 @@
 
 use crate::support;
 
-use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-
 use cofferdam_tests::{Home, Server};
 use serde_json::{Value, json};
+use support::index::Index;
 use support::{assert_proven, has_npm, texts};
-
-/// What the index demands, and no sandbox may ever see.
-const PASSWORD: &str = "S3CRET-PASS";
-const TOKEN: &str = "S3CRET-TOKEN";
-
-/// Its certificate and key beside it; it prints its port, then each request with what it thought of it.
-const SERVER: &str = r#"
-import base64, hashlib, http.server, io, json, ssl, sys, tarfile, threading, zipfile
-where, password, token = sys.argv[1:4]
-packed = io.BytesIO()
-with zipfile.ZipFile(packed, 'w') as z:
-    z.writestr('tiny.py', 'x = 1\n')
-    z.writestr('tiny-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n')
-    z.writestr('tiny-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-    z.writestr('tiny-1.0.dist-info/RECORD', '')
-wheel = packed.getvalue()
-packed = io.BytesIO()
-with tarfile.open(fileobj=packed, mode='w:gz') as t:
-    text = b'{"name": "tiny", "version": "1.0.0"}'
-    info = tarfile.TarInfo('package/package.json'); info.size = len(text)
-    t.addfile(info, io.BytesIO(text))
-tarball = packed.getvalue()
-basic = 'Basic ' + base64.b64encode(('ci-bot:' + password).encode()).decode()
-class Index(http.server.BaseHTTPRequestHandler):
-    protocol_version = 'HTTP/1.1'
-    def log_message(self, *args): pass
-    def tell(self, status, kind, body, **more):
-        self.send_response(status)
-        self.send_header('Content-Type', kind)
-        self.send_header('Content-Length', str(len(body)))
-        for name, value in more.items(): self.send_header(name, value)
-        self.end_headers()
-        if self.command != 'HEAD': self.wfile.write(body)
-    def part(self, kind, body):
-        first = int(self.headers['Range'].removeprefix('bytes=').split('-')[0])
-        self.tell(206, kind, body[first:], Content_Range='bytes %d-%d/%d' % (first, len(body) - 1, len(body)))
-    def do_GET(self):
-        said = self.headers.get('Authorization')
-        path = self.path
-        wanted = 'Bearer ' + token if path.startswith('/npm/') else basic
-        sys.stdout.write(json.dumps([self.command, path, said == wanted]) + "\n"); sys.stdout.flush()
-        here = 'https://ci-bot:%s@index.example:%d' % (password, port)
-        if said != wanted: return self.tell(401, 'text/plain', b'who?', WWW_Authenticate='Basic')
-        if path == '/repo/simple/tiny/':
-            page = '<a href="../../packages/tiny-1.0-py3-none-any.whl#sha256=%s">tiny-1.0-py3-none-any.whl</a>' % hashlib.sha256(wheel).hexdigest()
-            page += '<a href="%s/repo/packages/tiny-0.9-py3-none-any.whl">tiny-0.9-py3-none-any.whl</a>' % here
-            page += '<a href="//ci-bot:%s&#64;index.example:%d/repo/packages/tiny-0.8-py3-none-any.whl" ' % (password, port)
-            page += 'data-yanked="href=\'/private/file\' <a href=\'/private/file\'>">tiny-0.8-py3-none-any.whl</a><!-- <a href="/private/file"> -->'
-            if self.headers['Range']: return self.part('text/html', page.encode())
-            return self.tell(200, 'text/html', page.encode(), Set_Cookie='session=%s' % password)
-        if path.startswith('/repo/packages/tiny-') and self.headers['Range']: return self.part('application/octet-stream', wheel)
-        if path.startswith('/repo/packages/tiny-'): return self.tell(200, 'application/octet-stream', wheel)
-        if path == '/repo/simple/away/': return self.tell(302, 'text/html', b'', Location='https://evil.example/x')
-        if path == '/npm/tiny':
-            dist = {'tarball': 'https://index.example:%d/npm/tiny/-/tiny-1.0.0.tgz' % port, 'shasum': hashlib.sha1(tarball).hexdigest()}
-            version = {'name': 'tiny', 'version': '1.0.0', 'dist': dist, 'bugs': {'url': '/private/file'}}
-            older = {'name': 'tiny', 'version': '0.9.0', 'dist': {**dist, 'tarball': '/elsewhere/tiny-0.9.0.tgz'}}
-            page = {'name': 'tiny', 'dist-tags': {'latest': '1.0.0'}, 'versions': {'1.0.0': version, '0.9.0': older}}
-            page['readme'] = 'see "tarball": "/private/file" or <a href="/private/file">'
-            page['dist'] = {'tarball': '/private/file', 'url': '//ci-bot:%s@index.example:%d/x' % (password, port)}
-            return self.tell(200, 'application/json', json.dumps(page).encode())
-        if path == '/npm/tiny/-/tiny-1.0.0.tgz': return self.tell(200, 'application/octet-stream', tarball)
-        if path == '/private/file': return self.tell(200, 'text/plain', b'PRIVATE-FILE')
-        self.tell(404, 'text/plain', b'no')
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
-server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Index)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(where + '/crt', where + '/key')
-server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-port = server.server_address[1]
-print(port, flush=True)
-server.serve_forever()
-"#;
-
-/// An index with a password, behind TLS that nothing but this test trusts.
-struct Index {
-    server: Child,
-    port: u16,
-    certificate: PathBuf,
-    /// Method, path, and whether the credentials were the right ones.
-    heard: Arc<Mutex<Vec<(String, String, bool)>>>,
-    dir: tempfile::TempDir,
-}
-
-impl Index {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let certificate = dir.path().join("crt");
-        certify(dir.path(), &certificate);
-        let mut server = Command::new("python3")
-            .args(["-c", SERVER])
-            .arg(dir.path())
-            .args([PASSWORD, TOKEN])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this test needs python3");
-        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-        let port = lines.next().unwrap().unwrap().parse().unwrap();
-        let heard: Arc<Mutex<Vec<(String, String, bool)>>> = Arc::default();
-        let keep = Arc::clone(&heard);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                keep.lock().unwrap().push(serde_json::from_str(&line).unwrap());
-            }
-        });
-        Self { server, port, certificate, heard, dir }
-    }
-
-    fn heard(&self) -> Vec<(String, String, bool)> {
-        self.heard.lock().unwrap().clone()
-    }
-
-    /// A server whose environment and files hold the credentials.
-    fn up(&self, home: &Home) -> Server {
-        let at = format!("index.example:{}", self.port);
-        let table = format!("index.example=127.0.0.1:{}", self.port);
-        let npmrc = self.dir.path().join("npmrc");
-        std::fs::write(&npmrc, format!("//{at}/npm/:_authToken={TOKEN}\n")).unwrap();
-        let index = format!("https://ci-bot:{PASSWORD}@{at}/repo/simple/");
-        let (registry, ca) = (format!("https://{at}/npm/"), self.certificate.to_str().unwrap());
-        let env = [
-            ("PIP_INDEX_URL", index.as_str()),
-            ("PIP_EXTRA_INDEX_URL", ""),
-            ("PIP_CONFIG_FILE", "/dev/null"),
-            ("PIP_CERT", ca),
-            ("SSL_CERT_FILE", ca),
-            ("npm_config_registry", registry.as_str()),
-            ("npm_config_userconfig", npmrc.to_str().unwrap()),
-            ("npm_config_cafile", ca),
-        ];
-        home.up_with(&["--egress-host", &table], &env)
-    }
-}
-
-impl Drop for Index {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
-
-/// A server's certificate and no authority's: verifiers that are strict take no authority for a server.
-fn certify(dir: &Path, certificate: &Path) {
-    let config = dir.join("cnf");
-    let text = "[req]\ndistinguished_name = dn\nx509_extensions = v3\n[dn]\n[v3]\n\
-                subjectAltName = DNS:index.example\nbasicConstraints = CA:FALSE\n";
-    std::fs::write(&config, text).unwrap();
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
-        .args(["-nodes", "-days", "1", "-subj", "/CN=t", "-config"])
-        .args([&config, Path::new("-keyout"), &dir.join("key"), Path::new("-out"), certificate])
-        .output()
-        .expect("this test needs openssl: apt-get install openssl");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-}
 
 /// Runs a build as a tenant that the operator granted the mirrors to; the task's output.
 async fn built(up: &Server, script: &str, mirror: &str) -> (Value, String) {
@@ -222,7 +62,7 @@ async fn h4_pip_fetches_by_the_hosts_credentials_which_never_go_inside() {
          {} --path-as-is {at}/repo/simple/../../private/file; \
          {} --path-as-is {at}/repo/simple/%2e%2e/%2e%2e/private/file; \
          {} {at}/repo/simple/away/; {} {at}/repo/packages/other.whl; \
-         {} https://index.example:{}/repo/simple/tiny/; echo done",
+         {} https://index.example:{}/repo/simple/tiny/; cat got.txt; {} https://other.example/; echo done",
         code("page"),
         code("headers"),
         code("linked"),
@@ -233,8 +73,9 @@ async fn h4_pip_fetches_by_the_hosts_credentials_which_never_go_inside() {
         code("encoded"),
         code("away"),
         code("unlinked"),
-        code("direct"),
+        code("own"),
         index.port,
+        code("direct"),
     );
     let (violations, out) = built(&up, &script, "@pip").await;
     for line in [
@@ -248,6 +89,7 @@ async fn h4_pip_fetches_by_the_hosts_credentials_which_never_go_inside() {
         "403 encoded",
         "502 away",
         "403 unlinked",
+        "200 own",
         "000 direct",
         "done",
     ] {

@@ -117,7 +117,7 @@ async fn what_is_not_allowed_is_refused_and_never_sent() {
     ]
     .concat();
     let (run, out) = ran(&home, &up, "{providers: [fake, absent]}", &script).await;
-    assert_eq!(out, ["403", "400", "404", "400", "404"], "{out:?}");
+    assert_eq!(out, ["403", "400", "404", "400", "200"], "{out:?}");
     let rows = calls(&up, &run).await;
     assert_eq!(outcomes(&rows), ["refused"; 3], "a path that is no call has no row");
     let (narrow, out) = ran(&home, &up, "{providers: [fake], models: [x]}", "ask chat ok").await;
@@ -261,6 +261,68 @@ async fn a_budget_that_is_used_up_opens_a_gate_and_the_agent_goes_on_with_what_a
     let rows = calls(&up, &run).await;
     assert_eq!(outcomes(&rows), ["ok", "refused", "ok", "ok", "refused"]);
     assert_eq!(fake.heard().len(), 3);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_a1_a_budgets_gate_says_what_was_reached_and_is_answered_by_command_and_by_page() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let models = "{providers: [fake], budget: {calls: 1, ask: true}}";
+    let run = started(&up, models, "ask chat ok; ask chat ok; ask chat ok; ask chat ok").await;
+    let opened = async |n: u32| {
+        let gate = format!("/api/runs/{run}/gates/models-{n}");
+        until("the task asks", LIMIT, async || up.get(&gate).await.0 == 200).await;
+    };
+    opened(1).await;
+    for list in [vec!["gate", "ls"], vec!["gate", "show", &run]] {
+        let shown = printed_by(&home, &list);
+        assert!(shown.contains("calls: 1 of 1 used"), "{list:?}: {shown}");
+    }
+    let reply = |more: &[&str]| {
+        let args = ["gate", "reply", &run, "models-1", "--choice", "yes"];
+        let output = home.run(&[&args[..], more].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, words) = reply(&[]);
+    assert_eq!(code, Some(3), "{words}");
+    assert!(words.contains("calls: 1 of 1 used") && words.contains("--grant calls=N"), "{words}");
+    for bad in [&["--grant", "calls=x"][..], &["--grant", "calls=1", "--until", "5m"]] {
+        assert_eq!(reply(bad).0, Some(3), "{bad:?}");
+    }
+    let (code, words) = reply(&["--grant", "calls=1", "--grant", "money=0.5"]);
+    assert_eq!(code, Some(0), "{words}");
+    opened(2).await;
+    // By a link, as the page's script sends it.
+    let link = home.run_json(&["gate", "link", &run, "models-2", "--for", "Ada", "--json"]);
+    let path = text(&link, "path");
+    let page = reqwest::Client::builder()
+        .no_proxy()
+        .build()
+        .unwrap()
+        .get(format!("{}{path}", up.url))
+        .header("accept", "text/html")
+        .send()
+        .await
+        .unwrap();
+    let page = page.text().await.unwrap();
+    assert!(page.contains("calls: 2 of 2 used") && page.contains("name=\"calls\""), "{page}");
+    assert!(!page.contains("POST its payload"), "{page}");
+    let (status, view) = up.request("GET", &path, None, None).await;
+    assert_eq!((status, &view["budget"]["observed"]), (200, &json!(2)), "{view}");
+    let yes = json!({"payload": {"choice": "yes", "grant": {"calls": 1}}});
+    let body = Some(yes.to_string().into_bytes());
+    let (status, said) = up.request("POST", &path, None, body).await;
+    assert_eq!(status, 200, "{said}");
+    opened(3).await;
+    assert_eq!(
+        home.run(&["gate", "reply", &run, "models-3", "--choice", "no"]).status.code(),
+        Some(0)
+    );
+    assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
+    let out = printed(&home, &run);
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["200", "200", "200", "403"]);
     assert_proven(&home);
 }
 

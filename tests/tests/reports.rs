@@ -10,17 +10,18 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use cofferdam_tests::Home;
+use cofferdam_tests::not_run::not_run;
 use nix::sys::signal::Signal;
 use support::{ended, said, signal};
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// As Python has it.
 const EPERM: i32 = 1;
 /// A user of the host who is not the one that a task runs as.
 const OWNER: u32 = 1_000;
 
-fn exec(home: &Home, args: &[&str]) -> Output {
+pub(crate) fn exec(home: &Home, args: &[&str]) -> Output {
     let all: Vec<&str> = ["exec", "--no-stdin"].iter().chain(args).copied().collect();
     ended(home.command(&all), LIMIT)
 }
@@ -32,7 +33,7 @@ fn in_project(home: &Home, project: &Path, script: &str) -> String {
 }
 
 /// Gives all of a small tree to the owner.
-fn give(dir: &Path) {
+pub(crate) fn give(dir: &Path) {
     chown(dir, Some(OWNER), Some(OWNER)).unwrap();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -141,11 +142,152 @@ fn r79_what_is_left_out_of_a_commands_output_and_which_limit_it_met_is_said() {
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{err}");
     assert!(err.contains("END") && err.contains("limit reached: output"), "{err}");
+    assert!(err.contains("all of it was shown"), "{err}");
+    assert_eq!(output.stdout.len(), 20_971_520);
+    assert!(output.stdout.chunks(2).all(|line| line == b"y\n"));
     let script = "python3 -c 'x=bytearray(1<<30)'; echo inner $?";
     let output = exec(&home, &["--mem", "256", "--", "sh", "-c", script]);
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.stdout, b"inner 137\n", "{err}");
     assert!(output.status.success() && err.contains("limit reached: memory"), "{err}");
+    assert!(err.contains("--mem raises it"), "{err}");
+}
+
+#[test]
+fn r79_bytes_arrive_as_they_are_and_json_says_what_is_kept() {
+    let home = Home::new();
+    let script = "import sys; all = bytes(range(256)) * 40960; sys.stdout.buffer.write(all)";
+    let output = exec(&home, &["--", "python3", "-c", script]);
+    let all: Vec<u8> = (0..=255).collect();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(output.stdout.len(), 256 * 40_960);
+    assert!(output.stdout.chunks(256).all(|part| part == all));
+    let output = exec(&home, &["--json", "--", "python3", "-c", script]);
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(shown.to_string().contains("\"limitsReached\":[\"output\"]"), "{shown}");
+}
+
+#[test]
+fn r79_a_slow_reader_gets_all_of_it_and_one_that_leaves_ends_the_command() {
+    let home = Home::new();
+    let script = "head -c 6291456 /dev/zero | tr '\\0' x; echo done >&2";
+    let mut started = home
+        .command(&["exec", "--no-stdin", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = started.stdout.take().unwrap();
+    let (mut all, mut piece) = (0, vec![0; 64 * 1024]);
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(700));
+        all += out.read(&mut piece).unwrap();
+    }
+    let mut rest = Vec::new();
+    all += out.read_to_end(&mut rest).unwrap();
+    let output = started.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(all, 6_291_456);
+    let first = "yes | head -c 1073741824";
+    let mut started = home
+        .command(&["exec", "--no-stdin", "--", "sh", "-c", first])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(started.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    drop(lines);
+    let output = started.wait_with_output().unwrap();
+    assert_eq!((line.as_str(), output.status.code()), ("y\n", Some(141)), "{}", said(&output));
+}
+
+#[test]
+fn r25_directories_of_a_project_are_renamed_and_linked_files_stay_linked() {
+    let home = Home::new();
+    for class in ["container", "gvisor"] {
+        if !exec(&home, &["--isolation", class, "--", "true"]).status.success() {
+            not_run(class, "this host does not have it");
+            continue;
+        }
+        let project = TempDir::new().unwrap();
+        fs::create_dir_all(project.path().join("d/e")).unwrap();
+        fs::write(project.path().join("d/e/f"), "a\n").unwrap();
+        fs::hard_link(project.path().join("d/e/f"), project.path().join("h")).unwrap();
+        let script = r#"
+import os
+os.chdir("/work"); os.rename("d", "d2"); print(os.listdir("d2"), os.path.exists("d"))
+os.link("d2/e/f", "l2"); open("l2", "a").write("b"); print(open("d2/e/f").read() == open("l2").read())
+os.rename("d2/e", "e"); os.rename("e", "d2/e"); print(os.listdir("d2/e"))
+"#;
+        let dir = project.path().to_str().unwrap();
+        let output =
+            exec(&home, &["--isolation", class, "--work", dir, "--", "python3", "-c", script]);
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(shown, "['e'] False\nTrue\n['f']\n", "{class}: {}", said(&output));
+        assert_eq!(fs::read_to_string(project.path().join("d/e/f")).unwrap(), "a\n");
+    }
+}
+
+#[test]
+fn r38_open_files_are_those_that_doctor_names() {
+    let home = Home::new();
+    let output = exec(&home, &["--", "sh", "-c", "ulimit -Hn; ulimit -Sn"]);
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (hard, soft) = words.trim().split_once('\n').unwrap();
+    assert_eq!(soft, "1024");
+    let doctor = ended(home.command(&["doctor"]), LIMIT);
+    let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let line = told.lines().find(|line| line.contains("open-files")).unwrap();
+    assert!(line.contains(&format!("{hard} for each of 256 processes")), "{line}");
+}
+
+#[test]
+fn r40_archives_of_other_machines_unpack_and_known_owners_are_kept() {
+    let home = Home::new();
+    let script = r#"
+import io, os, subprocess, tarfile
+os.chdir("/tmp")
+archive = tarfile.open("a.tar", "w")
+for name, owner in (("small", 1000), ("big", 1516583083)):
+    entry = tarfile.TarInfo(name); entry.size = 2; entry.uid = entry.gid = owner
+    archive.addfile(entry, io.BytesIO(b"x\n"))
+archive.close()
+print("tar", subprocess.run(["tar", "xf", "a.tar"]).returncode, os.stat("small").st_uid, os.stat("big").st_uid)
+try:
+    os.setuid(1516583083); print("became it")
+except OSError as error:
+    print("errno", error.errno)
+"#;
+    let output = exec(&home, &["--", "python3", "-c", script]);
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(words, "tar 0 1000 0\nerrno 22\n", "{}", said(&output));
+}
+
+#[test]
+fn r47_a_toolchain_in_a_home_is_named_and_mounted() {
+    let home = Home::new();
+    let person = TempDir::new().unwrap();
+    let bin = person.path().join(".tools/bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join("r47-tool"), "#!/bin/sh\necho ran\n").unwrap();
+    fs::set_permissions(bin.join("r47-tool"), Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", std::env::var("PATH").unwrap(), bin.display());
+    let run = |args: &[&str]| {
+        let all: Vec<&str> = ["exec", "--no-stdin"].iter().chain(args).copied().collect();
+        let mut command = home.command(&all);
+        command.env("PATH", &path);
+        ended(command, LIMIT)
+    };
+    let hint = format!("r47-tool is in {0}, which is not mounted: --mount {0}", bin.display());
+    for args in [&["--", "r47-tool"][..], &["--", "sh", "-c", "r47-tool; true"]] {
+        let output = run(args);
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(err.matches(&hint).count(), 1, "{err}");
+    }
+    let output = run(&["--mount", bin.to_str().unwrap(), "--", "r47-tool"]);
+    assert_eq!(output.stdout, b"ran\n", "{}", said(&output));
 }
 
 #[test]

@@ -8,13 +8,15 @@ use cofferdam_tests::programs::write_program;
 use cofferdam_tests::repository;
 
 /// Helpers that say so themselves, each with `not_run` in its body.
-const SAY_SO: [&str; 8] = [
+const SAY_SO: [&str; 10] = [
     "has_engine()",
     "is_absent(",
     "chromium()",
     "machines(",
     "installed()",
     "has_npm(",
+    "has_psql(",
+    "has_program(",
     "has_class(",
     "has_memory(",
 ];

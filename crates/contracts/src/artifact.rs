@@ -23,6 +23,22 @@ named! {
     }
 }
 
+/// A file that the task left behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileOut {
+    /// Path relative to the working directory. Bytes that are not UTF-8 are written as `%80` to `%FF`, and a
+    /// `%` that would be read as one of these as `%25`.
+    pub path: String,
+    /// Whether the path is written so, and is not the file's own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encoded: bool,
+    /// Digest of the real bytes.
+    pub sha256: Digest,
+    /// Size in bytes.
+    pub size: u64,
+}
+
 /// `idx = 0` of every task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

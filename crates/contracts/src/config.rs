@@ -13,8 +13,11 @@ use serde_json::{Value, json};
 
 use crate::egress::{Entry, MAX_ENTRIES, Mirror};
 use crate::error::{ErrorCode, Refusal, Violation};
+use crate::floor::{self, CLASS_MIN, TENANTS, TenantClasses};
+use crate::id::TenantId;
 use crate::policy::{BUILD_ALLOWED, EXEC_ALLOWED, MIRRORS, MirrorGrants};
 use crate::profile::{Ceiling, Language, Profile, Settings, Sourced};
+use crate::sandbox::IsolationClass;
 use crate::schema::{Validator, schema_of};
 
 /// MiB of stored artifacts that a tenant may have where nobody has configured it: thousands of runs that
@@ -54,10 +57,17 @@ pub enum ConfigKey {
     /// `pause.rest_s`: seconds for which the sealed files of a paused sandbox may rest in memory besides, for a resume that comes
     /// soon; 0: not at all. A tenant's own value may only be lower than the host's.
     PauseRest,
+    /// `e2b.internet`: whether a sandbox of E2B's clients whose user says nothing of its network reaches what
+    /// `egress.exec.allowed` lists.
+    E2bInternet,
     /// `dispatch.max_spawn_depth`: how deep a dispatch may send off further ones. The host's alone.
     SpawnDepth,
     /// `dispatch.max_live_per_scope`: live dispatches of one scope of a tenant. The host's alone.
     LivePerScope,
+    /// `isolation.class_min`: no sandbox is of a weaker class. A tenant's own value may only be stronger than the host's.
+    ClassMin,
+    /// `isolation.tenants`: the same for single tenants, by name. The host's alone.
+    TenantClasses,
     /// `profile.LANGUAGE`, see [`Profile`].
     Profile(Language),
 }
@@ -67,7 +77,9 @@ impl ConfigKey {
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Ceiling, Self::ExecAllowed, Self::BuildAllowed, Self::Mirrors, Self::BlobsMb]
             .into_iter()
-            .chain([Self::LiveSandboxes, Self::PauseRest, Self::SpawnDepth, Self::LivePerScope])
+            .chain([Self::LiveSandboxes, Self::PauseRest, Self::E2bInternet])
+            .chain([Self::SpawnDepth, Self::LivePerScope])
+            .chain([Self::ClassMin, Self::TenantClasses])
             .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
 
@@ -77,10 +89,12 @@ impl ConfigKey {
         match self {
             Self::Ceiling => serde_json::to_value(Ceiling::default()).unwrap_or_default(),
             Self::ExecAllowed | Self::BuildAllowed => json!([]),
-            Self::Mirrors => json!({}),
+            Self::Mirrors | Self::TenantClasses => json!({}),
+            Self::ClassMin => json!(IsolationClass::Container),
             Self::BlobsMb => json!(DEFAULT_BLOBS_MB),
             Self::LiveSandboxes => json!(DEFAULT_LIVE_SANDBOXES),
             Self::PauseRest => json!(DEFAULT_REST_S),
+            Self::E2bInternet => json!(false),
             Self::SpawnDepth => json!(DEFAULT_SPAWN_DEPTH),
             Self::LivePerScope => json!(DEFAULT_LIVE_PER_SCOPE),
             Self::Profile(language) => serde_json::to_value(language.profile()).unwrap_or_default(),
@@ -110,9 +124,17 @@ impl ConfigKey {
             Self::LiveSandboxes => json!({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
             // Longer than the proof of what rests allows is no rest.
             Self::PauseRest => json!({"type": "integer", "minimum": 0, "maximum": 3_600}),
+            Self::E2bInternet => json!({"type": "boolean"}),
             // Deeper than anybody can follow; as many as a host's memory admits many times over.
             Self::SpawnDepth => json!({"type": "integer", "minimum": 0, "maximum": 64}),
             Self::LivePerScope => json!({"type": "integer", "minimum": 1, "maximum": 100_000}),
+            Self::ClassMin => schema_of::<IsolationClass>(),
+            // As many as a host serves.
+            Self::TenantClasses => json!({
+                "type": "object", "maxProperties": 1024,
+                "propertyNames": {"pattern": "^[a-z0-9][a-z0-9_-]{0,62}$"},
+                "additionalProperties": {"enum": IsolationClass::ALL},
+            }),
             Self::Profile(_) => schema_of::<Profile>(),
         }
     }
@@ -120,7 +142,7 @@ impl ConfigKey {
     /// Whether no tenant has a value of its own.
     #[must_use]
     pub const fn is_hosts_alone(self) -> bool {
-        matches!(self, Self::Mirrors | Self::SpawnDepth | Self::LivePerScope)
+        matches!(self, Self::Mirrors | Self::SpawnDepth | Self::LivePerScope | Self::TenantClasses)
     }
 }
 
@@ -134,8 +156,11 @@ impl fmt::Display for ConfigKey {
             Self::BlobsMb => f.write_str("quota.blobs_mb"),
             Self::LiveSandboxes => f.write_str("quota.live_sandboxes"),
             Self::PauseRest => f.write_str("pause.rest_s"),
+            Self::E2bInternet => f.write_str("e2b.internet"),
             Self::SpawnDepth => f.write_str("dispatch.max_spawn_depth"),
             Self::LivePerScope => f.write_str("dispatch.max_live_per_scope"),
+            Self::ClassMin => f.write_str(CLASS_MIN),
+            Self::TenantClasses => f.write_str(TENANTS),
             Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
         }
     }
@@ -292,6 +317,14 @@ pub struct ConfigRow {
     pub value: Value,
 }
 
+impl ConfigRow {
+    /// Which version of which key it is.
+    #[must_use]
+    pub const fn reference(&self) -> ConfigRef {
+        ConfigRef { key: self.key, scope: self.scope, version: self.version }
+    }
+}
+
 /// Holds a value against its key: every violation, below `/value`. Gives it as it is to be stored.
 pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
     if value.is_null() {
@@ -313,6 +346,9 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
         | ConfigKey::PauseRest
         | ConfigKey::SpawnDepth
         | ConfigKey::LivePerScope => stored::<u64>(value),
+        ConfigKey::E2bInternet => stored::<bool>(value),
+        ConfigKey::ClassMin => stored::<IsolationClass>(value),
+        ConfigKey::TenantClasses => stored::<TenantClasses>(value),
         ConfigKey::Profile(_) => stored::<Profile>(value),
     }
 }
@@ -328,14 +364,14 @@ fn stored<T: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, Refus
     })
 }
 
-/// The table that these rows make. A row that does not fit its type is an error and never a default.
-pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
+/// The table that these rows make for a tenant. A row that does not fit its type is an error and never a default.
+pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde_json::Error> {
     let (mut profiles, mut ceilings) = (Vec::new(), Vec::new());
     let mut sorted: Vec<&ConfigRow> = rows.iter().filter(|row| !row.value.is_null()).collect();
     // The tenant's after the host's: for a profile the later one stands.
     sorted.sort_by_key(|row| (row.scope, row.key));
     for row in sorted {
-        let source = ConfigRef { key: row.key, scope: row.scope, version: row.version };
+        let source = row.reference();
         match row.key {
             ConfigKey::Ceiling => {
                 ceilings
@@ -348,15 +384,30 @@ pub fn settings(rows: &[ConfigRow]) -> Result<Settings, serde_json::Error> {
             | ConfigKey::BlobsMb
             | ConfigKey::LiveSandboxes
             | ConfigKey::PauseRest
+            | ConfigKey::E2bInternet
             | ConfigKey::SpawnDepth
-            | ConfigKey::LivePerScope => {}
+            | ConfigKey::LivePerScope
+            // Read together below.
+            | ConfigKey::ClassMin
+            | ConfigKey::TenantClasses => {}
             ConfigKey::Profile(language) => {
                 let value = serde_json::from_value(row.value.clone())?;
                 profiles.push((language, Sourced { value, source }));
             }
         }
     }
-    Ok(Settings::new(profiles, ceilings))
+    Ok(Settings::new(profiles, ceilings).with_floors(floor::floors(rows, tenant)?))
+}
+
+/// Whether a key is on: the tenant's word, else the host's. Pure.
+#[must_use]
+pub fn is_on(key: ConfigKey, rows: &[ConfigRow]) -> bool {
+    let of = |scope: ConfigScope| {
+        let row = rows.iter().find(|row| row.key == key && row.scope == scope);
+        row.and_then(|row| row.value.as_bool())
+    };
+    let said = of(ConfigScope::Tenant).or_else(|| of(ConfigScope::Global));
+    said.or_else(|| key.default_value().as_bool()).unwrap_or(false)
 }
 
 /// The number in force of a key whose tenant may only have a lower one than its host. Pure.
@@ -424,7 +475,7 @@ mod tests {
             (vec![back.clone(), global.clone()], ConfigScope::Global, 3, 3_000),
             (vec![back], ConfigScope::Default, 0, 600_000),
         ] {
-            let settings = settings(&rows).unwrap();
+            let settings = settings(&rows, &TenantId::parse("acme").unwrap()).unwrap();
             let found = settings.profile(Language::Go).unwrap();
             assert_eq!((found.source.scope, found.source.version), (scope, version));
             assert_eq!(found.value.exec_timeout_ms, ms);
@@ -444,6 +495,23 @@ mod tests {
         assert_eq!(lower_of_both(key, &[own(900), host(60)]), 60);
         assert_eq!(lower_of_both(key, &[host(3_600)]), 3_600);
         assert!(check(&key, &json!(3_601)).is_err() && check(&key, &json!(-1)).is_err());
+    }
+
+    #[test]
+    fn a_tenants_word_comes_before_its_hosts_and_neither_is_off() {
+        let key = ConfigKey::E2bInternet;
+        let own = |value: Value| row("e2b.internet", ConfigScope::Tenant, 1, value);
+        let host = |value: Value| row("e2b.internet", ConfigScope::Global, 1, value);
+        for (rows, wanted) in [
+            (vec![], false),
+            (vec![host(json!(true))], true),
+            (vec![host(json!(true)), own(json!(false))], false),
+            (vec![host(json!(true)), own(Value::Null)], true),
+            (vec![own(json!(true))], true),
+        ] {
+            assert_eq!(is_on(key, &rows), wanted, "{rows:?}");
+        }
+        assert!(check(&key, &json!("true")).is_err());
     }
 
     #[test]

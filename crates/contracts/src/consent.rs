@@ -298,6 +298,22 @@ mod tests {
     }
 
     #[test]
+    fn of_many_differences_the_first_fifty_are_shown() {
+        let tasks = |word: &str| -> String {
+            (0..MAX_DIFFERENCES + 10).fold(String::new(), |mut text, n| {
+                text.push_str(&format!("    - {{name: t{n}, exec: {{run: {word}{n}}}}}\n"));
+                text
+            })
+        };
+        let yaml = |word: &str| {
+            format!("id: r\nv: \"1\"\nplan:\n  gate: approve-plan\n  tasks:\n{}", tasks(word))
+        };
+        let (a, b) =
+            (of(&yaml("a"), Budget::default(), "p"), of(&yaml("b"), Budget::default(), "p"));
+        assert_eq!(differences(&a, &b).len(), MAX_DIFFERENCES);
+    }
+
+    #[test]
     fn an_edit_is_recorded_only_where_it_changes_something() {
         let inputs = json!({"n": 1, "m": 2});
         let payload = json!({"choice": "yes", "edits": {"n": 3, "m": 2, "a/b": true}});

@@ -13,11 +13,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::agent_plan::PROJECT;
 use crate::canonical;
 use crate::error::{ErrorCode, Refusal, Violation};
 use crate::id::{Digest, DispatchId, RunId};
 use crate::named::named;
 use crate::patch::RepoSpec;
+use crate::project::ProjectPlace;
 use crate::sandbox::{AccessMode, CommandPolicy, SandboxRequest, SandboxSpec};
 use crate::schema::{Validator, schema_of};
 
@@ -104,6 +106,13 @@ pub struct SpawnRequest {
     /// Absolute path of a directory of the worker's host.
     #[schemars(length(min = 1, max = 4096))]
     pub project_dir: String,
+    /// Where the agent finds that directory. A commit of `repo` lies at `/work`.
+    #[serde(default, skip_serializing_if = "is_own")]
+    pub project_at: ProjectPlace,
+    /// Absolute path of the repository of the linked git worktree that the project is; shown copy-on-write at its own path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub worktree_of: Option<String>,
     /// A repository whose commit the agent works on instead of the directory; its changes are kept as a patch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<RepoSpec>,
@@ -119,6 +128,11 @@ pub struct SpawnRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub model: Option<String>,
+    /// Absolute path of the agent's program on the worker's host, which the sandbox sees read-only; left out: the one that
+    /// is installed there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub agent_program: Option<String>,
     /// The old, simple policy; the spec's `access_mode` supersedes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<AccessMode>,
@@ -146,6 +160,11 @@ pub struct SpawnRequest {
     /// Runs after interactive work.
     #[serde(default)]
     pub scheduled: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_own(place: &ProjectPlace) -> bool {
+    *place == ProjectPlace::Own
 }
 
 /// A spec, checked: the part that is enforced, and the whole as it was given.
@@ -267,6 +286,14 @@ pub struct AgentWork {
     /// Fields of the spec that nobody knows and nothing enforces.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub unknown: Map<String, Value>,
+}
+
+impl AgentWork {
+    /// Where the project lies in the sandbox.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        self.request.workdir.as_deref().unwrap_or(PROJECT)
+    }
 }
 
 /// What an agent did, and what held it.

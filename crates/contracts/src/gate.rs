@@ -8,6 +8,7 @@ use crate::egress::AskedName;
 use crate::error::{Refusal, Violation};
 use crate::id::{Digest, GateKey, RunId, WorkflowId};
 use crate::instant::Instant;
+use crate::model::BudgetAsk;
 use crate::named::named;
 
 /// How long a plan gate waits when nobody says, in seconds.
@@ -251,6 +252,9 @@ pub struct GateView {
     /// The name that a task asks for, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asks: Option<AskedName>,
+    /// The bound of a budget that a task asks to raise, where the gate is such a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetAsk>,
     /// The answers that count, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub votes: Vec<VoteRow>,
@@ -362,6 +366,9 @@ pub struct InboxRow {
     /// The name that a task asks for, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asks: Option<AskedName>,
+    /// The bound of a budget that a task asks to raise, where the gate is such a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetAsk>,
     /// Raised by an escalation; higher first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,

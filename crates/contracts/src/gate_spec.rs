@@ -420,6 +420,21 @@ mod tests {
     }
 
     #[test]
+    fn a_gate_has_at_most_so_many_editable_fields() {
+        let names: Vec<String> = (0..=MAX_EDITABLE).map(|n| format!("f{n}")).collect();
+        let properties: serde_json::Map<_, _> =
+            names.iter().map(|name| (name.clone(), json!({"type": "integer"}))).collect();
+        let form = json!({"type": "object", "properties": properties});
+        let edits = |count: usize| {
+            let gate = json!({"key": "approve-plan", "edit": names[..count]});
+            spec(gate).unwrap().check(Some(&form))
+        };
+        edits(MAX_EDITABLE).unwrap();
+        let error = edits(MAX_EDITABLE + 1).unwrap_err();
+        assert!(error.contains("at most 32 fields"), "{error}");
+    }
+
+    #[test]
     fn every_round_has_a_key_of_its_own() {
         let spec = GateSpec::plain(GateKey::parse("approve-plan").unwrap());
         assert_eq!(spec.round_key(1).as_str(), "approve-plan");

@@ -24,7 +24,7 @@ named! {
         Disk = "disk",
         /// `limits.nofile`: a file could not be opened, as the task's own output says.
         Nofile = "nofile",
-        /// `limits.outputBytes`: output was dropped.
+        /// `limits.outputBytes`: output was not kept.
         Output = "output",
         /// Files or bytes of `artifacts`: none of the task's files was kept.
         Artifacts = "artifacts",

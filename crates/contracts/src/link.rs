@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::egress::AskedName;
 use crate::gate::Choice;
 use crate::id::{Digest, GateKey, RunId, TenantId};
+use crate::model::BudgetAsk;
 
 /// `POST /api/runs/:id/gates/:gate/links`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -97,6 +98,9 @@ pub struct LinkView {
     /// The name that a task asks for, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asks: Option<AskedName>,
+    /// The bound of a budget that a task asks to raise, where the gate is such a question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetAsk>,
 }
 
 /// `POST` to a link.

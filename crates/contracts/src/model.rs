@@ -8,6 +8,7 @@
 
 mod asked;
 mod bound;
+mod budget_ask;
 mod call;
 mod meter;
 mod price;
@@ -21,9 +22,10 @@ use serde::{Deserialize, Serialize};
 
 pub use asked::{AskedError, ModelAsked};
 pub use bound::{CallBound, Unbounded, bound, previews, with_output};
+pub use budget_ask::{BudgetAsk, BudgetMetric};
 pub use call::{CallScope, ModelCallRow, ModelOutcome, ModelSpent};
 pub use meter::{AnswerMeter, Metered};
-pub use price::{ModelPrice, ModelUsage};
+pub use price::{MICROS, ModelPrice, ModelUsage, money};
 pub use provider::{ModelProvider, ProviderRemoved, ProviderRow};
 pub use refused::refusal_body;
 pub use spec::{ModelBudget, ModelLimit, ModelsSpec, grant_form};

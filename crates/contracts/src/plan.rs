@@ -19,6 +19,7 @@ use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, San
 use crate::shell;
 use crate::template::{Globber, RenderBudget, Scope, TemplateError, render, render_value};
 use crate::timeout::{self, Wall};
+use crate::user::UserName;
 pub use crate::work::Work;
 
 mod draft;
@@ -226,8 +227,7 @@ pub fn compile(
     glob: Globber<'_>,
 ) -> Result<Plan, CompileError> {
     shell::check(recipe, shell::Held::Editable).map_err(|why| invalid(recipe, &why))?;
-    let mut config =
-        Config { settings, used: settings.ceilings().iter().map(|c| c.source).collect() };
+    let mut config = Config { settings, used: settings.always().collect() };
     let budget = RenderBudget::default();
     let mut tasks: Vec<PlanTask> = Vec::new();
     for spec in &recipe.plan.tasks {
@@ -409,6 +409,7 @@ fn rendered(
                 scope,
                 (Timed::Build, "build.timeout"),
             )?,
+            user: user(b.user.as_deref(), scope, "build.user")?,
         }),
     };
     let (repo, mount) = repo_of(spec, scope)?;
@@ -422,6 +423,7 @@ fn rendered(
         files_in,
         env: variables(&exec.env, scope, "exec.env")?,
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
+        user: user(spec.user.as_deref(), scope, "user")?,
         stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
         timeout_ms: config
             .wall(exec.timeout.as_deref(), spec, scope, (Timed::Exec, "exec.timeout"))?
@@ -460,6 +462,12 @@ fn repo_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<(Option<RepoIn>, Option
         commit: text(&repo.commit, scope, "repo.commit")?,
     };
     Ok((Some(rendered.resolve()?), path.map(|path| patch::mount(&path))))
+}
+
+fn user(written: Option<&str>, scope: &Scope<'_>, field: &str) -> Result<Option<UserName>, Fault> {
+    let Some(written) = written else { return Ok(None) };
+    let named = UserName::parse(&text(written, scope, field)?);
+    Ok(Some(named.map_err(|error| format!("{field}: {error}"))?))
 }
 
 fn variables(env: &Variables, scope: &Scope<'_>, field: &str) -> Result<Variables, Fault> {

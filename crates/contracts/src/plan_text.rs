@@ -98,6 +98,8 @@ fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
         format!("egress {names}{}", if ask { ", asks for more" } else { "" })
     };
     lines.push(format!("    image {}", request.env_ref));
+    let class = request.class_min();
+    lines.push(format!("    isolation {} or stronger: {}", class.as_str(), class.promise()));
     for file in &request.files_in {
         let access = file.access.as_str();
         match (&file.uri, &file.inline) {

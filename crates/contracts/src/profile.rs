@@ -4,6 +4,7 @@
 //! defaults (here) <- profile.LANGUAGE of the host <- profile.LANGUAGE of the tenant
 //!      what a task itself says <------------------------ fills what it leaves out
 //!           limits.ceiling of the host, limits.ceiling of the tenant: refuse what is above
+//!           isolation.class_min, isolation.tenants: raise what accepts a weaker class
 //! ```
 //! [`Settings`] is that table for one tenant at one moment. It is resolved when a plan is compiled and
 //! never looked at again: what an approver agrees to has its numbers in it.
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigKey, ConfigRef, ConfigScope};
 use crate::error::{ErrorCode, Refusal};
+use crate::floor::{self, ClassFloor};
 use crate::named::named;
 use crate::sandbox::{
     DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, Limits, MAX_STREAM_BYTES,
@@ -113,6 +115,7 @@ pub struct Sourced<T> {
 pub struct Settings {
     profiles: BTreeMap<Language, Sourced<Profile>>,
     ceilings: Vec<Sourced<Ceiling>>,
+    floors: Vec<ClassFloor>,
 }
 
 impl Default for Settings {
@@ -126,7 +129,7 @@ impl Default for Settings {
             };
             (language, Sourced { value: language.profile(), source })
         });
-        Self { profiles: profiles.collect(), ceilings: Vec::new() }
+        Self { profiles: profiles.collect(), ceilings: Vec::new(), floors: Vec::new() }
     }
 }
 
@@ -200,6 +203,24 @@ impl Settings {
         settings
     }
 
+    /// Adds the least isolation classes that bind the tenant.
+    #[must_use]
+    pub fn with_floors(self, floors: Vec<ClassFloor>) -> Self {
+        Self { floors, ..self }
+    }
+
+    /// The least isolation class in force.
+    #[must_use]
+    pub fn floor(&self) -> Option<&ClassFloor> {
+        floor::strongest(&self.floors)
+    }
+
+    /// What shapes every plan, whatever its recipe says.
+    pub fn always(&self) -> impl Iterator<Item = ConfigRef> {
+        let floor = self.floor().map(|floor| floor.source);
+        self.ceilings.iter().map(|ceiling| ceiling.source).chain(floor)
+    }
+
     /// A language's profile in force.
     #[must_use]
     pub fn profile(&self, language: Language) -> Option<&Sourced<Profile>> {
@@ -251,8 +272,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Gives a request what it leaves out, then holds all of it against every ceiling.
+    /// Gives a request what it leaves out, raises its class to the least one, then holds all of it against every ceiling.
     pub fn settle(&self, what: &str, request: &mut SandboxRequest) -> Result<(), Refusal> {
+        if let Some(least) = self.floor() {
+            floor::raise(request, least.value);
+        }
         for ceiling in &self.ceilings {
             // What has a ceiling and was not asked for: the default, or the ceiling if that is less.
             request.limits = merged(request.limits, lowered(ceiling.value.limits, DEFAULTS));

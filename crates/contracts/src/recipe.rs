@@ -21,6 +21,7 @@ use crate::schema::Validator;
 use crate::secret::{self, SecretUse};
 use crate::service::Service;
 use crate::shell;
+use crate::user;
 use crate::yaml::{self, YamlError};
 
 /// Bytes of a recipe's text; a recipe is written by hand.
@@ -240,6 +241,10 @@ pub struct BuildSpec {
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
+    /// Whom this phase runs as; default: the task's `user`.
+    #[serde(default, deserialize_with = "user::template", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "user::template_schema")]
+    pub user: Option<String>,
 }
 
 /// A task's command.
@@ -283,6 +288,10 @@ pub struct TaskSpec {
     /// Root file system: `host` or `dir:/path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// Whom its commands run as: a name of the root file system or a number, and after a colon a group. Default: the image's user.
+    #[serde(default, deserialize_with = "user::template", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "user::template_schema")]
+    pub user: Option<String>,
     /// Files that it finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
@@ -439,6 +448,8 @@ impl TaskSpec {
             _ => return Err("exec: give exactly one of `exec` and `value`".into()),
         }
         self.check_repo()?;
+        let build_user = self.build.as_ref().and_then(|build| build.user.as_deref());
+        user::check(self.user.as_deref(), build_user, self.exec.is_some())?;
         if let Some(models) = &self.models {
             if self.exec.is_none() {
                 return Err("models: a task with `value` calls no model; remove `models`".into());

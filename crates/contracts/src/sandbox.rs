@@ -11,15 +11,17 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::artifact::FileOut;
 pub use crate::cache::{CacheReport, CacheSpec};
 pub use crate::egress::{Egress, GrantedName, Phase, Violation, ViolationWhy};
-use crate::id::{Digest, TaskKey};
+use crate::id::TaskKey;
 pub use crate::limit::LimitKind;
 use crate::model::ModelsSpec;
 use crate::named::named;
 use crate::patch::RepoIn;
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
+use crate::user::{EffectiveUser, UserName};
 pub use crate::wipe::{
     Looked, SeenProcess, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus,
 };
@@ -158,6 +160,7 @@ impl SandboxRequest {
             files_in: Vec::new(),
             env: BTreeMap::new(),
             workdir: None,
+            user: None,
             stdin: None,
             timeout_ms,
             limits: Limits::default(),
@@ -216,6 +219,9 @@ pub struct BuildPhase {
     /// Wall time of this phase in milliseconds.
     #[serde(default, rename = "timeoutMs", skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Whom this phase runs as. Default: the request's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// A mount that a sandbox spec asks for.
@@ -302,6 +308,9 @@ pub struct SandboxSpec {
     pub max_commands: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// Whom the commands run as: a name or number, and after a colon a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<Vec<Mount>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -336,6 +345,10 @@ pub struct SandboxRequest {
     /// Working directory, absolute. Default `/work`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// Whom task and build phase run as: a name of the root file system or a number, and after a colon a group. Default: the
+    /// image's user, otherwise root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// A file of the sandbox that is the task's standard input, absolute. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
@@ -402,22 +415,6 @@ impl ErrCode {
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::BootFail | Self::NetFail | Self::UploadFail | Self::DownloadFail)
     }
-}
-
-/// A file that the task left behind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FileOut {
-    /// Path relative to the working directory. Bytes that are not UTF-8 are written as `%80` to `%FF`, and a
-    /// `%` that would be read as one of these as `%25`.
-    pub path: String,
-    /// Whether the path is written so, and is not the file's own.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub encoded: bool,
-    /// Digest of the real bytes.
-    pub sha256: Digest,
-    /// Size in bytes.
-    pub size: u64,
 }
 
 /// What a task used.
@@ -569,6 +566,9 @@ pub struct EffectivePolicy {
     pub kernel: String,
     /// Root file system; an image with the digest that it had.
     pub image: String,
+    /// Whom the task ran as, where that was not root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<EffectiveUser>,
     /// Limits as enforced.
     pub limits: Limits,
     /// Wall time as enforced.

@@ -12,6 +12,8 @@ use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Serialize};
 
+use crate::user::UserName;
+
 /// Time to become healthy when a service does not say. PostgreSQL makes its database within a second
 /// or two; a loaded host may take ten times that.
 pub const DEFAULT_READY_MS: u64 = 30_000;
@@ -45,6 +47,9 @@ pub struct ServiceDetail {
     /// Its environment, where it has a `cmd`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Whom its `cmd` runs as: a name or number, and after a colon a group. Default: root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// When it counts as healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<ServiceHealth>,
@@ -107,6 +112,9 @@ struct Whole {
     /// Its environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     env: BTreeMap<String, String>,
+    /// Whom its `cmd` runs as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<UserName>,
     /// When it counts as healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     health: Option<ServiceHealth>,
@@ -130,8 +138,8 @@ impl Serialize for Service {
         let Some(detail) = self.detail.clone() else {
             return serializer.serialize_str(&self.name);
         };
-        let ServiceDetail { image, cmd, port, env, health } = detail;
-        Whole { name: self.name.clone(), image, cmd, port, env, health }.serialize(serializer)
+        let ServiceDetail { image, cmd, port, env, user, health } = detail;
+        Whole { name: self.name.clone(), image, cmd, port, env, user, health }.serialize(serializer)
     }
 }
 
@@ -147,9 +155,9 @@ impl<'de> Deserialize<'de> for Service {
                 Ok(Service { name: text.to_owned(), detail: None })
             }
             fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Service, A::Error> {
-                let Whole { name, image, cmd, port, env, health } =
+                let Whole { name, image, cmd, port, env, user, health } =
                     Whole::deserialize(MapAccessDeserializer::new(map))?;
-                let detail = ServiceDetail { image, cmd, port, env, health };
+                let detail = ServiceDetail { image, cmd, port, env, user, health };
                 Ok(Service { name, detail: Some(detail) })
             }
         }
@@ -166,14 +174,18 @@ mod tests {
         for text in [
             r#""postgres""#,
             r#"{"name":"postgres"}"#,
-            r#"{"name":"a","cmd":["x"],"port":1,"env":{"A":"b"},"health":{"probe":"http","timeout_ms":5}}"#,
+            r#"{"name":"a","cmd":["x"],"port":1,"env":{"A":"b"},"user":"app:7","health":{"probe":"http","timeout_ms":5}}"#,
         ] {
             let service: Service = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&service).unwrap(), text);
         }
-        for bad in
-            [r#"{"name":"a","ports":[1]}"#, r#"{"cmd":["x"]}"#, "7", r#"{"name":"a","port":70000}"#]
-        {
+        for bad in [
+            r#"{"name":"a","ports":[1]}"#,
+            r#"{"cmd":["x"]}"#,
+            "7",
+            r#"{"name":"a","port":70000}"#,
+            r#"{"name":"a","user":"a b"}"#,
+        ] {
             assert!(serde_json::from_str::<Service>(bad).is_err(), "{bad}");
         }
     }

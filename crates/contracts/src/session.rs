@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Digest, RunId, SandboxId, TaskKey};
+use crate::named::named;
 use crate::sandbox::{IsolationClass, SessionState, WipeEvidence, WipeStatus};
 
 /// Body of `POST /api/sessions/:id/settle`.
@@ -50,6 +51,36 @@ pub struct WipeLook {
     pub evidence: WipeEvidence,
 }
 
+named! {
+    /// Whether the processor itself keeps a sandbox apart from its host.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum HardwareIsolation {
+        /// A virtual machine that the processor runs, as its worker has tried.
+        Yes = "yes",
+        /// A virtual machine that software emulates: a kernel of its own, kept apart by the emulator alone.
+        Emulated = "emulated",
+        /// Namespaces of the host's kernel, or a kernel in user space.
+        No = "no",
+        /// A provider says what it is; nothing of it was tried.
+        Stated = "stated",
+    }
+}
+
+impl HardwareIsolation {
+    /// The disclosure in words: whether it is hardware isolation, and how that is known.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Yes => "hardware isolation (tried: a machine booted with KVM on this host)",
+            Self::Emulated => {
+                "not hardware isolation: a machine of its own, emulated in software (tried: it boots)"
+            }
+            Self::No => "not hardware isolation",
+            Self::Stated => "not known to be hardware isolation: the provider's word, not tried",
+        }
+    }
+}
+
 /// What a sandbox really was, as its worker saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -67,6 +98,9 @@ pub struct Attestation {
     pub kernel: String,
     /// Version of the host's control groups: `v1`, `hybrid`, `v2`.
     pub cgroups: String,
+    /// Whether the processor keeps it apart; absent in rows that earlier versions wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware_isolation: Option<HardwareIsolation>,
     /// What the host could not enforce though nobody asked for it.
     pub weak: Vec<String>,
 }

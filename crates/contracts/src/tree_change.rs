@@ -136,6 +136,14 @@ impl Image {
         self.sha256.is_none()
     }
 
+    /// Bytes of a file's content; 0 of a directory.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let text = self.content.as_deref().unwrap_or_default();
+        let filled = text.bytes().rev().take_while(|byte| *byte == b'=').count();
+        (text.len() / 4 * 3).saturating_sub(filled)
+    }
+
     fn of(node: &Node) -> Option<Self> {
         Some(match node {
             Node::File { mode, bytes } => Self {
@@ -149,7 +157,7 @@ impl Image {
     }
 
     /// A file's content, which has the hash that is named.
-    fn bytes(&self, path: &str) -> Result<Vec<u8>, TreeChangeError> {
+    pub(crate) fn bytes(&self, path: &str) -> Result<Vec<u8>, TreeChangeError> {
         let torn = || TreeChangeError::Torn(path.to_owned());
         let text = self.content.as_ref().ok_or_else(torn)?;
         let bytes = STANDARD.decode(text).map_err(|_| torn())?;

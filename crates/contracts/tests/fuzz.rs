@@ -3,6 +3,7 @@
 use cofferdam_contracts::config::settings;
 use cofferdam_contracts::dispatch::{ImportRequest, SpawnRequest, check_spec};
 use cofferdam_contracts::gate::{ApprovePlanRequest, ReplyRequest};
+use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::KeyRequest;
 use cofferdam_contracts::link::{LinkReply, LinkRequest};
 use cofferdam_contracts::model::{AnswerMeter, ModelAsked, ModelProtocol};
@@ -27,7 +28,7 @@ fn no_files(_: &str, _: &str) -> Result<Vec<String>, GlobError> {
 
 #[test]
 fn fuzz_a_recipe_is_compiled_or_refused() {
-    let settings = settings(&[]).unwrap();
+    let settings = settings(&[], &TenantId::parse("t").unwrap()).unwrap();
     let form = json!({"repo": "/srv/a", "cmd": "true", "shards": 3, "text": "x"});
     fuzz!("recipe", 1_000, |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -181,7 +182,11 @@ fn fuzz_what_git_in_a_sandbox_says_is_a_patch_or_refused() {
     fuzz!("git", |bytes: &[u8]| {
         let [raw, sizes, objects] = parts(bytes);
         let Ok(changed) = patch::changes(&raw, ObjectFormat::Sha1) else { return };
-        let _ = patch::sizes(&sizes, &changed.blobs());
+        assert!(raw.starts_with(patch::whole_lines(&raw)));
+        let _ = patch::uncounted(&sizes, &raw);
+        if let Ok((kept, _)) = patch::fitting(&sizes, changed.clone()) {
+            assert!(kept.files.len() <= changed.files.len());
+        }
         let Ok((made, bin, text)) = patch::contents(&objects, &changed, &base) else { return };
         let index = cofferdam_contracts::canonical::canonical(&made).unwrap();
         holds(&Opened::open(&index, bin, text.into_bytes()).unwrap());

@@ -10,8 +10,8 @@ use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, RunId, TenantId};
 use cofferdam_contracts::patch::{
-    AppliedRow, ApplyRecord, CONTENTS, INDEX, Opened, PatchCommit, ReceiptOf, TEXT, apply_recipe,
-    is_apply_recipe, is_receipt_of, named_in,
+    AppliedRow, ApplyRecord, CONTENTS, GitId, INDEX, Opened, PatchCommit, ReceiptOf, TEXT,
+    apply_recipe, is_apply_recipe, is_receipt_of, named_in,
 };
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::RunHeader;
@@ -44,10 +44,10 @@ impl Flows {
         }
         let text = receipt_in(form);
         let false_text = || refused("the receipt is not the one of a patch on record; apply it");
-        let (digest, run) = named_in(text).ok_or_else(false_text)?;
+        let (digest, run, base) = named_in(text).ok_or_else(false_text)?;
         let header = self.ledger.runs().header(tenant, run.as_str()).await?;
         let header = header.ok_or_else(false_text)?;
-        let opened = self.patch_opened(tenant, &header.run_id, &digest).await?;
+        let opened = self.patch_opened(tenant, &header.run_id, &digest, &base).await?;
         let (opened, task) = opened.ok_or_else(false_text)?;
         match self.is_receipt(text, opened, (&header.run_id, &task), None).await? {
             true => Ok(()),
@@ -55,12 +55,14 @@ impl Flows {
         }
     }
 
-    /// A patch that a run left, with the step that left it, every digest compared again.
+    /// A patch that a run left, with the step that left it, every digest compared again. That of a build is put upon the
+    /// commit.
     async fn patch_opened(
         &self,
         tenant: &TenantId,
         run: &RunId,
         digest: &Digest,
+        base: &GitId,
     ) -> Result<Option<(Opened, String)>> {
         let artifacts = self.ledger.artifacts();
         let rows: Vec<ArtifactRow> = artifacts.list(run).await?;
@@ -68,21 +70,33 @@ impl Flows {
         let index = rows.iter().filter(is_patch);
         let index = index.filter(|row| row.name == INDEX && row.sha256 == *digest);
         let Some(index) = index.max_by_key(|row| row.attempt) else { return Ok(None) };
-        let mut parts = Vec::with_capacity(3);
-        for name in [INDEX, CONTENTS, TEXT] {
+        let is_build = !rows
+            .iter()
+            .filter(is_patch)
+            .any(|row| row.name == CONTENTS && row.task_key == index.task_key);
+        let names: &[&str] = if is_build { &[INDEX] } else { &[INDEX, CONTENTS, TEXT] };
+        let mut parts = Vec::with_capacity(names.len());
+        for name in names {
             let mut ours = rows.iter().filter(is_patch);
-            let row = ours.find(|row| row.name == name && row.task_key == index.task_key);
+            let row = ours.find(|row| row.name == *name && row.task_key == index.task_key);
             let Some(row) = row else { return Ok(None) };
             let Some(stored) = self.ledger.artifacts().read(tenant, &row.uri).await? else {
                 return Ok(None);
             };
             parts.push(stored.bytes);
         }
-        let (text, contents) = (parts.pop().unwrap_or_default(), parts.pop().unwrap_or_default());
-        let bytes = parts.pop().unwrap_or_default();
+        let base = base.clone();
         // Megabytes are hashed.
-        let opened =
-            tokio::task::spawn_blocking(move || Opened::open(&bytes, contents, text)).await;
+        let opened = tokio::task::spawn_blocking(move || {
+            let mut parts = parts.into_iter();
+            let mut next = || parts.next().unwrap_or_default();
+            let index = next();
+            match is_build {
+                true => Opened::of_build(&index, &base),
+                false => Opened::open(&index, next(), next()),
+            }
+        })
+        .await;
         let opened = opened.map_err(Error::corrupt("patch"))?.map_err(Error::corrupt("patch"))?;
         let is_it = opened.digest == *digest;
         Ok(is_it.then(|| (opened, index.step_id.to_string())))
@@ -129,7 +143,7 @@ impl Flows {
             Some(recipe) => is_apply_recipe(&recipe)?,
             None => false,
         };
-        let opened = self.patch_opened(&who.tenant, &run.run_id, &new.patch).await?;
+        let opened = self.patch_opened(&who.tenant, &run.run_id, &new.patch, &new.base).await?;
         let is_shown = match opened {
             Some((opened, task))
                 if is_gate && task == new.task.as_str() && opened.patch.base == new.base =>

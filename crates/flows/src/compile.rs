@@ -74,7 +74,7 @@ async fn compile_of(
     if let Some(text) = context.plan {
         return committed(run, &text);
     }
-    let settings = config::table(&context.config)?;
+    let settings = config::table(&context.config, &run.tenant)?;
     let planned = match crate::dispatches::RUN
         .plan_of(run)
         .or_else(|| crate::live::RUN.plan_of(run))

@@ -4,6 +4,7 @@ use cofferdam_contracts::config::{
     self, ConfigEntry, ConfigKey, ConfigPut, ConfigRow, ConfigScope, ConfigVersion, WriteScope,
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::floor::{check_own, classes_seen_by};
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::policy::grants_seen_by;
@@ -19,24 +20,27 @@ use crate::error::{Error, Result};
 
 /// The table that a tenant's plans are compiled with now.
 pub(crate) async fn settings(ledger: &Ledger, tenant: &TenantId) -> Result<Settings> {
-    table(&ledger.config().rows(tenant).await?)
+    table(&ledger.config().rows(tenant).await?, tenant)
 }
 
 /// The table of rows that are read already.
-pub(crate) fn table(rows: &[ConfigRow]) -> Result<Settings> {
-    config::settings(rows).map_err(Error::corrupt("dynamic_config.value"))
+pub(crate) fn table(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings> {
+    config::settings(rows, tenant).map_err(Error::corrupt("dynamic_config.value"))
 }
 
-/// A value as a tenant may see it: a grant of mirrors names other tenants, which are nobody's business
-/// but the host's own.
+/// A value as a tenant may see it: what names tenants is shown whole to the host's own alone.
 fn shown(key: ConfigKey, value: Value, tenant: &TenantId) -> Value {
-    if key != ConfigKey::Mirrors || tenant.as_str() == DEFAULT_TENANT {
+    if tenant.as_str() == DEFAULT_TENANT {
         return value;
     }
-    serde_json::from_value(value.clone())
-        .ok()
-        .and_then(|grants| serde_json::to_value(grants_seen_by(grants, tenant)).ok())
-        .unwrap_or(Value::Null)
+    let seen = match key {
+        ConfigKey::Mirrors => serde_json::from_value(value)
+            .and_then(|grants| serde_json::to_value(grants_seen_by(grants, tenant))),
+        ConfigKey::TenantClasses => serde_json::from_value(value)
+            .and_then(|classes| serde_json::to_value(classes_seen_by(classes, tenant))),
+        _ => return value,
+    };
+    seen.unwrap_or(Value::Null)
 }
 
 impl Flows {
@@ -84,14 +88,21 @@ impl Flows {
             let why = format!("{key} is the host's to say: scope `global`");
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
-        let is_consent = matches!(key, ConfigKey::ExecAllowed | ConfigKey::BuildAllowed);
-        if is_consent && !who.has(Role::Admin) {
-            let why = "which names tasks reach without a person's consent is for an admin to say";
+        let admins = match key {
+            ConfigKey::ExecAllowed | ConfigKey::BuildAllowed => {
+                Some("which names tasks reach without a person's consent is for an admin to say")
+            }
+            ConfigKey::ClassMin => {
+                Some("which isolation class is the least is for an admin to say")
+            }
+            _ => None,
+        };
+        if let Some(why) = admins.filter(|_| !who.has(Role::Admin)) {
             return Err(Refusal::new(ErrorCode::Forbidden, why).into());
         }
         let value = config::check(&key, &put.value)?;
         let rows = self.ledger.config().rows(&who.tenant).await?;
-        below_ceilings(key, put.scope, &value, &rows)?;
+        within_hosts(key, put.scope, &value, (&rows, &who.tenant))?;
         let name = key.to_string();
         let entry = Audit {
             detail: Some(json!({
@@ -119,13 +130,13 @@ impl Flows {
     }
 }
 
-/// An override above a ceiling is refused when it is written, not only when it is used. A change of a
+/// An override above a ceiling, or a class below the host's, is refused when it is written, not only when it is used. A change of a
 /// ceiling is held against those that it does not replace.
-fn below_ceilings(
+fn within_hosts(
     key: ConfigKey,
     scope: WriteScope,
     value: &serde_json::Value,
-    rows: &[ConfigRow],
+    (rows, tenant): (&[ConfigRow], &TenantId),
 ) -> Result<()> {
     if value.is_null() {
         return Ok(());
@@ -141,7 +152,7 @@ fn below_ceilings(
                 (_, WriteScope::Tenant) => true,
             }
     };
-    let settings = table(&rows.iter().filter(above).cloned().collect::<Vec<_>>())?;
+    let settings = table(&rows.iter().filter(above).cloned().collect::<Vec<_>>(), tenant)?;
     let wrong =
         |e: serde_json::Error| Error::Corrupt { what: "dynamic_config.value", why: e.to_string() };
     let what = key.to_string();
@@ -149,8 +160,15 @@ fn below_ceilings(
         ConfigKey::ExecAllowed
         | ConfigKey::BuildAllowed
         | ConfigKey::Mirrors
+        | ConfigKey::E2bInternet
         | ConfigKey::SpawnDepth
-        | ConfigKey::LivePerScope => {}
+        | ConfigKey::LivePerScope
+        | ConfigKey::TenantClasses => {}
+        ConfigKey::ClassMin if scope == WriteScope::Global => {}
+        ConfigKey::ClassMin => {
+            let own = serde_json::from_value(value.clone()).map_err(wrong)?;
+            check_own(own, rows, tenant)?;
+        }
         ConfigKey::BlobsMb | ConfigKey::LiveSandboxes | ConfigKey::PauseRest => {
             below_hosts_quota(key, scope, value, rows)?;
         }

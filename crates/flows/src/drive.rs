@@ -1,17 +1,16 @@
 //! What happens in a sandbox that is up: build, exec, collect, wipe; and what is kept of it.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::artifact::ArtifactKind;
+use cofferdam_contracts::artifact::{ArtifactKind, FileOut};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_contracts::egress::GrantedName;
-use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, FileOut, SandboxResult, SessionState, WipeEvidence,
+    EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::elsewhere::Elsewhere;
@@ -19,7 +18,6 @@ use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
     Collected, Command, CommandEnd, Dropped, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd,
-    Stream,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -35,6 +33,7 @@ use crate::patience::patiently;
 use crate::planner::{self, LIVES, Pilot};
 use crate::settle::alert;
 use crate::verdict;
+use crate::watched::{CommandOutput, Watched};
 
 /// How often a running task's output is offered to watchers.
 const TICK: Duration = Duration::from_millis(100);
@@ -48,47 +47,6 @@ pub(crate) struct Job<'a> {
     pub agent: Option<&'a AgentWork>,
     /// Whether another worker began it, whose output comes again from the first byte on.
     pub taken_over: bool,
-}
-
-struct Watched {
-    out: Mutex<(Output, Output)>,
-}
-
-impl Watched {
-    /// What watchers have of it already, they are not given again.
-    async fn of(executor: &Executor, task: &TaskKey, taken_over: bool) -> Self {
-        let mut out = [Output::new("stdout"), Output::new("stderr")];
-        if taken_over {
-            for (output, key) in out.iter_mut().zip(["stdout", "stderr"]) {
-                let ledger = &executor.flows.ledger;
-                match patiently(|| ledger.streams().end(task.as_str(), key)).await {
-                    Ok(stored) => *output = Output::after(key, stored),
-                    Err(error) => tracing::warn!(%error, %task, "what watchers have is not known"),
-                }
-            }
-        }
-        let [stdout, stderr] = out;
-        Self { out: Mutex::new((stdout, stderr)) }
-    }
-
-    fn push(&self, stream: Stream, chunk: &[u8]) {
-        // A poisoned lock only means that another push panicked; the bytes are still good.
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        match stream {
-            Stream::Stdout => out.0.push(chunk),
-            Stream::Stderr => out.1.push(chunk),
-        }
-    }
-
-    async fn show(&self, executor: &Executor, task: &TaskKey, at_end: bool) {
-        let chunks = {
-            let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-            [out.0.take(at_end), out.1.take(at_end)]
-        };
-        for chunk in chunks.into_iter().flatten() {
-            chunk.store(&executor.flows.ledger, task).await;
-        }
-    }
 }
 
 /// From a sandbox that is up to the evidence that it is gone.
@@ -107,7 +65,8 @@ pub(crate) async fn drive(
         None => None,
     };
     let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
-    let watched = Watched::of(executor, &task.key, taken_over).await;
+    let feed = executor.flows.feeds.begin(&task.run);
+    let watched = Watched::of(executor, &task.key, taken_over, feed).await;
     let watch = agent.map(dispatches::Watch::new);
     let pilot = Box::pin(planner::begin(&executor.flows, task, &sandbox, &calls)).await;
     let mut running = Running {
@@ -115,6 +74,7 @@ pub(crate) async fn drive(
         task,
         sandbox: &sandbox,
         watched: &watched,
+        kept_bytes: plan.stream_limit_bytes,
         watch: watch.as_ref(),
         pilot: pilot.as_ref(),
         desk: calls.desk().map(Arc::as_ref),
@@ -128,7 +88,7 @@ pub(crate) async fn drive(
     let granted = running.asks.granted();
     calls.close(&sandbox).await;
     let taken = calls.taken(&executor.flows, sandbox.id()).await;
-    watched.show(executor, &task.key, true).await;
+    watched.show(executor, true).await;
     let seen = outcome.as_ref().ok().and_then(|(outcome, _)| outcome.seen.clone());
     let judged = judge(&mut result, outcome, watch.as_ref(), is_unwanted);
     let mut kept = match judged {
@@ -146,7 +106,7 @@ pub(crate) async fn drive(
     }
     let canceled = judged.canceled();
     let evidence = wipe(executor, sandbox, canceled, &mut result).await;
-    let (out, err) = watched.out.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (out, err) = watched.into_outputs();
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
     if let Some(watch) = &watch {
@@ -295,6 +255,8 @@ struct Running<'a> {
     task: &'a TaskContext,
     sandbox: &'a Sandbox,
     watched: &'a Watched,
+    /// Bytes of each stream of a command that are kept.
+    kept_bytes: u64,
     watch: Option<&'a dispatches::Watch<'a>>,
     /// Who drives the daemon that the command is.
     pilot: Option<&'a Pilot>,
@@ -392,17 +354,14 @@ impl Running<'_> {
         // sandbox read before it goes.
         let is_ended_by_us = self.watch.is_some() || self.pilot.is_some();
         let end = is_ended_by_us.then(CommandEnd::default);
-        let running = self.sandbox.exec_until(command, end.as_ref(), |stream, chunk| {
-            self.watched.push(stream, chunk);
-            if let Some(pilot) = self.pilot {
-                pilot.push(chunk);
-            }
-            if let (Stream::Stdout, Some(watch), Some(end)) = (stream, self.watch, &end)
-                && watch.push(chunk)
-            {
-                end.end();
-            }
-        });
+        self.watched.begin(self.kept_bytes);
+        let heard = CommandOutput {
+            watched: self.watched,
+            pilot: self.pilot,
+            watch: self.watch,
+            end: end.as_ref(),
+        };
+        let running = self.sandbox.exec_until(command, end.as_ref(), heard);
         tokio::pin!(running);
         let pilot = self.pilot;
         // On the heap: its state is many times that of a command.
@@ -438,7 +397,7 @@ impl Running<'_> {
                 }
                 () = &mut tick => {
                     tick = Box::pin(clock::sleep(TICK));
-                    self.watched.show(self.executor, &self.task.key, false).await;
+                    self.watched.show(self.executor, false).await;
                     self.asks.turn(self.sandbox, command.timeout_ms, false).await;
                 }
                 wake = self.wakes.recv() => {
@@ -501,8 +460,8 @@ async fn collect(
     executor.board.set(sandbox.id(), SessionState::Collecting);
     if let Some(repo) = repo {
         kept.patch = patches::patch(sandbox, plan, repo, result).await;
-    } else if agent.is_some() {
-        let (files, notes) = dispatches::changes(sandbox, result).await;
+    } else if let Some(agent) = agent {
+        let (files, notes) = dispatches::changes(sandbox, agent.place(), result).await;
         let notes = notes.into_iter().map(|(name, bytes)| (ArtifactKind::File, name, bytes));
         (kept.files, kept.notes) = (files, notes.collect());
     }

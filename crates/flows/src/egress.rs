@@ -8,6 +8,7 @@
 //! granted to it, whoever approves the plan.
 //! **Silence is nobody's consent: a gate that its recipe answers at the deadline lets no name be.**
 
+use cofferdam_contracts::config::{ConfigKey, is_on};
 use cofferdam_contracts::egress::{Egress, Entry, Phase};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate_spec::{GateSpec, Silence};
@@ -25,6 +26,7 @@ use cofferdam_ledger::policies::{Granted, NewSnapshot, OrgPolicy};
 use cofferdam_ledger::runs::RunContext;
 use serde_json::json;
 
+use crate::Flows;
 use crate::error::Result;
 
 /// The organisation's lists, by phase.
@@ -130,6 +132,23 @@ pub(crate) async fn admit_live(ledger: &Ledger, who: &Principal, egress: &Egress
     let Egress::Names(entries) = egress else { return Ok(()) };
     let asked = AskedNames { phase: Phase::Exec, entries };
     admit_names(ledger, who, None, &[("net".to_owned(), asked)]).await
+}
+
+impl Flows {
+    /// What a sandbox of E2B's clients reaches whose user wants the internet: what the organisation lists, where `e2b.internet`
+    /// is on, and nothing otherwise.
+    ///
+    /// # Errors
+    /// The configuration cannot be read.
+    pub async fn live_internet(&self, who: &Principal) -> Result<Egress> {
+        let rows = self.ledger.config().rows(&who.tenant).await?;
+        if !is_on(ConfigKey::E2bInternet, &rows) {
+            return Ok(Egress::None);
+        }
+        let listed = self.ledger.egress().policy_allowed(&who.tenant, Phase::Exec).await?;
+        let entries = listed.map(|policy| policy.entries).unwrap_or_default();
+        Ok(if entries.is_empty() { Egress::None } else { Egress::Names(entries) })
+    }
 }
 
 /// The same, and who let them be.

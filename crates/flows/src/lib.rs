@@ -30,7 +30,9 @@ mod egress;
 mod error;
 mod evict;
 mod executor;
+pub mod feed;
 mod flight;
+mod floor;
 mod flow;
 mod gates;
 mod handed;
@@ -65,6 +67,7 @@ mod sign;
 mod slots;
 mod staged;
 mod started;
+mod strict;
 pub mod submit;
 mod takeover;
 mod task;
@@ -72,6 +75,7 @@ mod this;
 mod up;
 mod vault;
 mod verdict;
+mod watched;
 pub mod webhooks;
 mod worker;
 
@@ -118,13 +122,20 @@ pub struct Flows {
     /// For calls of models.
     model_clients: Arc<models::Clients>,
     counter: Arc<AtomicU64>,
+    /// Outputs that clients of this process wait for.
+    pub feeds: Arc<feed::Feeds>,
     /// Sandboxes that this process holds, and those that it asked for.
     live: Arc<live::Registry>,
     /// The state directory of this host, where its templates are.
     state_dir: Option<Arc<Path>>,
     /// Host directories that everybody's dispatches may be given, as far as this process knows.
     allowed: Arc<Allowed>,
+    /// Whether models without a credential are refused.
+    is_strict: bool,
 }
+
+/// The version of OpenCode's daemon that plans are made by; another one is refused.
+pub const OPENCODE: &str = cofferdam_opencode::VERSION;
 
 impl Flows {
     /// Over one ledger.
@@ -147,6 +158,8 @@ impl Flows {
             allowed: Arc::default(),
             live: Arc::default(),
             counter: Arc::default(),
+            feeds: Arc::default(),
+            is_strict: false,
         }
     }
 

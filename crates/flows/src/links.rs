@@ -119,6 +119,7 @@ impl Flows {
             plan,
             plan_left_out,
             asks: gate.asks,
+            budget: gate.budget,
             run_id: claim.run,
             gate_key: claim.gate,
             name: claim.name,

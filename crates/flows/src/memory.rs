@@ -167,6 +167,11 @@ impl MemoryBudget {
         lock(&self.desk).waits_for(tenant)
     }
 
+    /// Whether the first of a tenant's long-lived sandboxes that wait here is served by the end of long-lived ones alone.
+    pub(crate) fn is_held_by_lives(&self, tenant: &TenantId) -> bool {
+        lock(&self.desk).is_held_by_lives(tenant)
+    }
+
     /// So much for what nobody needs, where it is free and fewer than `most` have some, with what tells when somebody waits for it.
     pub(crate) fn rest(
         &self,
@@ -337,11 +342,21 @@ impl Desk {
         held == 0 || held.saturating_add(u64::from(needed_mb)) <= share
     }
 
+    /// The first of a tenant's long-lived sandboxes that wait.
+    fn waiting_life(&self, tenant: &TenantId) -> Option<&Ticket> {
+        let is_theirs = |one: &&Ticket| one.what == For::Life && one.tenant == *tenant;
+        self.all.values().filter(|one| one.waits.is_some()).find(is_theirs)
+    }
+
+    /// Tasks end by themselves, and what rests is given up.
+    fn is_held_by_lives(&self, tenant: &TenantId) -> bool {
+        let Some(ticket) = self.waiting_life(tenant) else { return false };
+        let comes = self.held(|one| one.what != For::Life).saturating_add(u64::from(self.free_mb));
+        !self.may_hold(tenant, ticket.needed_mb) || u64::from(ticket.needed_mb) > comes
+    }
+
     fn waits_for(&self, tenant: &TenantId) -> Option<WaitsFor> {
-        let ticket = self
-            .all
-            .values()
-            .find(|one| one.waits.is_some() && one.what == For::Life && one.tenant == *tenant)?;
+        let ticket = self.waiting_life(tenant)?;
         let needed = u64::from(ticket.needed_mb);
         let (own, share) = self.lives(tenant);
         if !self.may_hold(tenant, ticket.needed_mb) {
@@ -544,6 +559,8 @@ mod tests {
         assert!(fourth.as_mut().poll(&mut cx).is_pending());
         let why = budget.waits_for(&delta).unwrap();
         assert_eq!(why, WaitsFor::Room { needed: 10, free: 5, own: 0, tasks: 0, others: 95 });
+        assert!(budget.is_held_by_lives(&delta) && budget.is_held_by_lives(&flood));
+        assert!(!budget.is_held_by_lives(&charlie), "none of theirs waits");
         assert!(!why.to_string().contains("flood"), "{why}");
         drop((second, third));
         assert!(fourth.as_mut().poll(&mut cx).is_ready());

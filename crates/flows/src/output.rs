@@ -23,11 +23,16 @@ pub(crate) struct Output {
     sent: usize,
     seq: i32,
     since: Stopwatch,
+    /// Bytes of the running command that are still kept.
+    room: u64,
+    /// Bytes that were written, kept or not.
+    written: u64,
 }
 
 impl Output {
     pub(crate) fn new(key: &'static str) -> Self {
-        Self { key, bytes: Vec::new(), sent: 0, seq: 0, since: Stopwatch::start() }
+        let since = Stopwatch::start();
+        Self { key, bytes: Vec::new(), sent: 0, seq: 0, since, room: u64::MAX, written: 0 }
     }
 
     /// One that another worker began to store: its bytes come again from the first, and watchers have so many
@@ -36,9 +41,20 @@ impl Output {
         Self { seq, sent: usize::try_from(sent).unwrap_or(0), ..Self::new(key) }
     }
 
-    /// Takes what the sandbox wrote.
-    pub(crate) fn push(&mut self, chunk: &[u8]) {
-        self.bytes.extend_from_slice(chunk);
+    /// A command begins, of which at most so many bytes are kept.
+    pub(crate) fn begin(&mut self, limit: u64) {
+        self.room = limit;
+    }
+
+    /// Takes what the sandbox wrote, and gives how many bytes were written before it.
+    pub(crate) fn push(&mut self, chunk: &[u8]) -> u64 {
+        let before = self.written;
+        let kept = chunk.len().min(usize::try_from(self.room).unwrap_or(usize::MAX));
+        self.bytes.extend_from_slice(chunk.get(..kept).unwrap_or_default());
+        let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        self.room = self.room.saturating_sub(wide(kept));
+        self.written = self.written.saturating_add(wide(chunk.len()));
+        before
     }
 
     /// Everything so far.
@@ -136,5 +152,16 @@ mod tests {
         assert!(output.take(true).is_none());
         assert_eq!(output.excerpt().len(), EXCERPT_BYTES);
         assert_eq!(output.into_bytes().len(), WATCH_BYTES + 10);
+    }
+
+    #[test]
+    fn r79_what_is_kept_of_a_command_has_a_bound_and_what_it_writes_is_counted() {
+        let mut output = Output::new("stdout");
+        output.begin(3);
+        assert_eq!(output.push(b"abcd"), 0);
+        assert_eq!(output.push(b"e"), 4);
+        output.begin(3);
+        assert_eq!(output.push(b"fgh"), 5);
+        assert_eq!(output.into_bytes(), b"abcfgh");
     }
 }

@@ -2,10 +2,12 @@
 //! of it.
 //!
 //! ```text
-//! DIFF      index of the base commit, `git add -A`, raw diff, sizes -> files in the sandbox, read within bounds
-//! pure      contracts::patch: changes, sizes                        -> refused by name, or beyond a bound
-//! CONTENTS  every blob                                              -> read within the bytes that the sizes told
-//! pure      contracts::patch: contents                              -> ids computed again, patch, text
+//! DIFF      index of the base commit, `git add -A`, raw diff -> a file in the sandbox, read within a bound
+//! pure      contracts::patch: changes                        -> what is refused by name, and ids
+//! SIZES     of these blobs                                   -> read within a bound
+//! pure      contracts::patch: fitting                        -> what is beyond a bound by name, and fewer ids
+//! CONTENTS  these blobs                                      -> read within the bytes that the sizes told
+//! pure      contracts::patch: contents                       -> ids computed again, patch, text
 //! ```
 //! Git has a directory of its own for it: no configuration, hook or filter of the repository or of the task takes part.
 
@@ -13,7 +15,7 @@ use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::patch::{
-    self, CONTENTS as BIN, INDEX, MAX_FILES, PatchError, RawError, RepoIn, TEXT,
+    self, CONTENTS as BIN, Changed, INDEX, MAX_FILES, RawError, Refused, RepoIn, TEXT,
 };
 use cofferdam_contracts::printable;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult};
@@ -26,30 +28,19 @@ const GIT_MS: u64 = 120_000;
 const MAX_WORDS: usize = 512;
 /// Bytes of a raw diff: two lines of ids and the longest path for each file, of both kinds.
 const MAX_RAW: u64 = 2 * 5 * 1024 * 1_000;
+/// Bytes of the number of its lines.
+const COUNT: u64 = 32;
 /// Bytes of a line of sizes, of which each file has two.
 const SIZE_LINE: u64 = 128;
 
-/// Arguments: object format, base commit.
-const DIFF: &str = r#"set -eu
+/// Arguments: object format, base commit, bytes of the answer. Files below a submodule are compared with the commit that the
+/// base names for it, where that is there; git itself would skip them. Their submodule is named as changed besides, since no
+/// patch of the repository can hold them.
+const DIFF: &str = include_str!("patches/diff.sh");
+/// Both read ids that this side wrote.
+const SIZES: &str = r#"set -eu
 d=/tmp/.cofferdam-patch
-rm -rf "$d"
-mkdir "$d"
-export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0 LC_ALL=C
-export GIT_DIR="$d/git" GIT_WORK_TREE=/work
-git init -q --template= --object-format="$1"
-# What some file system takes for git's directory is listed and refused by name, not skipped.
-git config core.protectNTFS false
-git config core.protectHFS false
-mkdir -p "$d/git/objects/info"
-echo /work/.git/objects >"$d/git/objects/info/alternates"
-cd /work
-git read-tree "$2"
-git -c advice.addEmbeddedRepo=false add -A .
-tree=$(git write-tree)
-git diff-tree -r -z --raw --no-renames --no-abbrev "$2" "$tree" >"$d/raw"
-git diff-tree -r --raw --no-renames --no-abbrev "$2" "$tree" |
-  grep -E '^:(000000|100644|100755) (000000|100644|100755) ' |
-  cut -d ' ' -f 3,4 | tr ' ' '\n' | grep -v '^0*$' | sort -u >"$d/ids"
+export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_DIR="$d/git" LC_ALL=C
 git cat-file --batch-check <"$d/ids" >"$d/sizes"
 "#;
 const CONTENTS: &str = r#"set -eu
@@ -72,60 +63,84 @@ enum NoPatch {
     Canonical(#[from] canonical::CanonicalError),
 }
 
-impl NoPatch {
-    fn is_too_large(&self) -> bool {
-        matches!(self, Self::Raw(RawError::Patch(PatchError::TooLarge { .. })))
-    }
-}
-
-/// The patch as artifacts. Where there is none, a task that would be a success fails: its changes are what it was for.
+/// The patch as artifacts. Where there is none, a task that would be a success fails: its changes are what it was for. What does
+/// not fit is named in the patch, and the limit is on record.
 pub(crate) async fn patch(
     sandbox: &Sandbox,
     plan: &Plan,
     repo: &RepoIn,
     result: &mut SandboxResult,
 ) -> Vec<NewArtifact> {
-    let error = match made(sandbox, plan, repo).await {
-        Ok(artifacts) => return artifacts,
-        Err(error) => error,
-    };
-    if error.is_too_large() {
-        result.limits_reached.push(LimitKind::Artifacts);
-        result.limits_reached.sort_unstable();
-        result.limits_reached.dedup();
+    match made(sandbox, plan, repo).await {
+        Ok((artifacts, 0)) => artifacts,
+        Ok((artifacts, left_out)) => {
+            result.limits_reached.push(LimitKind::Artifacts);
+            result.limits_reached.sort_unstable();
+            result.limits_reached.dedup();
+            let why = format!("{left_out} changed files are beyond the bounds of its patch");
+            result.cause.get_or_insert(why);
+            artifacts
+        }
+        Err(error) => {
+            if result.err_code == ErrCode::None {
+                result.err_code = ErrCode::DownloadFail;
+                result.cause = Some(format!("its changes are no patch: {error}"));
+                // It would leave the same another time, wherever.
+                let is_lasting = !matches!(error, NoPatch::Sandbox(_));
+                result.permanent = is_lasting;
+                result.permanent_everywhere = is_lasting;
+            }
+            Vec::new()
+        }
     }
-    if result.err_code == ErrCode::None {
-        result.err_code = ErrCode::DownloadFail;
-        result.cause = Some(format!("its changes are no patch: {error}"));
-        // It would leave the same another time, wherever.
-        let is_lasting = !matches!(error, NoPatch::Sandbox(_));
-        result.permanent = is_lasting;
-        result.permanent_everywhere = is_lasting;
-    }
-    Vec::new()
 }
 
-async fn made(sandbox: &Sandbox, plan: &Plan, repo: &RepoIn) -> Result<Vec<NewArtifact>, NoPatch> {
+/// The artifacts, and how many changed files are beyond a bound.
+async fn made(
+    sandbox: &Sandbox,
+    plan: &Plan,
+    repo: &RepoIn,
+) -> Result<(Vec<NewArtifact>, u64), NoPatch> {
     let format = repo.commit.format();
-    git(sandbox, plan, DIFF, &[format.as_str(), repo.commit.as_str()]).await?;
+    let most = MAX_RAW.to_string();
+    git(sandbox, plan, DIFF, &[format.as_str(), repo.commit.as_str(), &most]).await?;
     let raw = read(sandbox, "raw", MAX_RAW).await?;
-    let changed = patch::changes(&raw, format)?;
-    let most = u64::try_from(MAX_FILES).unwrap_or(u64::MAX).saturating_mul(4 * SIZE_LINE);
-    let sizes = read(sandbox, "sizes", most).await?;
-    let whole = patch::sizes(&sizes, &changed.blobs())?;
+    let raw = patch::whole_lines(&raw);
+    let mut changed = patch::changes(raw, format)?;
+    let count = read(sandbox, "count", COUNT).await?;
+    changed.unlisted = changed.unlisted.saturating_add(patch::uncounted(&count, raw)?);
+    let mut whole = 0;
+    if asked(sandbox, &changed).await? {
+        git(sandbox, plan, SIZES, &[]).await?;
+        let most = u64::try_from(MAX_FILES).unwrap_or(u64::MAX).saturating_mul(4 * SIZE_LINE);
+        let sizes = read(sandbox, "sizes", most).await?;
+        (changed, whole) = patch::fitting(&sizes, changed)?;
+    }
     let mut objects = Vec::new();
-    if whole > 0 {
+    if asked(sandbox, &changed).await? {
         git(sandbox, plan, CONTENTS, &[]).await?;
         objects = read(sandbox, "objects", whole).await?;
     }
     let (patch, bin, text) = patch::contents(&objects, &changed, &repo.commit)?;
+    let beyond = patch.refused.iter().filter(|one| one.why == Refused::Bounds).count();
+    let left_out = patch.unlisted.saturating_add(u64::try_from(beyond).unwrap_or(u64::MAX));
     let artifact =
         |name: &str, bytes| NewArtifact { kind: ArtifactKind::Patch, name: name.into(), bytes };
-    Ok(vec![
+    let artifacts = vec![
         artifact(INDEX, canonical::canonical(&patch)?),
         artifact(BIN, bin),
         artifact(TEXT, text.into_bytes()),
-    ])
+    ];
+    Ok((artifacts, left_out))
+}
+
+/// Tells git the blobs of these changes. `false`: there is none.
+async fn asked(sandbox: &Sandbox, changed: &Changed) -> Result<bool, NoPatch> {
+    let ids: String = changed.blobs().iter().map(|id| format!("{}\n", id.as_str())).collect();
+    let (is_any, path) = (!ids.is_empty(), format!("{PLACE}/ids"));
+    let told = sandbox.agent().put(&path, 0o644, ids.into()).await;
+    told.map_err(|error| NoPatch::Git(format!("its questions: {error}")))?;
+    Ok(is_any)
 }
 
 async fn read(sandbox: &Sandbox, name: &str, most: u64) -> Result<Vec<u8>, NoPatch> {
@@ -149,6 +164,7 @@ async fn git(
         timeout_ms: GIT_MS,
         phase: Phase::Exec,
         user: like.user,
+        groups: like.groups.clone(),
         stdin_file: None,
         jail: None,
     };

@@ -1,9 +1,10 @@
 //! The plan of a task's sandbox, or the end of a task that gets none.
 
 use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::floor::ClassFloor;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::run::ExecutionMode;
-use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
+use cofferdam_contracts::sandbox::{ErrCode, IsolationClass, SandboxRequest};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{Host, Plan, verify_absent};
 
@@ -87,6 +88,12 @@ pub(crate) fn planned<'a>(
             Some(agent) => dispatches::hold(&mut plan, agent).map(|()| plan),
             None => Ok(plan),
         });
+    if let (Ok(plan), Some(least)) = (&planned, &task.class_floor)
+        && plan.class.strength() < least.value
+    {
+        let cause = below(least, plan.class.strength());
+        return Err(Unplanned { code: ErrCode::BootFail, cause, end: refused });
+    }
     let planned = planned.and_then(|plan| match elsewhere(task, &plan) {
         Some(why) => Err(why),
         None => Ok(plan),
@@ -98,6 +105,15 @@ pub(crate) fn planned<'a>(
             Err(Unplanned { code: ErrCode::BootFail, cause, end: refused })
         }
     }
+}
+
+/// The least class was raised after this task was planned: what was approved is not what may run. Pure.
+fn below(least: &ClassFloor, class: IsolationClass) -> String {
+    format!(
+        "policy_violation: {}; it was planned before that: start it again, or fork it from step 0, and it is planned for \
+         that class",
+        least.refuse("this task's sandbox", class).message
+    )
 }
 
 /// Why this worker's sandbox would not be where its run is to be. Pure.

@@ -21,8 +21,9 @@ use cofferdam_ledger::runs::{ExistingRun, NewRun, Started};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::models::planner_admit;
 use crate::recipes::builtin;
-use crate::{Flows, checks, config, decide, egress, secrets};
+use crate::{Flows, checks, config, decide, egress, floor, secrets, strict};
 
 /// A started or found run.
 #[derive(Debug, Clone)]
@@ -44,6 +45,8 @@ struct Start<'a> {
     terms: RunTerms,
     /// A second live run with this id is refused.
     dedup: Option<String>,
+    /// Whether its client waits for its whole output.
+    fed: bool,
 }
 
 /// Where the intent of a run comes from.
@@ -92,15 +95,17 @@ impl Flows {
             form: intent.inputs,
             terms: request.terms(),
             dedup: request.deduplication_id.clone(),
+            fed: false,
         })
         .await
     }
 
-    /// `POST /api/run`: two equal starts are one run.
+    /// `POST /api/run`: two equal starts are one run. `fed`: the client waits for the run's whole output.
     pub async fn recipe_submit(
         &self,
         who: &Principal,
         request: &RecipeRunRequest,
+        fed: bool,
     ) -> Result<Submitted> {
         let reference = &request.recipe_ref;
         let wanted = WantedRecipe {
@@ -125,25 +130,33 @@ impl Flows {
             form: Value::Object(request.form_data.clone()),
             terms: request.opts.terms(),
             dedup: None,
+            fed,
         })
         .await
     }
 
     /// Every check, then the writes.
     async fn start(&self, start: Start<'_>) -> Result<Submitted> {
-        let Start { who, intent, recipe, admission, form, terms, dedup } = start;
+        let Start { who, intent, recipe, admission, form, terms, dedup, fed } = start;
         decide::own_caches(&recipe, &who.tenant)?;
-        let settings = config::table(&admission.config)?;
+        let settings = config::table(&admission.config, &who.tenant)?;
         let checked = checks::check(&who.tenant, || {
             let form = form_of(&recipe, form)?;
             preview(&recipe, &form, &settings)?;
             Ok::<_, Refusal>(form)
         });
         let form = checked.await??;
+        if floor::binds(&recipe) {
+            floor::admit(&self.ledger, &settings).await?;
+        }
+        self.strict_admit(&who.tenant, &strict::models_of(&recipe)).await?;
         self.apply_admit(&who.tenant, &recipe, &form).await?;
         egress::admit(&self.ledger, who, intent.stored(), &recipe).await?;
         let attended = who.is_host_admin() || egress::asks_a_person(recipe.plan.gate.as_ref());
         secrets::admit(&self.ledger, &who.tenant, &secrets::recipe_uses(&recipe), attended).await?;
+        if let Some(agent) = &recipe.plan.agent {
+            planner_admit(&self.ledger, &who.tenant, agent).await?;
+        }
         if let Some(refusal) = admission.over_quota {
             return Err(refusal.into());
         }
@@ -185,7 +198,12 @@ impl Flows {
             origin: Origin::ApiShim,
             key_id: who.key_id.clone(),
         };
-        self.run_start(&new, made.as_ref()).await
+        let fed = fed && self.feeds.expect(&new.id, &who.key_id);
+        let submitted = self.run_start(&new, made.as_ref()).await;
+        if fed && !matches!(&submitted, Ok(made) if !made.is_replay) {
+            self.feeds.forget(&new.id);
+        }
+        submitted
     }
 
     /// Writes the run, or finds the one that its intent has already.

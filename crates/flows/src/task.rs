@@ -10,12 +10,12 @@
 use std::sync::Arc;
 
 use cofferdam_ambient::own;
-use cofferdam_contracts::artifact::ArtifactKind;
+use cofferdam_contracts::artifact::{ArtifactKind, FileOut};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::{SandboxId, TaskKey};
 use cofferdam_contracts::plan::Work;
-use cofferdam_contracts::sandbox::{ErrCode, FileOut, SandboxRequest, WipeStatus};
+use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest, WipeStatus};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::runs::RunContext;
@@ -30,6 +30,7 @@ use crate::executor::Executor;
 use crate::flow::{Flow, FlowError, step_error};
 use crate::live;
 use crate::patience::patiently;
+use crate::planned::{refused, unmade};
 use crate::resume::take_over;
 use crate::up::{Up, up};
 
@@ -112,10 +113,23 @@ async fn sandboxed(
     let Some(request) = task.work.request() else {
         return End::bare(blank(task, sandbox.as_str(), ErrCode::BootFail, None), None);
     };
-    let agent = match &task.work {
-        Work::Agent(agent) => Some(agent.as_ref()),
+    let equipped = match &task.work {
+        Work::Agent(agent) => {
+            match dispatches::equipped(&executor.host.facts().state_dir, task.by_host_admin, agent)
+            {
+                Ok(equipped) => Some(equipped),
+                Err(cause) => {
+                    let mut end = unmade(executor, task, sandbox, ErrCode::BootFail, cause).await;
+                    let report = dispatches::unstarted(agent, end.result.cause.clone());
+                    end.result.agent = Some(Box::new(report));
+                    return refused(end);
+                }
+            }
+        }
         _ => None,
     };
+    let agent = equipped.as_ref();
+    let request = agent.map_or(request, |agent| &agent.request);
     let mut end = run_in_sandbox(executor, task, request, agent, sandbox, wakes).await;
     if let (Some(agent), None) = (agent, &end.result.agent) {
         let report = dispatches::unstarted(agent, end.result.cause.clone());
@@ -174,6 +188,7 @@ pub(crate) fn kept(run: &RunContext, task: &NewTask) -> Option<(TaskContext, End
         execution_no: 1,
         mode_wanted: None,
         egress: Vec::new(),
+        class_floor: None,
         finished: None,
     };
     let end = value(&context, text);

@@ -19,6 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::attempt::{End, blank};
 use crate::deps::{self, Deps, Unprepared};
+use crate::error::Error;
 use crate::executor::{Executor, may_cancel};
 use crate::keeper::Keeper;
 use crate::memory::{For, MemoryShare};
@@ -57,6 +58,13 @@ pub(crate) async fn up(
         Ok(planned) => planned,
         Err(why) => return Err(why.end(executor, task, id).await),
     };
+    let admitted = executor.flows.strict_admit(&task.tenant, request.models().as_slice()).await;
+    if let Err(error) = admitted {
+        let is_refusal = matches!(error, Error::Refused(_));
+        let cause = error.refusal().message;
+        let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
+        return Err(Box::new(if is_refusal { refused_everywhere(end) } else { end }));
+    }
     let (deps, base) = based(executor, task, request, (host, &plan, id), wakes).await?;
     let memory = match room(executor, task, (&plan, id), wakes).await {
         Ok(share) => share,

@@ -120,7 +120,12 @@ impl Worker {
         flows
             .ledger
             .executors()
-            .join(&NewExecutor { id: &id, host_id: &executor.host_id, pid })
+            .join(&NewExecutor {
+                id: &id,
+                host_id: &executor.host_id,
+                pid,
+                classes: &executor.host.facts().strengths(),
+            })
             .await
             .map_err(Error::from)?;
         reconcile(&executor).await?;

@@ -75,6 +75,8 @@ pub struct Setup {
     pub lowers: u32,
     /// What the task is shown besides, in order.
     pub trees: Vec<Tree>,
+    /// The target of a tree that is shown once more, and where.
+    pub again: Option<(String, String)>,
 }
 
 /// What a machine that was stored with its sandbox is told before anything in it goes on.

@@ -49,7 +49,7 @@
 //! processes behind ([`crate::process::RunRequest::leaves`]).
 //!
 //! And with level 9; see [`crate::sleep`]. And with level 10; see [`crate::keep`].
-//! Level 11 reads a part of a file: see [`crate::tree::Path`].
+//! Level 11 reads a part of a file: see [`crate::tree::Path`]. Level 12 knows a command's groups ([`ExecRequest::groups`]).
 //!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
@@ -108,7 +108,10 @@ pub const WATCH: &str = "/v1/watch";
 pub const JOB: &str = "/v1/job";
 
 /// What an agent can do: see the tables of this page.
-pub const LEVEL: u32 = 11;
+pub const LEVEL: u32 = 12;
+
+/// [`ExecRequest::stream_limit_bytes`] of a host that takes all output, at its own pace.
+pub const ALL_BYTES: u64 = u64::MAX;
 
 /// Bytes of a JSON request body: the kernel's own limit on argv and environment is 2 MiB on a
 /// default stack, and JSON escapes may double it.
@@ -146,6 +149,9 @@ pub struct ExecRequest {
     /// Who runs it; absent: the agent's own user, root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
+    /// Every group of that user; none: its primary one alone. Level 12.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<u32>,
     /// A file that is its standard input; absent: nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin_file: Option<String>,
@@ -160,7 +166,7 @@ pub struct ExecRequest {
 pub struct User {
     /// User id.
     pub uid: u32,
-    /// Group id; it has no other groups.
+    /// Id of the primary group.
     pub gid: u32,
 }
 

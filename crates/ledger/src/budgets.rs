@@ -5,12 +5,12 @@
 
 use cofferdam_contracts::gate::{Choice, Prompt, choice_of};
 use cofferdam_contracts::id::{GateKey, RunId, TaskKey, TenantId};
-use cofferdam_contracts::model::grant_form;
+use cofferdam_contracts::model::{BudgetAsk, grant_form};
 use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::error::{Result, id};
+use crate::error::{Result, id, json as encoded};
 use crate::families::Models;
 use crate::grants::{answer_end, answered, event};
 
@@ -24,7 +24,7 @@ pub struct NewBudgetAsk<'a> {
     /// The task's attempt.
     pub task: &'a TaskKey,
     /// The bound that was reached, for the person.
-    pub over: Value,
+    pub over: &'a BudgetAsk,
     /// How long the gate waits: as long as the task may run.
     pub ttl_s: u32,
 }
@@ -93,7 +93,7 @@ impl Models<'_> {
         .bind(new.task.as_str())
         .bind(n)
         .bind(key.as_str())
-        .bind(&new.over)
+        .bind(encoded("model_asks.asked", new.over)?)
         .execute(&mut *tx)
         .await?;
         let prompt = Prompt {

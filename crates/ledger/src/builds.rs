@@ -246,7 +246,8 @@ impl BuildRows<'_> {
         row.as_ref().map(build_of).transpose()
     }
 
-    /// The ready build that a tag of a template names; `None`: there is none.
+    /// The ready build that a tag of a template names, or the tag itself is the id of, while its files are kept; `None`: there
+    /// is none.
     pub async fn tagged(
         self,
         tenant: &TenantId,
@@ -254,8 +255,10 @@ impl BuildRows<'_> {
         tag: &str,
     ) -> Result<Option<Build>> {
         let query = format!(
-            "{BUILD} JOIN app.template_tags g ON g.build_id = b.id AND g.template_id = t.id
-              WHERE t.id = $1 AND t.tenant_id = $2 AND g.tag = $3 AND b.status = 'ready'"
+            "{BUILD} JOIN app.snapshots s ON s.id = b.snapshot_id AND s.erased_at IS NULL
+              WHERE t.id = $1 AND t.tenant_id = $2 AND b.status = 'ready' AND (b.id = $3 OR b.id =
+                    (SELECT g.build_id FROM app.template_tags g WHERE g.template_id = t.id AND g.tag = $3))
+              ORDER BY b.id = $3 DESC LIMIT 1"
         );
         let row = sqlx::query(AssertSqlSafe(query))
             .bind(template.as_str())

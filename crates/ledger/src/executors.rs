@@ -1,11 +1,12 @@
 //! Workers: heartbeats, the leader, and takeover from the dead.
 
 use cofferdam_contracts::id::ExecutorId;
+use cofferdam_contracts::sandbox::IsolationClass;
 
 use sqlx::Row;
 
 use crate::APP_VERSION;
-use crate::error::Result;
+use crate::error::{LedgerError, Result};
 use crate::families::Executors;
 
 /// A worker as it announces itself.
@@ -17,6 +18,8 @@ pub struct NewExecutor<'a> {
     pub host_id: &'a str,
     /// The process.
     pub pid: i32,
+    /// The strengths of the isolation classes that it offers.
+    pub classes: &'a [IsolationClass],
 }
 
 /// The right to lead in one term. Every statement of a leader names it, and does nothing once it is over.
@@ -41,12 +44,13 @@ impl Executors<'_> {
     /// Announces a worker.
     pub async fn join(self, new: &NewExecutor<'_>) -> Result<()> {
         sqlx::query(
-            "INSERT INTO app.executors (id, host_id, pid, app_version) VALUES ($1, $2, $3, $4)",
+            "INSERT INTO app.executors (id, host_id, pid, app_version, classes) VALUES ($1, $2, $3, $4, $5)",
         )
         .bind(new.id.as_str())
         .bind(new.host_id)
         .bind(new.pid)
         .bind(APP_VERSION)
+        .bind(new.classes.iter().map(|class| class.as_str()).collect::<Vec<_>>())
         .execute(self.pool())
         .await?;
         Ok(())
@@ -110,6 +114,20 @@ impl Executors<'_> {
     pub async fn is_live(self, executor: &ExecutorId) -> Result<bool> {
         let live = "SELECT EXISTS (SELECT 1 FROM app.executors WHERE id = $1 AND state = 'live')";
         Ok(sqlx::query_scalar(live).bind(executor.as_str()).fetch_one(self.pool()).await?)
+    }
+
+    /// The classes that live workers offer. `None` where no worker is live, or one of another version does not say: then
+    /// nothing is known to be missing.
+    pub async fn classes(self) -> Result<Option<Vec<IsolationClass>>> {
+        let query = "SELECT CASE WHEN bool_and(classes IS NOT NULL) THEN
+                        (SELECT array_agg(DISTINCT c) FROM app.executors x, unnest(x.classes) c WHERE x.state = 'live') END
+                       FROM app.executors WHERE state = 'live'";
+        let found: Option<Vec<String>> = sqlx::query_scalar(query).fetch_one(self.pool()).await?;
+        let class = |name: &String| {
+            let why = || LedgerError::Row { what: "executors.classes", why: name.clone() };
+            IsolationClass::parse(name).ok_or_else(why)
+        };
+        found.map(|names| names.iter().map(class).collect()).transpose()
     }
 
     /// How many workers of one host were heard lately.

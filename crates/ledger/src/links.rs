@@ -7,13 +7,14 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::Choice;
 use cofferdam_contracts::id::{Digest, GateKey, RunId, TenantId};
 use cofferdam_contracts::link::LinkClaim;
+use cofferdam_contracts::model::BudgetAsk;
 use serde_json::Value;
 use sqlx::Row;
 
 use crate::audit::Audit;
 use crate::error::{Checked, Result, id};
 use crate::families::Links;
-use crate::gates::asked;
+use crate::gates::{asked, asked_budget};
 
 /// A gate as a link sees it.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct LinkedGate {
     pub digest: Digest,
     /// The name that a task asks for, where the gate is such a question.
     pub asks: Option<AskedName>,
+    /// The bound of a budget that a task asks to raise, where the gate is such a question.
+    pub budget: Option<BudgetAsk>,
     /// Whether it waits, in time, for the plan that its run still has.
     pub is_waiting: bool,
     /// ms since the epoch.
@@ -65,11 +68,12 @@ impl Links<'_> {
         let run = run.ok_or_else(|| Refusal::not_found("run"))?;
         let row = sqlx::query(
             "SELECT g.topic, g.form, g.plan_digest, app.ms(g.deadline_at) AS deadline,
-                    a.name AS asked_name, a.phase AS asked_phase,
+                    a.name AS asked_name, a.phase AS asked_phase, m.asked AS asked_budget,
                     g.state = 'open' AND g.deadline_at > clock_timestamp()
                       AND (g.plan_digest IS NULL OR g.plan_digest = r.plan_digest) AS waiting
                FROM app.human_gates g JOIN app.runs r ON r.id = g.run_id
                LEFT JOIN app.egress_asks a ON a.run_id = g.run_id AND a.gate_key = g.gate_key
+               LEFT JOIN app.model_asks m ON m.run_id = g.run_id AND m.gate_key = g.gate_key
               WHERE g.run_id = $1 AND g.gate_key = $2 ORDER BY g.created_at DESC LIMIT 1",
         )
         .bind(&run)
@@ -93,6 +97,7 @@ impl Links<'_> {
             plan_digest,
             digest,
             asks: asked(&row)?,
+            budget: asked_budget(&row)?,
             is_waiting: row.try_get::<Option<bool>, _>("waiting")?.unwrap_or(false),
             deadline_at: row.try_get("deadline")?,
         })

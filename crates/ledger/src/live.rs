@@ -248,6 +248,14 @@ impl LiveRows<'_> {
         Ok(found.flatten())
     }
 
+    /// Whether this run waits for a place or for memory.
+    pub async fn is_waiting(self, run: &RunId) -> Result<bool> {
+        let query = "SELECT app.run_waits_for(id, workflow_id, status) IS NOT NULL FROM app.runs WHERE id = $1";
+        let found: Option<bool> =
+            sqlx::query_scalar(query).bind(run.as_str()).fetch_optional(self.pool()).await?;
+        Ok(found.unwrap_or(false))
+    }
+
     /// Whether the sandbox of this run could not be made for a reason of its host, which may be over a moment later.
     pub async fn failed_to_begin(self, run: &RunId) -> Result<bool> {
         let query = "SELECT EXISTS (SELECT 1 FROM app.sbx_runs WHERE run_id = $1

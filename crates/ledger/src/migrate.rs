@@ -33,6 +33,7 @@ migrations! {
     "0039_lives_of_who_was_asked", "0040_bases_are_of_their_source", "0041_cache_writes",
     "0042_state_directories", "0043_doors_end_with_their_key", "0044_room_and_open_attempts",
     "0045_adopted_places", "0046_what_waits_says_so", "0047_a_place_is_counted_to_a_bound",
+    "0048_classes_and_queues",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -93,6 +93,44 @@ impl Proof {
     }
 }
 
+/// All proofs as one script for `psql` alone: it reads one moment, prints a line for each proof and the verdict, and ends with an
+/// error at NO_GO.
+#[must_use]
+pub fn script() -> String {
+    let mut text = format!(
+        "-- Every proof of Cofferdam {}, for PostgreSQL's own client:\n\
+         --   psql \"$(cofferdam db)\" -f proofs.sql\n\
+         -- A line for each proof: rows that contradict it, its name, its claim. Exit 0 GO; exit 3 NO_GO, or a query that fails.\n\
+         \\set ON_ERROR_STOP on\n\
+         BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;\n\
+         \\set broken 0\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    for (name, file) in PROOFS {
+        // Each file parses, as a test holds; one that did not would be reported by the script.
+        let Some(proof) = Proof::parse(file) else {
+            text.push_str(&format!("\\warn {name} is not a proof\n"));
+            continue;
+        };
+        let quoted = |words: &str| words.replace('\\', "\\\\").replace('\'', "''");
+        text.push_str(&format!(
+            "\n-- {name}: {}\n-- A row means: {}\n\
+             SELECT count(*) AS found, :broken + least(count(*), 1) AS broken FROM (\n{}\n) q \\gset\n\
+             \\echo :found ' {name}: {}'\n",
+            proof.claim,
+            proof.meaning,
+            proof.sql,
+            quoted(proof.claim),
+        ));
+    }
+    text.push_str(
+        "\nCOMMIT;\nSELECT :broken = 0 AS go \\gset\n\\if :go\n\\echo GO\n\\else\n\\echo NO_GO\n\
+         DO $$ BEGIN RAISE EXCEPTION 'NO_GO: rows contradict a claim; run its query from this file to see them'; END $$;\n\
+         \\endif\n",
+    );
+    text
+}
+
 /// Rows that one look of the leader seals: a database that is migrated has more, and gets them sealed bit by bit.
 const SEALED_AT_ONCE: i64 = 2_000;
 

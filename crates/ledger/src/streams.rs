@@ -35,8 +35,9 @@ impl Streams<'_> {
         .bind(owner)
         .bind(key)
         .bind(seq)
-        // PostgreSQL text holds no NUL; the artifact keeps the bytes as they were.
-        .bind(chunk.replace('\0', ""))
+        // PostgreSQL text holds no NUL. What stands for bytes that are not text stands for it, too: a reader sees that the
+        // chunk is not exact. The artifact keeps the bytes as they were.
+        .bind(chunk.replace('\0', "\u{fffd}"))
         .bind(upto)
         .execute(self.pool())
         .await?;

@@ -1,5 +1,6 @@
 //! `app.sbx_runs` and `app.sbx_executions`: one effect, one key; every physical start on record.
 
+use cofferdam_contracts::floor::{self, ClassFloor};
 use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, StepId, TaskKey, TenantId};
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::run::ExecutionMode;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use sqlx::Row;
 
 use crate::artifacts::NewArtifact;
-use crate::error::{Result, id, json, load};
+use crate::error::{LedgerError, Result, id, json, load};
 use crate::families::Tasks;
 use crate::policies::{Granted, NewSnapshot};
 
@@ -86,6 +87,8 @@ pub struct TaskContext {
     pub mode_wanted: Option<ExecutionMode>,
     /// What its run's sandboxes may reach.
     pub egress: Vec<Granted>,
+    /// The least isolation class that binds its tenant now.
+    pub class_floor: Option<ClassFloor>,
     /// Whether it ended already; then nothing is executed.
     pub finished: Option<ErrCode>,
 }
@@ -149,6 +152,9 @@ pub struct TaskEnd<'a> {
     /// Whether somebody canceled it.
     pub canceled: bool,
 }
+
+/// The keys of the least isolation classes.
+const FLOOR_KEYS: [&str; 2] = [floor::CLASS_MIN, floor::TENANTS];
 
 /// How often a start may lose to another start of its task that committed first.
 const MOST_TWINS: u32 = 8;
@@ -234,7 +240,8 @@ impl Tasks<'_> {
         key: &TaskKey,
         place: &WorkerPlace<'_>,
     ) -> Result<Option<TaskContext>> {
-        let row = sqlx::query(
+        let floors = crate::config::rows_json("$7", "t.tenant_id", "$8");
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
             "WITH t AS (
                SELECT s.*, r.tenant_id, r.mode_wanted,
                       app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
@@ -253,26 +260,35 @@ impl Tasks<'_> {
                  FROM t, e WHERE t.provider <> 'engine')
              SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, t.mode_wanted,
                     app.blobs_over_quota(t.tenant_id, $6) AS over_quota,
-                    coalesce(e.execution_no, b.execution_no) AS execution_no,
+                    coalesce(e.execution_no, b.execution_no) AS execution_no, {floors} AS floors,
                     (SELECT jsonb_agg(jsonb_build_object('phase', p.phase, 'policy', p.policy,
                               'whole', p.policy_digest = app.policy_digest(p.policy)))
                        FROM app.egress_policy_snapshots p WHERE p.run_id = t.run_id) AS egress
                FROM t LEFT JOIN e ON true LEFT JOIN b ON true",
-        )
+        )))
         .bind(key.as_str())
         .bind(place.executor.as_str())
         .bind(place.sandbox.as_str())
         .bind(place.host_id)
         .bind(place.state_dir)
         .bind(crate::quota::default_mb())
+        .bind(crate::config::host())
+        .bind(FLOOR_KEYS.map(str::to_owned).to_vec())
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
+            let tenant: TenantId = id("runs.tenant_id", row.try_get("tenant_id")?)?;
+            let rows = crate::config::rows_of(row.try_get("floors")?)?;
+            let floors = floor::floors(&rows, &tenant).map_err(|e| LedgerError::Row {
+                what: "dynamic_config.value",
+                why: e.to_string(),
+            })?;
             let finished: Option<String> = row.try_get("err_code")?;
             Ok(TaskContext {
                 key: key.clone(),
                 run: id("sbx_runs.run_id", row.try_get("run_id")?)?,
-                tenant: id("runs.tenant_id", row.try_get("tenant_id")?)?,
+                tenant,
+                class_floor: floor::strongest(&floors).cloned(),
                 step_id: id("sbx_runs.step_id", row.try_get("step_id")?)?,
                 attempt: u32::try_from(row.try_get::<i32, _>("attempt")?).unwrap_or(1),
                 work: load("sbx_runs.request", row.try_get("request")?)?,

@@ -54,7 +54,7 @@ impl BuildRows<'_> {
         rows.iter().map(read).collect()
     }
 
-    /// Gives the build that one tag names further ones; that build.
+    /// Gives the build that one tag names, or is the id of, further ones; that build.
     pub async fn tags_assign(
         self,
         template: &TemplateId,
@@ -63,8 +63,11 @@ impl BuildRows<'_> {
     ) -> Checked<BuildId> {
         let mut tx = self.pool().begin().await?;
         let build: Option<String> = sqlx::query_scalar(
-            "SELECT g.build_id FROM app.template_tags g JOIN app.templates t ON t.id = g.template_id
-              WHERE t.id = $1 AND t.tenant_id = $2 AND t.deleted_at IS NULL AND g.tag = $3 FOR UPDATE OF t",
+            "SELECT b.id FROM app.template_builds b JOIN app.templates t ON t.id = b.template_id
+               JOIN app.snapshots s ON s.id = b.snapshot_id AND s.erased_at IS NULL
+              WHERE t.id = $1 AND t.tenant_id = $2 AND t.deleted_at IS NULL AND (b.id = $3 OR b.id =
+                    (SELECT g.build_id FROM app.template_tags g WHERE g.template_id = t.id AND g.tag = $3))
+              ORDER BY b.id = $3 DESC LIMIT 1 FOR UPDATE OF t",
         )
         .bind(template.as_str())
         .bind(audit.tenant.as_str())

@@ -47,6 +47,7 @@ mod template;
 /// Images: pulled, imported, built and kept.
 pub mod image {
     pub use crate::build::{BuildNote, ImageFile, Step, build};
+    pub use crate::host::account::Account;
     pub use crate::images::{ImageError, ImageName, ImageRoot, Images, NamedImage, StoreBounds};
 }
 
@@ -70,7 +71,7 @@ pub use agent::changes::{Changes, ChangesError};
 pub use agent::ending::CommandEnd;
 pub use agent::excess::Excess;
 pub use agent::{
-    Agent, AgentError, Collected, IgnoreRules, Manner, Reading, Remote, Running, Said,
+    Agent, AgentError, Collected, IgnoreRules, Manner, OutputSink, Reading, Remote, Running, Said,
     SnapshotError, Stream, Watching,
 };
 pub use cache::{
@@ -87,6 +88,10 @@ pub use doctor::{
 pub use egress::{
     Asked, Keeping, ModelCall, ModelCut, ModelDesk, ModelReply, NetworkNow, SecretKeeper,
     SecretsSent, model_base_url,
+};
+pub use host::agents::{
+    AgentProgram, AgentProgramError, InstalledAgent, agent_installed, agent_place, agent_program,
+    agent_record, agents_dir, beginning,
 };
 pub use host::base::Base;
 pub use host::ceiling::{Ceilings, Tcp};

@@ -26,6 +26,7 @@ fn script(text: &str) -> ExecRequest {
         timeout_ms: 20_000,
         stream_limit_bytes: 1 << 20,
         user: None,
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     }

@@ -5,10 +5,10 @@ use crate::support;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::sandbox::{ErrCode, WipeStatus};
+use cofferdam_contracts::sandbox::{AccessMode, ErrCode, WipeStatus};
 use cofferdam_sandbox::{Command, SandboxError, enter_private_mounts};
 use serde_json::json;
-use support::{run, sh, test_process, verified, with_bench, with_runtime};
+use support::{host, run, sh, test_process, verified, with_bench, with_runtime, write};
 
 #[test]
 fn a_command_prints_on_both_streams_and_exits() {
@@ -169,6 +169,37 @@ fn a_flood_is_bounded_and_counted() {
         assert_eq!(said.outcome.dropped.stdout, 20_000_000 - 8 * 1024 * 1024);
         assert_eq!(said.outcome.dropped.stderr, 9_000_000 - 8 * 1024 * 1024);
         assert_eq!(said.outcome.exit, 0);
+    });
+}
+
+#[test]
+fn r25_a_renamed_directory_is_told_whole_and_its_mark_is_the_kernels_alone() {
+    with_bench(|bench| async move {
+        let project = bench.shared("moved");
+        for name in ["dir/in/a", "dir/in/gone", "dir/b", "kept"] {
+            write(&project.join(name), "before");
+        }
+        let input = host("/work", project.clone(), AccessMode::WorkspaceWrite);
+        let (sandbox, plan) = bench.start_with(json!({}), &[input]).await;
+        let script = "perl -e 'rename(\"dir\", \"other\") or die \"$!\"; rename(\"other/in\", \"in\") or die \"$!\"' \
+                      && echo after >other/b && rm in/gone && mkdir new";
+        let said = sh(&sandbox, &plan, script).await;
+        assert_eq!(said.outcome.exit, 0, "{}", said.stderr);
+        let forge = "import os\nfor name in ('trusted.overlay.redirect', 'trusted.overlay.opaque'):\n  \
+                     try: os.setxattr('/work/new', name, b'/kept'); print('forged')\n  \
+                     except OSError as e: print('refused')";
+        let command = Command {
+            argv: ["python3", "-c", forge].map(str::to_owned).to_vec(),
+            ..plan.task.clone()
+        };
+        assert_eq!(run(&sandbox, &command).await.stdout, "refused\nrefused\n");
+        let told = sandbox.changes("/work").await.unwrap();
+        let written: Vec<(&str, &[u8])> =
+            told.written.iter().map(|file| (file.path.as_str(), file.bytes.as_slice())).collect();
+        assert_eq!(written, [("in/a", b"before".as_slice()), ("other/b", b"after\n")]);
+        assert_eq!(told.removed, ["dir"]);
+        verified(&sandbox.wipe("task-end").await);
+        assert_eq!(std::fs::read(project.join("dir/b")).unwrap(), b"before");
     });
 }
 

@@ -406,6 +406,7 @@ async fn refuses(sandbox: &Sandbox, port: u16) -> bool {
         timeout_ms: 20_000,
         stream_limit_bytes: 1_000,
         user: None,
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     };

@@ -45,6 +45,10 @@ impl ModelDesk for Desk {
             ModelReply { status: 200, headers: vec![("content-type", "text/plain".into())], body }
         })
     }
+
+    fn models(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Vec<String>> + Send>> {
+        Box::pin(async { vec!["m".to_owned()] })
+    }
 }
 
 #[test]
@@ -66,7 +70,7 @@ fn an_answer_passes_as_it_comes_and_nothing_that_could_be_a_key_goes_out() {
         let script = "for p in /v1/models /v1/embeddings /; do curl -s -o /dev/null -w '%{http_code} ' $ANTHROPIC_BASE_URL$p; done; \
                       head -c 34000000 /dev/zero | curl -s -o /dev/null -w '%{http_code}' -H expect: --data-binary @- $OPENAI_BASE_URL/responses";
         let said = sh(&sandbox, &plan, script).await;
-        assert_eq!(said.stdout, "404 404 404 413", "{}", said.stderr);
+        assert_eq!(said.stdout, "200 404 404 413", "{}", said.stderr);
         // A name is as unreachable as without the endpoint.
         let said = sh(&sandbox, &plan, "curl -s -m 5 http://b.example/; echo $?").await;
         assert_ne!(said.stdout, "0\n");

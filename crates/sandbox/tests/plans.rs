@@ -372,7 +372,7 @@ fn services_are_decided_in_their_order() {
     .unwrap();
     assert_eq!(plan.services[0].port, 5_432);
     assert_eq!(plan.services[0].program, Program::Postgres("/usr/lib/postgresql/15/bin".into()));
-    let Program::Command { argv, env } = &plan.services[1].program else { panic!("{plan:?}") };
+    let Program::Command { argv, env, .. } = &plan.services[1].program else { panic!("{plan:?}") };
     assert_eq!((argv.as_slice(), env["A"].as_str()), (["serve".to_owned()].as_slice(), "b"));
     assert!(env.contains_key("PATH"));
 }

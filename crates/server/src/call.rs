@@ -13,6 +13,7 @@ use cofferdam_ledger::keys::Principal;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::door::HostName;
 use crate::routes::Route;
 
 /// What handlers share.
@@ -22,6 +23,10 @@ pub(crate) struct Shared {
     pub no_auth: bool,
     /// What reply links begin with.
     pub public_url: String,
+    /// That, where the operator said it: links that programs follow begin with it too.
+    pub said_url: Option<String>,
+    /// Names that requests may give this server, besides its addresses.
+    pub names: Vec<HostName>,
     /// Whether its address speaks TLS.
     pub tls: bool,
 }
@@ -82,6 +87,15 @@ impl Call {
                 name,
                 &format!("a whole number from {} to {}", bounds.start(), bounds.end()),
             )),
+        }
+    }
+
+    /// `true` or `false` of the query; absent is false.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Refusal> {
+        match self.query.get(name).map(String::as_str) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(query_error(name, "true or false")),
         }
     }
 

@@ -44,6 +44,11 @@ impl HostName {
 }
 
 impl HostName {
+    /// Whether a request's host, without its port, is this name.
+    pub(crate) fn is(&self, host: &str) -> bool {
+        self.0.eq_ignore_ascii_case(host)
+    }
+
     /// As a URL has it: an IPv6 address in brackets.
     pub(crate) fn in_url(&self) -> String {
         if self.0.contains(':') { format!("[{}]", self.0) } else { self.0.clone() }

@@ -8,6 +8,7 @@ use cofferdam_contracts::id::{
     SnapshotId, TenantId, WebhookId, WorkflowId,
 };
 use cofferdam_contracts::live::LiveState;
+use cofferdam_contracts::output::MAX_PIECE;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::SessionState;
 use cofferdam_contracts::schema::schema_of;
@@ -114,6 +115,13 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
             (number(1, most, usual), "maximum number of rows")
         }
         ("timeoutS", _) => (number(0, 30, 0), "seconds to wait for a change"),
+        ("from", "/api/runs/{id}/output") => {
+            (number(0, MAX_PIECE, 0), "`next` of the answer before, which confirms its pieces")
+        }
+        ("output", _) => (
+            json!({"type": "string", "enum": ["true", "false"]}),
+            "whether the caller reads the run's whole output (`GET /api/runs/{id}/output`)",
+        ),
         ("from", _) => (number(0, i64::from(i32::MAX), 0), "the first chunk"),
         ("olderThanS", _) => (number(0, cache::MAX_AGE_S, 0), "seconds without use"),
         ("follow", _) => (

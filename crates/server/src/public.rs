@@ -47,6 +47,11 @@ impl PublicUrl {
         Ok(Self { url: text.trim_end_matches('/').to_owned(), host })
     }
 
+    /// As it was said.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.url
+    }
+
     /// Whom requests may name: its host.
     pub(crate) fn host(&self) -> &HostName {
         &self.host

@@ -27,6 +27,7 @@ use cofferdam_contracts::model::{
 use cofferdam_contracts::ops::{
     OpsAccepted, OpsAction, OpsStep, OpsWorkflow, QueueDepth, Throughput,
 };
+use cofferdam_contracts::output::OutputPage;
 use cofferdam_contracts::patch::{AppliedRow, ApplyRecord};
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
@@ -210,7 +211,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/healthz", &[], [], None, 200, s::<Health>(), handlers::health::healthz, "Whether database, queues and workers are well"),
     route!("POST" "/api/intents", SUBMIT, [], s::<IntentRequest>(), 201, s::<IntentCreated>(), handlers::runs::intent_create, "Writes an intent"),
     route!("POST" "/api/runs", SUBMIT, [], s::<RunRequest>(), 201, s::<RunHeader>(), handlers::runs::run_create, "Runs an intent; 200 where the same run exists"),
-    route!("POST" "/api/run", SUBMIT, [], s::<RecipeRunRequest>(), 201, s::<RunHeader>(), handlers::runs::recipe_run, "Runs a recipe; 200 where the same run exists"),
+    route!("POST" "/api/run", SUBMIT, ["output"], s::<RecipeRunRequest>(), 201, s::<RunHeader>(), handlers::runs::recipe_run, "Runs a recipe; 200 where the same run exists"),
     route!("GET" "/api/runs", READ, ["status", "limit"], None, 200, s::<Vec<RunHeader>>(), handlers::runs::run_list, "Runs, newest first"),
     route!("GET" "/api/runs/{id}", READ, [], None, 200, s::<RunHeader>(), handlers::runs::run_get, "One run, by its id or its workflow's"),
     route!("GET" "/api/runs/{id}/steps", READ, [], None, 200, s::<Vec<StepRow>>(), handlers::runs::run_steps, "Its steps and its tasks' attempts"),
@@ -223,10 +224,11 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/runs/{id}/applies", SUBMIT, [], s::<ApplyRecord>(), 200, s::<AppliedRow>(), handlers::runs::run_applied, "Records where its approved patch was written, once for each approval"),
     route!("GET" "/api/runs/{id}/secrets", READ, [], None, 200, s::<Vec<SecretUseRow>>(), handlers::runs::run_secrets, "Secrets its sandboxes sent, by host, with counts"),
     route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
-    route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates, refused ones included"),
+    route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates that are on record: accepted, votes, and those that came too late"),
     route!("GET" "/api/runs/{id}/proofs", READ, [], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run"),
     route!("GET" "/api/runs/{id}/repro", READ, [], None, 200, s::<Repro>(), handlers::runs::run_repro, "Inputs and versions needed to run it again"),
     route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key: NDJSON or SSE"),
+    route!("GET" "/api/runs/{id}/output", SUBMIT, ["from", "timeoutS"], None, 200, s::<OutputPage>(), handlers::runs::run_output, "Its whole output while it runs, for the key that started it with `output=true`; a command waits for a client that does not confirm"),
     route!("GET" "/api/runs/{id}/gates/{gate}", READ, ["timeoutS"], None, 200, s::<GateView>(), handlers::gates::gate_get, "One gate; waits up to timeoutS for a change"),
     route!("POST" "/api/runs/{id}/gates/{gate}/reply", APPROVE, [], s::<ReplyRequest>(), 200, s::<ReplyAccepted>(), handlers::gates::gate_reply, "Answers a gate"),
     route!("POST" "/api/runs/{id}/gates/{gate}/links", APPROVE, [], s::<LinkRequest>(), 201, s::<LinkCreated>(), handlers::links::create, "Creates a link with which a person without a key answers the gate once"),

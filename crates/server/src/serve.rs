@@ -128,14 +128,18 @@ impl Server {
         let listener = TcpListener::bind(addr).await.map_err(listen)?;
         doors.addr = listener.local_addr().map_err(listen)?;
         let said = doors.public_url.as_ref();
+        let said_url = said.map(|url| url.as_str().to_owned());
+        let public_url = public::url(said, doors.addr, &doors.hosts, doors.tls.is_some());
+        // Who follows a link names its host.
+        doors.hosts.extend(doors.public_url.iter().map(|url| url.host().clone()));
         let shared = Arc::new(Shared {
             flows,
             no_auth: doors.auth == Auth::None,
-            public_url: public::url(said, doors.addr, &doors.hosts, doors.tls.is_some()),
+            public_url,
+            said_url,
+            names: doors.hosts.clone(),
             tls: doors.tls.is_some(),
         });
-        // Who follows a link names its host.
-        doors.hosts.extend(doors.public_url.iter().map(|url| url.host().clone()));
         Ok(Self { listener, doors, shared })
     }
 

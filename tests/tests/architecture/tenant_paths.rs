@@ -22,7 +22,6 @@ const JOINS: &[(&str, usize, &str)] = &[
         2,
         "an overlay that `doctor` made a moment before; no task was in it",
     ),
-    ("crates/sandbox/src/images/resolve.rs", 1, "the words of a message"),
     ("crates/sandbox/src/template/packages.rs", 1, "where a link leads is read, and not followed"),
     (
         "crates/sandbox/src/host/holders.rs",

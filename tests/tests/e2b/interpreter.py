@@ -75,7 +75,7 @@ for gone in [lambda: sandbox.run_code("1", context=one), lambda: sandbox.remove_
         check("removed context", False)
     except NotFoundException:
         pass
-for wrong in [{"language": "cobol"}, {"cwd": "/nowhere"}]:
+for wrong in [{"language": "cobol"}, {"cwd": "/nowhere"}, {"cwd": "/root"}]:
     try:
         sandbox.create_code_context(**wrong)
         check(f"refused {wrong}", False)
@@ -153,6 +153,18 @@ sandbox.files.write("in.csv", "a,b\n1,2\n")
 check("files", sandbox.run_code("open('in.csv').read()").text == "a,b\\n1,2\\n")
 check("user", sandbox.run_code("import os; os.getuid()").text == "1000")
 check("no setuid", "no new privileges" in sandbox.commands.run("sudo -n id 2>&1 || true").stdout)
+# What E2B's users find there.
+names = "aiohttp bs4 docx imageio joblib lxml nltk openpyxl orjson plotly pytest pytz requests scipy seaborn sklearn sympy xarray xlrd"
+found = sandbox.run_code(f"import importlib\nfor n in '{names}'.split(): importlib.import_module(n)", timeout=120)
+check("packages", found.error is None)
+saved = sandbox.run_code("from PIL import Image\nImage.new('RGB', (4, 4)).save('/tmp/i.png'); Image.open('/tmp/i.png').size")
+check("an image that is saved is shown", base64.b64decode(saved.results[0].png).startswith(b"\x89PNG") and saved.text == "(4, 4)")
+box = sandbox.run_code("import matplotlib.pyplot as plt\nplt.boxplot([[1, 2, 3], [2, 3, 4]])\nplt.show()").results[0]
+check("a box chart is drawn", base64.b64decode(box.png).startswith(b"\x89PNG"))
+tools = "python3 -m venv /tmp/v && node -e 'console.log(6 * 7)' && npm --version >/dev/null && grep -q '^deb ' /etc/apt/sources.list && echo there"
+check("venv, node, npm, apt", sandbox.commands.run(tools, timeout=120).stdout == "42\nthere\n")
+refused = sandbox.commands.run("pip install nothing-of-this-name 2>&1 || true", timeout=60).stdout
+check("pip says what fails", "externally-managed" not in refused and "No matching distribution" in refused)
 check("git, curl", sandbox.commands.run("git --version && curl --version && python --version").exit_code == 0)
 check("kill", sandbox.kill())
 last()

@@ -100,6 +100,8 @@ pub(super) async fn by_commands(home: &Home, server: &Server, class: &str) {
         (vec!["sandbox", "extend", &id, "60"], "resume it first"),
         (vec!["sandbox", "resume", "00000000000000000000"], "not found"),
         (vec!["sandbox", "snapshot", "create", &id], "resume it first"),
+        (vec!["sandbox", "fork", &id, "--count", "21"], "20"),
+        (vec!["sandbox", "fork", &id, "--count", "0"], "1"),
     ] {
         let refused = home.run(&args);
         assert!(!refused.status.success() && said(&refused).contains(words), "{}", said(&refused));

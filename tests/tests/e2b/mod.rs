@@ -9,6 +9,7 @@ mod cached;
 mod classes;
 mod cli;
 mod commands;
+mod expected;
 mod interpreter;
 mod kept;
 mod kept_bounds;

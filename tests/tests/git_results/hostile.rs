@@ -49,6 +49,45 @@ async fn links_submodules_hooks_and_git_paths_are_refused_by_name() {
     assert_eq!(world.up.get("/api/hitl/inbox").await.1, json!([]), "nobody was asked");
 }
 
+/// Edits below a submodule are in the patch, whether it was fetched or not, and its path says why `apply` refuses them.
+#[tokio::test(flavor = "multi_thread")]
+async fn b6_edits_below_a_submodule_are_not_lost() {
+    let mut world = World::new();
+    let (repo, library) = (world.repo(), world.beside("library"));
+    fs::create_dir(&library).unwrap();
+    git(&library, &["init", "-q"]);
+    fs::write(library.join("kept"), "one\n").unwrap();
+    git(&library, &["add", "."]);
+    git(&library, &["commit", "-q", "-m", "one"]);
+    let url = library.to_str().unwrap();
+    git(&repo, &["-c", "protocol.file.allow=always", "submodule", "-q", "add", url, "sub dir"]);
+    git(&repo, &["commit", "-q", "-m", "a submodule"]);
+    world.base = git(&repo, &["rev-parse", "HEAD"]);
+    let before = world.state();
+    // Left alone, it changes nothing.
+    let run = world.done("echo more >>README").await;
+    let patch = world.home.run_json(&["patch", &run, "--json"]);
+    assert_eq!(patch["refused"], json!([]), "{patch}");
+    let fetched = "git init -q; git fetch -q /repo/.git/modules/sub* HEAD; git checkout -q FETCH_HEAD; echo two >>kept";
+    for (script, paths, line) in [
+        ("mkdir 'sub dir/a'; echo new >'sub dir/a/b'", "sub dir/a/b", "+new"),
+        (&format!("cd 'sub dir'; {fetched}"), "sub dir/kept", " one"),
+        ("cd 'sub dir'; git init -q; echo odd >odd", "sub dir/odd", "+odd"),
+    ] {
+        let run = world.done(script).await;
+        let patch = world.home.run_json(&["patch", &run, "--json"]);
+        let files = patch["files"].as_array().unwrap();
+        let files: Vec<String> = files.iter().map(|file| text(file, "path")).collect();
+        assert_eq!(files, [paths], "{script}");
+        assert_eq!(patch["refused"], json!([{"path": "sub dir", "why": "submodule"}]), "{script}");
+        let words = said(&world.home.run(&["patch", &run]));
+        assert!(words.contains(&format!("\n{line}\n")), "{script}: {words}");
+        let refused = world.apply(&run, &["--yes"]);
+        assert!(said(&refused).contains("sub dir (submodule)"), "{}", said(&refused));
+    }
+    assert_eq!(world.state(), before);
+}
+
 /// A link of the repository stays what it is: nothing is written through it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_of_the_repository_leads_nowhere() {

@@ -269,29 +269,40 @@ async fn two_applies_at_once_write_one_commit_and_a_killed_one_leaves_nothing_ha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_patch_writes_nothing_and_a_huge_one_is_refused_by_its_bound() {
+async fn b6_an_empty_patch_writes_nothing_and_of_a_huge_one_what_fits_is_kept() {
     let world = World::new();
     let before = world.state();
     let run = world.done("touch README; mkdir target; echo x >target/x").await;
     let done = world.apply(&run, &["--yes"]);
     assert!(done.status.success() && said(&done).contains("nothing to write"), "{}", said(&done));
-    for (script, why) in [
-        ("head -c 9000000 /dev/zero >large", "bytes in a file"),
-        (
-            "for n in 1 2 3 4 5; do head -c 7000000 /dev/urandom >large$n; done",
-            "bytes before and after",
-        ),
-        ("for n in $(seq 1100); do echo $n >f$n; done", "files or more"),
-        ("rm -rf .git", "its changes are no patch: git:"),
+    for (script, files, refused) in [
+        ("head -c 9000000 /dev/zero >large; echo x >>README", 1, 1),
+        ("for n in 1 2 3 4 5; do head -c 7000000 /dev/urandom >large$n; done", 2, 3),
+        ("for n in $(seq 1100); do echo $n >f$n; done", 1_000, 100),
+        ("for n in $(seq 2500); do echo $n >f$n; done", 1_000, 1_000),
     ] {
-        let header = world.run(script).await;
-        assert_ne!(header["status"], "succeeded", "{script}");
-        let shown = said(&world.home.run(&["show", &text(&header, "runId"), "--steps"]));
-        let all = format!("{header} {shown}");
-        assert!(all.contains(why), "{script}: {all}");
-        let refused = world.apply(&text(&header, "runId"), &["--yes"]);
-        assert!(said(&refused).contains("left no patch"), "{}", said(&refused));
+        let run = world.done(script).await;
+        let patch = world.home.run_json(&["patch", &run, "--json"]);
+        let count = |list: &Value| list.as_array().unwrap().len();
+        assert_eq!(
+            (count(&patch["files"]), count(&patch["refused"])),
+            (files, refused),
+            "{script}"
+        );
+        assert!(patch["refused"].as_array().unwrap().iter().all(|one| one["why"] == "bounds"));
+        let unlisted = if script.contains("2500") { json!(500) } else { Value::Null };
+        assert_eq!(patch["unlisted"], unlisted, "{script}");
+        let shown = said(&world.home.run(&["show", &run]));
+        assert!(shown.contains("beyond the bounds of its patch"), "{script}: {shown}");
+        let applied = world.apply(&run, &["--yes"]);
+        assert!(said(&applied).contains("(bounds)"), "{}", said(&applied));
     }
+    let header = world.run("rm -rf .git").await;
+    assert_ne!(header["status"], "succeeded", "{header}");
+    let shown = said(&world.home.run(&["show", &text(&header, "runId"), "--steps"]));
+    assert!(format!("{header} {shown}").contains("its changes are no patch: git:"), "{shown}");
+    let refused = world.apply(&text(&header, "runId"), &["--yes"]);
+    assert!(said(&refused).contains("left no patch"), "{}", said(&refused));
     assert_eq!(world.state(), before);
     let none = world.home.run(&[
         "patch",
@@ -346,20 +357,22 @@ async fn a_dispatch_on_a_commit_leaves_a_patch_and_names_its_base() {
     assert_eq!(git(&repo, &["show", &format!("{commit}:seen")]), "one\ntwo\nthree");
     let mode = git(&repo, &["ls-tree", &commit, "run.sh"]);
     assert!(mode.starts_with("100755"), "{mode}");
-    let short = [
-        "dispatch",
-        "spawn",
-        "--prompt-file",
-        prompt.to_str().unwrap(),
-        "--type=command",
-        "--project",
-        project,
-        "--commit",
-        "HEAD",
-        "--",
-        "true",
-    ];
-    assert!(said(&world.home.run(&short)).contains("repo.commit"));
+    // A name of git's stands for its commit, and a dispatch for its run.
+    let by_name = |name: &str| {
+        let spawn = ["dispatch", "spawn", "--prompt-file", prompt.to_str().unwrap()];
+        let of = ["--type=command", "--project", project, "--commit", name];
+        let what = ["--", "/bin/sh", "-c", "echo more >more"];
+        world.home.run(&[&spawn[..], &of, &what].concat())
+    };
+    let spawned = by_name("HEAD");
+    assert!(spawned.status.success(), "{}", said(&spawned));
+    let id = String::from_utf8(spawned.stdout).unwrap().trim().to_owned();
+    let waited = world.home.run(&["dispatch", "wait", &id]);
+    assert!(waited.status.success(), "{}", said(&waited));
+    let patch = said(&world.home.run(&["patch", &id]));
+    assert!(patch.contains("diff --git a/more b/more"), "{patch}");
+    let unknown = by_name("no-such-branch");
+    assert!(said(&unknown).contains("not a commit of"), "{}", said(&unknown));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -48,6 +48,12 @@ impl World {
         }
     }
 
+    /// Another installation for the same project, program and model.
+    pub fn afresh(&mut self) {
+        self.home = Home::new();
+        self.has_provider = AtomicBool::new(false);
+    }
+
     /// A server with the provider's key and the provider.
     pub async fn up(&self, env: &[(&str, &str)]) -> Server {
         let up = self.home.up_with(&[], env);

@@ -18,6 +18,9 @@ const PACKAGES: [&str; 3] =
 /// The name by which a sandbox reaches the model.
 pub const MODEL: &str = "model.example";
 
+/// Where they are installed instead, for a test of a machine that has none.
+pub const INSTALLED: &str = "COFFERDAM_TEST_AGENTS";
+
 const STRICT: &str = "OC_STRICT_MODE: the real agents are absent; install npm";
 
 /// Whether an absent program is a failure.
@@ -32,7 +35,8 @@ pub struct Programs(PathBuf);
 impl Programs {
     /// Installs them once; `None` where this machine has no npm or reaches no registry, which is reported.
     pub fn installed() -> Option<Self> {
-        let dir = repository().join("target/agents");
+        let dir =
+            env::var(INSTALLED).map_or_else(|| repository().join("target/agents"), PathBuf::from);
         fs::create_dir_all(&dir).unwrap();
         // Tests of several processes install once.
         let lock = File::create(dir.join("lock")).unwrap();
@@ -69,6 +73,11 @@ impl Programs {
             }
         }
         Some(Self(dir))
+    }
+
+    /// The directory of the commands, as npm leaves it.
+    pub fn bin(&self) -> PathBuf {
+        self.0.join("node_modules/.bin")
     }
 
     /// The executable itself: a script of npm's would look for what is beside it.

@@ -4,6 +4,7 @@ pub mod agents;
 pub mod dispatches;
 pub mod fake_model;
 pub mod gates;
+pub mod index;
 pub mod proxy;
 pub mod pty;
 

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use super::agent::AgentArgs;
 use super::apply::{ApplyArgs, PatchArgs};
 use super::at::At;
 use super::cache::CacheArgs;
@@ -93,6 +94,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Run coding agents, each in its own sandbox
     Dispatch(DispatchArgs),
+    /// Install the programs of coding agents on this host, and list them
+    Agent(AgentArgs),
     /// Create, list and revoke API keys
     Key(KeyArgs),
     /// Create long-lived sandboxes, run commands in them, extend and kill them

@@ -30,6 +30,9 @@ pub(crate) struct ChangesArgs {
     /// Print the patch itself, contents included, as one JSON object
     #[arg(long)]
     json: bool,
+    /// Print hashes in place of sizes
+    #[arg(long, conflicts_with = "json")]
+    hashes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -57,8 +60,9 @@ pub(crate) async fn changes(at: &At, args: &ChangesArgs) -> anyhow::Result<Exit>
             output::json_value(&serde_json::to_value(&patch)?);
             return Ok(Exit::Ok);
         }
-        list(&patch);
-        output::note(&format!("patch sha256:{digest}, {} paths", patch.entries.len()));
+        list(&patch, args.hashes);
+        let paths = patch.entries.len();
+        output::note(&format!("patch sha256:{digest}, {paths} paths; see `cofferdam patch`"));
         Ok(Exit::Ok)
     })
     .await
@@ -83,7 +87,7 @@ pub(crate) async fn revert(at: &At, args: &RevertArgs) -> anyhow::Result<Exit> {
             }));
             return Ok(Exit::Ok);
         }
-        list(&back);
+        list(&back, false);
         output::note(&format!("wrote {} (sha256:{reversal})", args.output.display()));
         Ok(Exit::Ok)
     })
@@ -118,10 +122,10 @@ async fn fetch(client: &Client, run: &str) -> anyhow::Result<(TreeChange, Digest
     Ok((patch, newest.sha256.clone()))
 }
 
-/// One line a path: what becomes of it, modes and hashes of both sides, and the path, which may hold anything.
-fn list(patch: &TreeChange) {
+/// One line a path: what becomes of it, both sides, and the path, which may hold anything.
+fn list(patch: &TreeChange, hashes: bool) {
     for entry in &patch.entries {
-        let (pre, post) = (side(entry.pre.as_ref()), side(entry.post.as_ref()));
+        let (pre, post) = (side(entry.pre.as_ref(), hashes), side(entry.post.as_ref(), hashes));
         output::cells(&[what(entry), &pre, &post, &entry.path]);
     }
 }
@@ -134,10 +138,11 @@ const fn what(entry: &TreeEntry) -> &'static str {
     }
 }
 
-fn side(image: Option<&Image>) -> String {
+fn side(image: Option<&Image>, hashes: bool) -> String {
     match image {
         None => "-".to_owned(),
         Some(Image { mode, sha256: None, .. }) => format!("{mode:03o} directory"),
-        Some(Image { mode, sha256: Some(sha256), .. }) => format!("{mode:03o} {sha256}"),
+        Some(Image { mode, sha256: Some(sha256), .. }) if hashes => format!("{mode:03o} {sha256}"),
+        Some(image) => format!("{:03o} {} bytes", image.mode, image.size()),
     }
 }

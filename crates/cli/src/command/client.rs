@@ -164,6 +164,12 @@ impl Client {
         Ok(answer.bytes().await?.to_vec())
     }
 
+    /// Whether the server is on this host: behind a socket, or at a loopback address.
+    pub(crate) fn is_on_this_host(&self) -> bool {
+        let host = self.base.split("://").nth(1).unwrap_or_default();
+        ["localhost", "127.", "[::1]"].iter().any(|own| host.starts_with(own))
+    }
+
     /// An answer to be read as it comes.
     pub(crate) async fn open(&self, path: &str) -> anyhow::Result<Response> {
         let answer = self.send(Method::GET, path, None).await?;

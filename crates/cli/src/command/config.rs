@@ -21,7 +21,7 @@ pub(crate) struct ConfigArgs {
 pub(crate) enum ConfigCommand {
     /// Print the value in force of a key
     Get {
-        /// Key, such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
+        /// Key, such as limits.ceiling, isolation.class_min, egress.exec.allowed, profile.LANGUAGE; see ls
         name: String,
         /// Print one JSON object with a schema version
         #[arg(long)]
@@ -29,7 +29,7 @@ pub(crate) enum ConfigCommand {
     },
     /// Write a key's next version
     Set {
-        /// Key, such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
+        /// Key, such as limits.ceiling, isolation.class_min, egress.exec.allowed, profile.LANGUAGE; see ls
         name: String,
         /// The complete value as JSON; null removes an override
         value: String,
@@ -48,7 +48,7 @@ pub(crate) enum ConfigCommand {
     },
     /// List a key's versions, newest first
     History {
-        /// Key, such as limits.ceiling, egress.exec.allowed, dispatch.max_spawn_depth, profile.LANGUAGE; see ls
+        /// Key, such as limits.ceiling, isolation.class_min, egress.exec.allowed, profile.LANGUAGE; see ls
         name: String,
         /// Print one JSON object with a schema version
         #[arg(long)]

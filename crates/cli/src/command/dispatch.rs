@@ -12,6 +12,7 @@ use cofferdam_contracts::dispatch::{
 use cofferdam_contracts::id::DispatchId;
 use serde_json::{Map, Value, json};
 
+use super::apply::commit_of;
 use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
@@ -24,6 +25,7 @@ use super::dispatch_show::{show, table};
 use super::exit::{Exit, Misuse, Negative};
 use super::outfile::Target;
 use super::output;
+use super::project::repository;
 
 /// How long `spawn` waits for the dispatch's process: a start takes 50 ms.
 const START: Duration = Duration::from_millis(1_500);
@@ -163,11 +165,22 @@ fn request(args: &SpawnArgs) -> anyhow::Result<Value> {
     set("prompt", json!(prompt));
     set("prompt_file", json!(absolute(&args.prompt_file)));
     set("project_dir", json!(project));
+    set("project_at", json!(args.project_at));
+    if args.worktree {
+        let named = repository(Path::new(&project));
+        let why = "--worktree: the project is not a linked git worktree whose repository names it; see `git worktree list`";
+        set("worktree_of", json!(named.ok_or_else(|| Misuse(why.into()))?));
+    }
     set("sandbox", json!(args.sandbox));
     set("lenient_spec", json!(args.lenient_spec));
     set("enforce", json!(args.enforce));
     set("scheduled", json!(args.scheduled));
     if let Some(commit) = &args.commit {
+        let commit = match args.repo_url {
+            // Of a repository that is not here only an id is known.
+            Some(_) => commit.clone(),
+            None => commit_of(&args.project, commit)?,
+        };
         let path = args.repo_url.is_none().then_some(&project);
         let fields =
             [("path", json!(path)), ("url", json!(args.repo_url)), ("commit", json!(commit))];
@@ -177,6 +190,7 @@ fn request(args: &SpawnArgs) -> anyhow::Result<Value> {
     let texts = [
         ("name", args.name.clone()),
         ("model", args.model.clone()),
+        ("agent_program", (args.agent != "auto").then(|| absolute(Path::new(&args.agent)))),
         ("scope_id", args.scope_id.clone()),
         ("output_file", args.output.as_deref().map(absolute)),
     ];

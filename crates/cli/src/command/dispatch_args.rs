@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use cofferdam_contracts::dispatch::{AgentType, DispatchStatus};
 use cofferdam_contracts::duration::Duration;
+use cofferdam_contracts::project::ProjectPlace;
 use cofferdam_contracts::sandbox::AccessMode;
 
 use super::flag;
@@ -63,13 +64,23 @@ pub(crate) struct SpawnArgs {
     /// Agent program
     #[arg(long = "type", default_value = "codex", value_parser = flag::one_of(AgentType::ALL, AgentType::as_str))]
     pub agent_type: String,
+    /// The agent's program: auto takes the one of `agent install`, or of the server's PATH; a path of the server's host is
+    /// mounted
+    #[arg(long, default_value = "auto", value_name = "auto|FILE")]
+    pub agent: String,
     /// Project directory
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub project: PathBuf,
-    /// Work on this commit of the project's repository; its changes become a patch (full id)
-    #[arg(long, value_name = "ID")]
+    /// Where the agent finds the project: at its own path (and at /work), or at /work alone
+    #[arg(long, default_value = "own", value_parser = flag::one_of(ProjectPlace::ALL, ProjectPlace::as_str))]
+    pub project_at: String,
+    /// The project is a linked git worktree: show its repository as well, copy-on-write
+    #[arg(long, conflicts_with = "commit")]
+    pub worktree: bool,
+    /// Work on this commit of the project's repository: HEAD, a branch, a tag or an id; its changes become a patch
+    #[arg(long, value_name = "COMMIT")]
     pub commit: Option<String>,
-    /// Repository of --commit that the sandbox fetches, in place of the project
+    /// Repository of --commit, then a full id, that the sandbox fetches in place of the project
     #[arg(long, value_name = "URL", requires = "commit")]
     pub repo_url: Option<String>,
     /// Recorded path for programs that read it; no command writes it (see `wait --output`)

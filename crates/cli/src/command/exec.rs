@@ -1,22 +1,28 @@
 //! `exec`: one command in one sandbox, now, with its own input, output and exit status.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use cofferdam_contracts::duration::Duration;
 use cofferdam_contracts::egress::Egress;
+use cofferdam_contracts::limit::LimitKind;
+use cofferdam_contracts::project::place;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
+use cofferdam_contracts::user::UserName;
 use cofferdam_server::recipes::RecipeImported;
 use serde_json::{Value, json};
 
 use super::at::At;
 use super::client::{Client, segment};
 use super::connection::Connection;
+use super::end_signal::EndSignals;
 use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{Followed, Manner, follow};
+use super::host_program::{self, HostProgram};
 use super::relay::Relay;
 use super::{output, project, run, stdin};
 
@@ -40,12 +46,21 @@ pub(crate) struct ExecArgs {
     /// Maximum number of processes
     #[arg(long)]
     pub pids: Option<u64>,
+    /// Room for files that it writes, in MiB
+    #[arg(long)]
+    pub disk: Option<u64>,
     /// How long it may run, such as 90s; a plain number is seconds
     #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = flag::seconds)]
     pub timeout: Duration,
     /// Host directory to work in, copy-on-write, at its own path and as /work; with the repository of a linked git worktree
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
+    /// Whom it runs as: NAME, UID, NAME:GROUP or UID:GID of the root file system; files of --work are that user's inside
+    #[arg(long, value_name = "USER", value_parser = flag::user)]
+    pub user: Option<UserName>,
+    /// Another host directory, such as a toolchain in a home: copy-on-write at its own path, and in PATH as on this host
+    #[arg(long, value_name = "DIR")]
+    pub mount: Vec<PathBuf>,
     /// Globs of files to keep, relative to where it works
     #[arg(long, value_name = "GLOB")]
     pub keep: Vec<String>,
@@ -60,6 +75,8 @@ pub(crate) struct ExecArgs {
     pub cmd: Vec<String>,
 }
 
+/// PATH of image `host`.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where the command's input lies in its sandbox; no directory of the task's is there.
 const STDIN: &str = "/run/cofferdam/stdin";
 
@@ -99,26 +116,40 @@ fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
     if let Some(pids) = args.pids {
         set("/limits", "pids", json!(pids));
     }
+    if let Some(mb) = args.disk {
+        set("/limits", "diskMB", json!(mb));
+    }
     if let Some(class) = &args.isolation {
         set("", "isolation", json!({"class_min": class}));
     }
+    if let Some(user) = &args.user {
+        set("", "user", json!(escape(user.as_str())));
+    }
     let mut files = Vec::new();
+    let mut show = |from: &str, to: &str| {
+        files.push(json!({"from": escape(from), "to": escape(to), "access": "workspace-write"}));
+    };
     if let Some(dir) = &args.work {
-        let dir =
-            dir.canonicalize().map_err(|e| Misuse(format!("--work {}: {e}", dir.display())))?;
-        let dir = dir
-            .to_str()
-            .ok_or_else(|| Misuse(format!("--work {}: its name is not UTF-8", dir.display())))?;
-        let mut show = |from: &str, to: &str| {
-            files
-                .push(json!({"from": escape(from), "to": escape(to), "access": "workspace-write"}));
-        };
-        let place = project::place(dir);
-        show(dir, place);
-        if let Some(repository) = project::repository(Path::new(dir)) {
+        let dir = named("--work", dir)?;
+        let place = place(&dir);
+        show(&dir, place);
+        if let Some(repository) = project::repository(Path::new(&dir)) {
             show(&repository, &repository);
         }
         set("/exec", "workdir", json!(escape(place)));
+    }
+    for dir in &args.mount {
+        let dir = named("--mount", dir)?;
+        if place(&dir) != dir {
+            let why = format!("--mount {dir}: a sandbox has its own; name a directory in it");
+            return Err(Misuse(why).into());
+        }
+        show(&dir, &dir);
+    }
+    let env = mounted_env(&args.mount);
+    if args.image == "host" && !env.is_empty() {
+        let env = env.iter().map(|(name, value)| (*name, escape(value)));
+        set("/exec", "env", json!(env.collect::<BTreeMap<_, _>>()));
     }
     if let Some(text) = input {
         files.push(json!({"text": escape(&text), "to": STDIN, "access": "read-only"}));
@@ -128,6 +159,27 @@ fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
     Ok(
         json!({"id": "exec", "v": "1", "caps": {"sandbox_minutes": 1500}, "plan": {"tasks": [task]}}),
     )
+}
+
+/// A directory of this host, as a recipe names it.
+fn named(flag: &str, dir: &Path) -> anyhow::Result<String> {
+    let found = dir.canonicalize().map_err(|e| Misuse(format!("{flag} {}: {e}", dir.display())))?;
+    if !found.is_dir() {
+        return Err(Misuse(format!("{flag} {}: not a directory", dir.display())).into());
+    }
+    let named = found.to_str().map(str::to_owned);
+    named.ok_or_else(|| Misuse(format!("{flag} {}: its name is not UTF-8", dir.display())).into())
+}
+
+/// How programs of mounted directories are found, and what rustup's need.
+fn mounted_env(mounts: &[PathBuf]) -> BTreeMap<&'static str, String> {
+    let path = cofferdam_ambient::env::var("PATH").unwrap_or_default();
+    let found = mounts.iter().filter_map(|dir| dir.canonicalize().ok());
+    let dirs: Vec<PathBuf> = mounts.iter().cloned().chain(found).collect();
+    let path = host_program::path_inside(&dirs, &path, USUAL_PATH).map(|path| ("PATH", path));
+    let rustup = dirs.iter().rev().find(|dir| dir.ends_with(".rustup"));
+    let rustup = rustup.map(|dir| ("RUSTUP_HOME", dir.display().to_string()));
+    path.into_iter().chain(rustup).collect()
 }
 
 async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Result<Exit> {
@@ -140,7 +192,8 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
         "recipeRef": imported.recipe_ref, "recipeHash": imported.hash,
         "formData": {}, "opts": {"runKey": key},
     });
-    let header: RunHeader = client.post("/api/run", &body).await?;
+    let route = if args.json { "/api/run" } else { "/api/run?output=true" };
+    let header: RunHeader = client.post(route, &body).await?;
     let run = header.run_id.as_str();
     let manner = Manner { yes: false, quiet: true, for_output: !args.json };
     if args.json {
@@ -150,7 +203,7 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
         }
         return Ok(followed.exit());
     }
-    let relay = Relay::default();
+    let relay = Relay::begin();
     let followed = tokio::select! {
         followed = follow(client, run, manner) => followed?,
         never = relay.live(client, run) => match never {},
@@ -158,7 +211,12 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
     match &followed {
         Followed::Left(_) => Ok(followed.exit()),
         Followed::Ended { header, asked } => {
-            let exit = finish(client, header, &relay, args).await?;
+            // Our reader may take long for what is left.
+            let mut signals = EndSignals::listen()?;
+            let exit = tokio::select! {
+                exit = finish(client, header, relay, args) => exit?,
+                signal = signals.recv() => signal.exit(),
+            };
             Ok(if asked.is_some() { followed.exit() } else { exit })
         }
     }
@@ -168,7 +226,7 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
 async fn finish(
     client: &Client,
     header: &RunHeader,
-    relay: &Relay,
+    relay: Relay,
     args: &ExecArgs,
 ) -> anyhow::Result<Exit> {
     let run = header.run_id.as_str();
@@ -179,11 +237,22 @@ async fn finish(
         output::note(&format!("the command did not run: {why}"));
         return Ok(Exit::No);
     };
-    relay.finish(client, run, key.as_str()).await?;
+    let relayed = relay.finish(client, run, key.as_str()).await?;
     let outcome = task.outcome()?.unwrap_or_default();
     let (why, program) = (task.error.as_deref().unwrap_or(""), args.cmd.first());
-    if let Some(words) = besides(task.status, &outcome, why, program.map_or("", String::as_str)) {
+    let program = program.map_or("", String::as_str);
+    let ending = Ending { why, program, is_whole: relayed.is_whole };
+    if let Some(words) = besides(task.status, &outcome, &ending) {
         output::note(&words);
+    }
+    // PATH is that of this command: a client of another host's server learns nothing of that host.
+    let path = cofferdam_ambient::env::var("PATH").unwrap_or_default();
+    let absent = match is_unfound(&outcome, why) {
+        true => HostProgram::on_path(program, &path),
+        false => HostProgram::of(&relayed.last_words, &path),
+    };
+    if let Some(absent) = absent.filter(|_| args.image == "host" && client.is_on_this_host()) {
+        output::note(&absent.for_exec());
     }
     Ok(match u8::try_from(outcome.exit.unwrap_or(-1)) {
         Ok(0) if header.status == RunStatus::Succeeded => Exit::Ok,
@@ -195,18 +264,34 @@ async fn finish(
 /// What shells answer where no program was started.
 const UNSTARTED: [i32; 2] = [126, 127];
 
+/// What is known of a command's end beside its outcome.
+#[derive(Debug, Clone, Copy)]
+struct Ending<'a> {
+    why: &'a str,
+    program: &'a str,
+    /// All of its output was printed.
+    is_whole: bool,
+}
+
+/// Whether its program is not there.
+fn is_unfound(outcome: &TaskOutcome, why: &str) -> bool {
+    outcome.exit == Some(127) && why.contains("was not found in PATH")
+}
+
 /// What a person should know that the command itself did not say. Pure.
-fn besides(status: StepStatus, outcome: &TaskOutcome, why: &str, program: &str) -> Option<String> {
+fn besides(status: StepStatus, outcome: &TaskOutcome, ending: &Ending<'_>) -> Option<String> {
+    let Ending { why, program, is_whole } = *ending;
     if status == StepStatus::Canceled {
         return Some("canceled; its sandbox was ended".to_owned());
     }
+    let reached = &outcome.limits_reached;
     match outcome.err_code {
         // What it met is no reason for its status: a command may survive a limit, and not know that output was left out.
-        Some(ErrCode::None | ErrCode::CmdNonzero) if !outcome.limits_reached.is_empty() => {
-            let kinds: Vec<&str> =
-                outcome.limits_reached.iter().map(|kind| kind.as_str()).collect();
-            let reached = format!("limit reached: {}", kinds.join(", "));
-            Some(if why.is_empty() { reached } else { format!("{reached}: {why}") })
+        Some(ErrCode::None | ErrCode::CmdNonzero) if !reached.is_empty() => {
+            let kinds: Vec<&str> = reached.iter().map(|kind| kind.as_str()).collect();
+            let said = format!("limit reached: {}", kinds.join(", "));
+            let said = if why.is_empty() { said } else { format!("{said}: {why}") };
+            Some(with_remedies(said, reached, is_whole))
         }
         Some(ErrCode::None) => None,
         // A program that ended with such a status itself, such as a shell, has said why.
@@ -214,7 +299,7 @@ fn besides(status: StepStatus, outcome: &TaskOutcome, why: &str, program: &str) 
             if outcome.exit.is_some_and(|exit| UNSTARTED.contains(&exit))
                 && !why.starts_with("exit status") =>
         {
-            Some(match why.contains("was not found in PATH") {
+            Some(match is_unfound(outcome, why) {
                 true => format!("{program}: command not found in the sandbox"),
                 false => format!("{program}: not started: {why}"),
             })
@@ -224,8 +309,32 @@ fn besides(status: StepStatus, outcome: &TaskOutcome, why: &str, program: &str) 
             "the command has no result: {}",
             if why.is_empty() { "its run ended first" } else { why }
         )),
-        Some(code) if why.is_empty() => Some(code.as_str().to_owned()),
-        Some(code) => Some(format!("{}: {why}", code.as_str())),
+        Some(code) => {
+            let said = match why.is_empty() {
+                true => code.as_str().to_owned(),
+                false => format!("{}: {why}", code.as_str()),
+            };
+            Some(with_remedies(said, reached, is_whole))
+        }
+    }
+}
+
+/// The words, and what to do about each limit.
+fn with_remedies(said: String, reached: &[LimitKind], is_whole: bool) -> String {
+    let remedies = reached.iter().map(|kind| remedy(*kind, is_whole));
+    std::iter::once(said.as_str()).chain(remedies).collect::<Vec<_>>().join("; ")
+}
+
+fn remedy(kind: LimitKind, is_whole: bool) -> &'static str {
+    match kind {
+        LimitKind::Wall => "--timeout raises it",
+        LimitKind::Memory => "--mem raises it",
+        LimitKind::Pids => "--pids raises it",
+        LimitKind::Disk => "--disk raises it",
+        LimitKind::Nofile => "fewer processes (--pids) may open more files each",
+        LimitKind::Output if is_whole => "all of it was shown",
+        LimitKind::Output => "the rest is lost: write it to a file and --keep that",
+        LimitKind::Artifacts => "--keep fewer files",
     }
 }
 
@@ -238,7 +347,8 @@ mod tests {
         let step = |status: &str, output: Value, error: Value| {
             let status = StepStatus::parse(status).unwrap();
             let outcome: TaskOutcome = serde_json::from_value(output).unwrap();
-            besides(status, &outcome, error.as_str().unwrap_or(""), "nosuch")
+            let why = error.as_str().unwrap_or("");
+            besides(status, &outcome, &Ending { why, program: "nosuch", is_whole: false })
         };
         let unstarted = json!({"errCode": "CMD_NONZERO", "exit": 127});
         assert_eq!(
@@ -250,9 +360,15 @@ mod tests {
         let cut = json!({"errCode": "NONE", "exit": 0, "limitsReached": ["output"]});
         assert_eq!(
             step("ok", cut.clone(), json!("12 bytes of stdout were dropped")).unwrap(),
-            "limit reached: output: 12 bytes of stdout were dropped"
+            "limit reached: output: 12 bytes of stdout were dropped; the rest is lost: write it to a file and --keep that"
         );
-        assert_eq!(step("ok", cut, Value::Null).unwrap(), "limit reached: output");
+        let words = step("ok", cut, Value::Null).unwrap();
+        assert!(words.starts_with("limit reached: output; "), "{words}");
+        let late = json!({"errCode": "TIMEOUT", "limitsReached": ["wall"]});
+        assert_eq!(
+            step("failed", late, json!("late")).unwrap(),
+            "TIMEOUT: late; --timeout raises it"
+        );
         for (status, output) in
             [("canceled", json!({})), ("running", json!({})), ("failed", json!({"errCode": "OOM"}))]
         {

@@ -6,6 +6,7 @@ use cofferdam_contracts::run::RunHeader;
 use cofferdam_contracts::step::{StepRow, StepStatus};
 
 use super::client::Client;
+use super::host_program::HostProgram;
 use super::output;
 
 /// A screen has room for them beside the summary; `logs` has the rest.
@@ -37,6 +38,10 @@ pub(crate) async fn last_words(
     let part = if is_whole { "" } else { ", its last lines" };
     output::line(&format!("stderr of {}{part} (cofferdam logs {key} shows all):", step.name));
     output::block(&shown);
+    let path = cofferdam_ambient::env::var("PATH").unwrap_or_default();
+    if let Some(absent) = HostProgram::of(&shown, &path).filter(|_| client.is_on_this_host()) {
+        output::note(&absent.for_recipe());
+    }
     Ok(())
 }
 

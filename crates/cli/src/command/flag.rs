@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use clap::builder::PossibleValuesParser;
 use cofferdam_contracts::duration::{Duration, DurationError, Unit};
-use cofferdam_contracts::egress::{Egress, EntryError, Name};
+use cofferdam_contracts::egress::{Egress, EntryError};
 use cofferdam_contracts::timeout::{MAX_WALL, MIN_WALL};
+use cofferdam_contracts::user::{UserName, UserNameError};
 
 /// A duration from 1 ms to 24 h. The name of a language profile is none: only recipes have those.
 pub(crate) fn wall(text: &str) -> Result<Duration, DurationError> {
@@ -78,9 +79,9 @@ pub(crate) fn egress(text: &str) -> Result<Egress, EntryError> {
     }
 }
 
-/// An exact domain name.
-pub(crate) fn name(text: &str) -> Result<Name, EntryError> {
-    Name::parse(text).ok_or_else(|| EntryError::Name(text.to_owned()))
+/// A user of a sandbox.
+pub(crate) fn user(text: &str) -> Result<UserName, UserNameError> {
+    UserName::parse(text)
 }
 
 /// Parses `NAME=IP:PORT`.

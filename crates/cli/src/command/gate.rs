@@ -4,17 +4,19 @@ use clap::{Args, Subcommand};
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::delegation::{DelegationEnded, DelegationRow};
 use cofferdam_contracts::duration::Duration;
-use cofferdam_contracts::egress::{AskedName, Name};
+use cofferdam_contracts::egress::AskedName;
 use cofferdam_contracts::gate::{Choice, GateView, InboxRow, ReplyAccepted, SlaStatus};
 use cofferdam_contracts::link::LinkCreated;
+use cofferdam_contracts::model::BudgetAsk;
 use cofferdam_contracts::plan_text;
 use serde_json::{Map, Value, json};
 
 use super::at::At;
-use super::client::segment;
+use super::client::{Client, segment};
 use super::connection::{Connection, within};
-use super::exit::Exit;
+use super::exit::{Exit, Misuse};
 use super::flag;
+use super::more::{More, more};
 use super::{output, plan_show};
 
 #[derive(Debug, Args)]
@@ -95,11 +97,12 @@ pub(crate) struct ReplyArgs {
     /// Rationale, for the record
     #[arg(long)]
     rationale: Option<String>,
-    /// Name to grant, with yes to a task that asked for it
-    #[arg(long, value_name = "NAME", requires = "until", value_parser = flag::name)]
-    grant: Option<Name>,
-    /// Duration of the grant, such as 10m
-    #[arg(long, value_name = "DURATION", requires = "grant", value_parser = flag::wall)]
+    /// What a yes grants to a task that asked: a name, or more of its budget of models as calls=N, tokens=N or money=N
+    /// (repeatable)
+    #[arg(long = "grant", value_name = "NAME|KEY=N", value_parser = more)]
+    grants: Vec<More>,
+    /// Duration of the grant of a name, such as 10m
+    #[arg(long, value_name = "DURATION", requires = "grants", value_parser = flag::wall)]
     until: Option<Duration>,
     /// Change an editable input: NAME=VALUE, JSON or text (repeatable)
     #[arg(long = "edit", value_name = "NAME=VALUE")]
@@ -166,7 +169,7 @@ async fn list(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
                 row.gate_key.to_string(),
                 relative(row.deadline, now_ms),
                 output::time(row.deadline),
-                asked(row.asks.as_ref()),
+                asked(row.asks.as_ref(), row.budget.as_ref()),
                 row.sla_status.as_str().to_owned(),
             ]
         };
@@ -194,7 +197,7 @@ async fn show(at: &At, args: &GateShowArgs) -> anyhow::Result<Exit> {
                 gate.state.as_str().to_owned(),
                 decided.to_owned(),
                 output::time(gate.deadline_at),
-                asked(gate.asks.as_ref()),
+                asked(gate.asks.as_ref(), gate.budget.as_ref()),
             ]
         };
         let rows: Vec<Vec<String>> = gates.iter().map(row).collect();
@@ -240,6 +243,9 @@ async fn reply(at: &At, args: &ReplyArgs) -> anyhow::Result<Exit> {
     // What is wrong on this side is said before anything is started.
     let body = answer(args)?;
     within(Connection::reading(at), async |api| {
+        if args.choice == Choice::Yes.as_str() && args.grants.is_empty() {
+            granted_something(&api.client, args).await?;
+        }
         let path = of_gate(&args.run, &args.gate, "reply");
         let accepted: ReplyAccepted = api.client.post(&path, &body).await?;
         api.note_if_idle().await;
@@ -253,15 +259,59 @@ async fn reply(at: &At, args: &ReplyArgs) -> anyhow::Result<Exit> {
     .await
 }
 
+/// Refuses a yes that says nothing of what a task asked for, with what was asked.
+async fn granted_something(client: &Client, args: &ReplyArgs) -> anyhow::Result<()> {
+    let path = format!("/api/runs/{}/gates", segment(&args.run));
+    // Whether the run, the gate and this key are fine is the reply's to say.
+    let gates: Vec<GateView> = client.get(&path).await.unwrap_or_default();
+    let Some(gate) = gates.iter().find(|gate| gate.gate_key.as_str() == args.gate) else {
+        return Ok(());
+    };
+    let key = &gate.gate_key;
+    let why = match (&gate.budget, &gate.asks) {
+        (Some(budget), _) => {
+            let words = budget.words();
+            format!(
+                "{key} asks for more of a budget ({words}); add --grant calls=N, tokens=N or money=N"
+            )
+        }
+        (None, Some(asked)) => {
+            format!("{key} asks for a name; add --grant {} --until DURATION", asked.name)
+        }
+        (None, None) => return Ok(()),
+    };
+    Err(Misuse(why).into())
+}
+
+/// What a yes grants.
+fn grant(grants: &[More], until: Option<Duration>) -> anyhow::Result<Option<Value>> {
+    let misuse = |why: &str| Err(Misuse(why.to_owned()).into());
+    match (grants, until) {
+        ([], _) => Ok(None),
+        ([More::Name(name)], Some(until)) => {
+            let until = clock::now_ms().saturating_add(i64::try_from(until.ms())?);
+            Ok(Some(json!({"name": name, "until": until})))
+        }
+        ([More::Name(_)], None) => misuse("--grant NAME needs --until DURATION"),
+        (_, Some(_)) => misuse("--until goes with one --grant NAME"),
+        (several, None) => {
+            let mut fields = Map::new();
+            for one in several {
+                let More::Of(metric, n) = one else {
+                    return misuse("--grant: give one name, or bounds of a budget");
+                };
+                if fields.insert(metric.as_str().to_owned(), json!(n)).is_some() {
+                    return misuse("--grant: each bound of a budget once");
+                }
+            }
+            Ok(Some(Value::Object(fields)))
+        }
+    }
+}
+
 /// The body of a reply.
 fn answer(args: &ReplyArgs) -> anyhow::Result<Value> {
-    let grant = match (&args.grant, args.until) {
-        (Some(name), Some(until)) => {
-            let until = clock::now_ms().saturating_add(i64::try_from(until.ms())?);
-            Some(json!({"name": name, "until": until}))
-        }
-        _ => None,
-    };
+    let grant = grant(&args.grants, args.until)?;
     let edits = if args.edits.is_empty() { None } else { Some(edits_of(&args.edits)?) };
     let payload = object([
         ("choice", Some(json!(args.choice))),
@@ -328,12 +378,13 @@ async fn delegations(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
     .await
 }
 
-/// What a gate asks for: a task's name, or consent to the plan.
-fn asked(asks: Option<&AskedName>) -> String {
-    asks.map_or_else(
-        || "consent".to_owned(),
-        |asks| format!("{} ({})", asks.name, asks.phase.as_str()),
-    )
+/// What a gate asks for: a task's name, more of its budget, or consent to the plan.
+fn asked(asks: Option<&AskedName>, budget: Option<&BudgetAsk>) -> String {
+    match (asks, budget) {
+        (Some(asks), _) => format!("{} ({})", asks.name, asks.phase.as_str()),
+        (None, Some(budget)) => budget.words(),
+        (None, None) => "consent".to_owned(),
+    }
 }
 
 /// A deadline as people read one: `in 4m`, `2h ago`.

@@ -1,8 +1,10 @@
 //! One module a command family. Only this crate prints, reads the process's environment and exits.
 
+mod agent;
 mod apply;
 mod args;
 mod at;
+mod bounds;
 mod cache;
 mod changes;
 mod client;
@@ -23,10 +25,12 @@ mod flag;
 mod follow;
 mod gate;
 mod hidden;
+mod host_program;
 mod image;
 mod key;
 mod local;
 mod model;
+mod more;
 mod node;
 mod ops;
 mod outfile;
@@ -55,6 +59,7 @@ mod state;
 mod stdin;
 mod stdout;
 mod stop;
+mod strict;
 mod tail;
 mod template;
 mod user;
@@ -150,6 +155,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Doctor(args) => doctor::doctor(&at, &args).await,
         Command::Config(args) => config::config(&at, &args).await,
         Command::Dispatch(args) => dispatch::dispatch(&at, &args).await,
+        Command::Agent(args) => agent::agent(&at, &args),
         Command::Key(args) => key::key(&at, &args).await,
         Command::Sandbox(args) => sandbox::sandbox(&at, &args).await,
         Command::Secret(args) => secret::secret(&at, &args).await,

@@ -2,18 +2,16 @@
 
 use clap::{Args, Subcommand};
 use cofferdam_contracts::model::{
-    ModelCallRow, ModelProtocol, ModelSpent, ProviderRemoved, ProviderRow,
+    ModelCallRow, ModelProtocol, ModelSpent, ProviderRemoved, ProviderRow, money,
 };
 use serde_json::{Map, Value, json};
 
 use super::at::At;
+use super::bounds::{bound, micros};
 use super::client::segment;
 use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::{flag, output};
-
-/// Micro-units of one unit of money.
-const MICROS: u64 = 1_000_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
@@ -160,7 +158,7 @@ fn spent_table(rows: &[ModelSpent]) {
                 row.model.to_string(),
                 row.calls.to_string(),
                 row.tokens.to_string(),
-                money(row.micros),
+                paid(row.micros),
                 row.unknown.to_string(),
             ]
         })
@@ -183,7 +181,7 @@ fn calls_table(rows: &[ModelCallRow]) {
                 row.outcome.map_or("sent", |outcome| outcome.as_str()).to_owned(),
                 tokens(|usage| usage.input),
                 tokens(|usage| usage.output),
-                money(row.micros),
+                paid(row.micros),
                 row.wall_ms.map(|ms| ms.to_string()).unwrap_or_default(),
                 row.why.clone().unwrap_or_default(),
             ]
@@ -193,21 +191,8 @@ fn calls_table(rows: &[ModelCallRow]) {
     output::table(&heads, &rows);
 }
 
-/// Micro-units as a decimal, without a float.
-fn money(micros: i64) -> String {
-    let micros = u64::try_from(micros).unwrap_or(0);
-    format!("{}.{:06}", micros / MICROS, micros % MICROS)
-}
-
-/// A decimal of at most six places, in micro-units.
-fn micros(text: &str) -> Option<u64> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || part.len() > 6 || !is_number(whole) || !is_number(part) {
-        return None;
-    }
-    let part: u64 = format!("{part:0<6}").parse().ok()?;
-    whole.parse::<u64>().ok()?.checked_mul(MICROS)?.checked_add(part)
+fn paid(micros: i64) -> String {
+    money(u64::try_from(micros).unwrap_or(0))
 }
 
 fn price(text: &str) -> anyhow::Result<Value> {
@@ -238,13 +223,8 @@ fn limit(flag: &str, pairs: &[String]) -> anyhow::Result<Option<Value>> {
     let mut bounds = Map::new();
     for pair in pairs {
         let wrong = || Misuse(format!("--{flag} {pair:?}: write calls=N, tokens=N or money=N"));
-        let (key, number) = pair.split_once('=').ok_or_else(wrong)?;
-        let (field, bound) = match key {
-            "calls" | "tokens" => (key, number.parse::<u64>().ok()),
-            "money" => ("micros", micros(number)),
-            _ => return Err(wrong().into()),
-        };
-        bounds.insert(field.to_owned(), json!(bound.ok_or_else(wrong)?));
+        let (metric, most) = bound(pair).ok_or_else(wrong)?;
+        bounds.insert(metric.as_str().to_owned(), json!(most));
     }
     Ok((!bounds.is_empty()).then_some(Value::Object(bounds)))
 }
@@ -276,17 +256,6 @@ fn body(command: &ModelCommand) -> anyhow::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn money_is_read_and_written_without_a_float() {
-        for (text, of) in [("1.25", 1_250_000), ("10", 10_000_000), ("0.000001", 1), ("0", 0)] {
-            assert_eq!(micros(text), Some(of), "{text}");
-        }
-        for bad in ["", ".5", "-1", "1.0000001", "1e3", "x", "99999999999999999999"] {
-            assert_eq!(micros(bad), None, "{bad}");
-        }
-        assert_eq!(money(1_250_000), "1.250000");
-    }
 
     #[test]
     fn a_model_is_written_with_its_prices() {

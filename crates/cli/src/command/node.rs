@@ -18,7 +18,7 @@ use super::at::At;
 use super::database::{self, Opened};
 use super::exit::{Exit, Misuse};
 use super::worker::WorkerArgs;
-use super::{local, output, place, signing, state, user, vault};
+use super::{local, output, place, signing, state, strict, user, vault};
 
 /// What this process does.
 #[derive(Debug)]
@@ -62,6 +62,8 @@ struct Serving {
 impl Node {
     /// Starts everything that is asked for; when it returns, all of it is ready and the API's address is bound.
     pub(crate) async fn start(at: &At, dir: &Path, parts: Parts<'_>) -> anyhow::Result<Self> {
+        // Before anything is opened: what lacks is found out by who starts it, not by who submits.
+        let is_strict = strict::check(parts.worker)?;
         let Opened { ledger, cluster, .. } = database::open(at, dir).await?;
         if !ledger.place_is_kept().await? {
             // What only reads does no harm to the original; who executes would take its workers for dead.
@@ -79,7 +81,8 @@ impl Node {
             .with_signing(signer, reach)
             .with_vault(vault::vault(at, &ledger, dir).await?)
             .with_roots(parts.allow_dirs, dir)
-            .with_snapshots(&dir.join("snapshots"));
+            .with_snapshots(&dir.join("snapshots"))
+            .with_strict_mode(is_strict);
         let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;
         if parts.worker.is_some() {

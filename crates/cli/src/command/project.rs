@@ -1,39 +1,10 @@
-//! Where a person's project lies in a sandbox, and what of its repository lies elsewhere.
+//! What of a project's repository lies elsewhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cofferdam_contracts::agent_plan::PROJECT;
-
-/// Directories that a sandbox has of its own.
-const OWN: [&str; 14] = [
-    "/.cofferdam",
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/proc",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-];
 /// A few lines, written by git.
 const MOST_BYTES: u64 = 16 * 1024;
-
-/// Its own path, as virtual environments, build caches and linked worktrees have it in their files. Where that is a place of
-/// the sandbox's own, `/work`.
-pub(super) fn place(dir: &str) -> &str {
-    let (path, top) = (Path::new(dir), ["/", "/home", "/root", "/tmp", "/var"]);
-    match OWN.iter().any(|own| path.starts_with(own)) || top.contains(&dir) {
-        true => PROJECT,
-        false => dir,
-    }
-}
 
 /// The repository of a linked worktree, which lies beside it; `None`: it has its own, or none. **A repository that does not
 /// name this worktree is not its own**: any archive may hold a `.git` that points anywhere.
@@ -65,18 +36,6 @@ fn line(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use std::process::Command;
-
-    #[test]
-    fn a_project_lies_at_its_own_path_unless_the_sandbox_has_that() {
-        for own in ["/home/ann/a", "/root/a", "/tmp/a/b", "/srv/usr", "/workspace", "/usrlocal"] {
-            assert_eq!(place(own), own);
-        }
-        for theirs in
-            ["/", "/home", "/tmp", "/root", "/usr/src/a", "/etc", "/dev/shm/a", "/run/user/0/a"]
-        {
-            assert_eq!(place(theirs), "/work", "{theirs}");
-        }
-    }
 
     #[test]
     fn a_worktrees_repository_is_the_one_that_names_it() {

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use cofferdam_contracts::proof::{ProofReport, Verdict};
+use cofferdam_ledger::proofs::script;
 
 use super::at::At;
 use super::client::segment;
@@ -17,9 +18,16 @@ pub(crate) struct ProveArgs {
     /// Print one JSON object with a schema version
     #[arg(long)]
     pub json: bool,
+    /// Print every query as one script for psql, which needs no Cofferdam; nothing is proved
+    #[arg(long, conflicts_with_all = ["run", "json"])]
+    pub sql: bool,
 }
 
 pub(crate) async fn prove(at: &At, args: &ProveArgs) -> anyhow::Result<Exit> {
+    if args.sql {
+        output::block(&script());
+        return Ok(Exit::Ok);
+    }
     let session = Connection::reading(at).await?;
     let path = match &args.run {
         Some(run) => format!("/api/runs/{}/proofs", segment(run)),

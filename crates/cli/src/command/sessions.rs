@@ -1,7 +1,7 @@
 //! `session ls | show | settle`.
 
 use clap::{Args, Subcommand};
-use cofferdam_contracts::session::{SessionView, Settlement};
+use cofferdam_contracts::session::{HardwareIsolation, SessionView, Settlement};
 use serde_json::json;
 
 use super::at::At;
@@ -150,6 +150,12 @@ fn tell(one: &SessionView) {
             "{}, kernel {}, cgroups {}",
             was.runtime_version, was.kernel, was.cgroups
         ));
+        output::line(
+            was.hardware_isolation.map_or(
+                "not on record whether it was hardware isolation",
+                HardwareIsolation::words,
+            ),
+        );
     }
     if let Some(at) = one.last_heartbeat_at {
         output::line(&format!("last seen alive at {}", output::time(at)));

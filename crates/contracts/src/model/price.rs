@@ -45,6 +45,15 @@ pub struct ModelPrice {
     pub max_output: u64,
 }
 
+/// Micro-units of one unit of money.
+pub const MICROS: u64 = 1_000_000;
+
+/// Micro-units as a decimal of units with six places.
+#[must_use]
+pub fn money(micros: u64) -> String {
+    format!("{}.{:06}", micros / MICROS, micros % MICROS)
+}
+
 /// Most models write at most this in one answer unless the call asks for more.
 const fn default_output() -> u64 {
     32_768

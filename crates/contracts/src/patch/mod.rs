@@ -5,12 +5,13 @@
 //!   patch.json      Patch: base commit, paths, modes, blob ids, sha256 of every content
 //!   patch.bin       the contents that the patch writes, one after the other in the order of the paths
 //!   changes.patch   the text for people and for `git am`, derived from both
-//! artifacts --(open: every digest again)--> Opened -> receipt at the gate -> `cofferdam apply`
+//! artifacts --(open, or of_build: every digest again)--> Opened -> receipt at the gate -> `cofferdam apply`
 //! ```
 //! **The structured patch is the truth: the gate shows it and `apply` writes it. No text of a diff is ever
 //! parsed.** What a patch must not hold is listed in it by name ([`Refused`]), and `apply` refuses it then.
 
 mod applied;
+mod build;
 mod commit;
 mod diff;
 mod mail;
@@ -33,7 +34,7 @@ pub use applied::{AppliedRow, ApplyRecord};
 pub use commit::{COMMIT_EMAIL, COMMIT_NAME, PatchCommit};
 pub use object::{GitId, ObjectFormat};
 pub use path::{PatchPath, why_refused};
-pub use raw::{Changed, RawChange, RawError, changes, contents, sizes};
+pub use raw::{Changed, RawChange, RawError, changes, contents, fitting, uncounted, whole_lines};
 pub use receipt::{
     APPLY_RECIPE, ReceiptOf, Target, apply_recipe, is_apply_recipe, is_receipt_of, named_in,
     receipt,
@@ -86,6 +87,8 @@ named! {
         Link = "link",
         /// A mode that is none of the above.
         Mode = "mode",
+        /// A file beyond the bounds of a patch: it and its content are left out.
+        Bounds = "bounds",
     }
 }
 
@@ -141,8 +144,15 @@ pub struct Patch {
     /// What the task changed beside them and no patch may hold.
     #[schemars(length(max = 1_000))]
     pub refused: Vec<RefusedPath>,
+    /// Refused paths beyond those: counted only.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unlisted: u64,
     /// Digest of the text that was derived from it.
     pub text: Digest,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Why the bytes of a patch are not one.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! changes   git diff-tree -r -z --raw --no-renames --no-abbrev BASE TREE
-//! sizes     git cat-file --batch-check      one line for each blob that was asked for
+//! fitting   git cat-file --batch-check      one line for each blob that was asked for
 //! contents  git cat-file --batch            each content, whose id is computed again
 //! ```
 
@@ -53,8 +53,10 @@ impl RawChange {
 pub struct Changed {
     /// Files by path.
     pub files: Vec<RawChange>,
-    /// The rest, by path.
+    /// The rest, by path, at most [`MAX_FILES`].
     pub refused: Vec<RefusedPath>,
+    /// More of the rest, counted only.
+    pub unlisted: u64,
 }
 
 impl Changed {
@@ -64,15 +66,53 @@ impl Changed {
         let sides = self.files.iter().flat_map(|file| [&file.before, &file.after]);
         sides.flatten().map(|(_, id)| id).collect()
     }
+
+    fn refuse(&mut self, path: PatchPath, why: Refused) {
+        match self.refused.len() < MAX_FILES {
+            true => self.refused.push(RefusedPath { path, why }),
+            false => self.unlisted = self.unlisted.saturating_add(1),
+        }
+    }
+
+    /// By path, each refused one once.
+    fn sorted(mut self) -> Self {
+        self.files.sort_by(|a, b| a.path.cmp(&b.path));
+        self.refused.sort_by(|a, b| a.path.cmp(&b.path));
+        self.refused.dedup_by(|a, b| a.path == b.path);
+        self
+    }
+}
+
+/// What of an answer that was cut are whole lines of a raw diff, each of which has two ends.
+#[must_use]
+pub fn whole_lines(raw: &[u8]) -> &[u8] {
+    let mut ends = raw.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
+    let mut whole = 0;
+    while let (Some(_), Some(end)) = (ends.next(), ends.next()) {
+        whole = end.saturating_add(1);
+    }
+    raw.get(..whole).unwrap_or_default()
 }
 
 /// One side of a line: mode and id, or nothing.
 type Half = Result<Option<(FileMode, GitId)>, Refused>;
 
-/// Reads a raw diff.
+/// How many lines a raw diff has beyond these whole ones, by its count of all.
 ///
 /// # Errors
-/// Bytes that are not one, or more than [`MAX_FILES`] of either kind.
+/// A count that is not one.
+pub fn uncounted(count: &[u8], raw: &[u8]) -> Result<u64, RawError> {
+    let wrong = || RawError::Malformed("a count of lines that is not one");
+    let all: u64 =
+        std::str::from_utf8(count).map_err(|_| wrong())?.trim().parse().map_err(|_| wrong())?;
+    let ends = raw.iter().filter(|byte| **byte == 0).count();
+    Ok(all.saturating_sub(u64::try_from(ends / 2).unwrap_or(u64::MAX)))
+}
+
+/// Reads a raw diff. Beyond [`MAX_FILES`] files the rest are refused by [`Refused::Bounds`].
+///
+/// # Errors
+/// Bytes that are not one.
 pub fn changes(raw: &[u8], format: ObjectFormat) -> Result<Changed, RawError> {
     let mut changed = Changed::default();
     let mut fields = raw.split(|byte| *byte == 0);
@@ -82,23 +122,19 @@ pub fn changes(raw: &[u8], format: ObjectFormat) -> Result<Changed, RawError> {
         let (before, after) = halves(head, format)?;
         let why = why_refused(path.as_bytes());
         match (why, before, after) {
-            (None, Ok(before), Ok(after)) => changed.files.push(RawChange { path, before, after }),
-            (Some(why), _, _) | (None, Err(why), _) | (None, _, Err(why)) => {
-                changed.refused.push(RefusedPath { path, why });
+            (None, Ok(before), Ok(after)) if changed.files.len() < MAX_FILES => {
+                changed.files.push(RawChange { path, before, after });
             }
-        }
-        if changed.files.len().max(changed.refused.len()) > MAX_FILES {
-            let limit = u64::try_from(MAX_FILES).unwrap_or(u64::MAX);
-            let observed = limit.saturating_add(1);
-            return Err(PatchError::TooLarge { what: "files or more", limit, observed }.into());
+            (None, Ok(_), Ok(_)) => changed.refuse(path, Refused::Bounds),
+            (Some(why), _, _) | (None, Err(why), _) | (None, _, Err(why)) => {
+                changed.refuse(path, why);
+            }
         }
     }
     if fields.next().is_some() {
         return Err(RawError::Malformed("an empty line"));
     }
-    changed.files.sort_by(|a, b| a.path.cmp(&b.path));
-    changed.refused.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(changed)
+    Ok(changed.sorted())
 }
 
 /// `:OLDMODE NEWMODE OLDID NEWID STATUS`.
@@ -127,33 +163,46 @@ fn half(mode: &str, id: &str, format: ObjectFormat) -> Result<Half, RawError> {
     })
 }
 
-/// Bytes that the contents of all listed blobs have in one answer, heads included, once each size is within the
-/// bounds and no blob that a patch needs is missing.
+/// What of the changes fits into a patch, by the sizes of their blobs: each side of a file, and all of each kind. The rest is
+/// refused by [`Refused::Bounds`]. With it the bytes that the contents of the blobs have in one answer, heads included.
 ///
 /// # Errors
-/// Another answer than one line a blob, or sizes beyond a bound.
-pub fn sizes(answer: &[u8], needed: &BTreeSet<&GitId>) -> Result<u64, RawError> {
+/// Another answer than one line a blob, or a blob without one.
+pub fn fitting(answer: &[u8], changed: Changed) -> Result<(Changed, u64), RawError> {
     let wrong = || RawError::Malformed("no size for a blob");
     let answer = std::str::from_utf8(answer).map_err(|_| wrong())?;
-    let (mut all, mut whole) = (0_u64, 0_u64);
-    let mut listed = BTreeSet::new();
+    let mut told = BTreeMap::new();
     for line in answer.lines() {
         let (id, size) = line.split_once(" blob ").ok_or_else(wrong)?;
         let size: u64 = size.parse().map_err(|_| wrong())?;
-        if !listed.insert(id) {
+        // The line, the content, and the newline behind each.
+        let line = u64::try_from(line.len()).unwrap_or(u64::MAX).saturating_add(2);
+        if told.insert(id, (size, size.saturating_add(line))).is_some() {
             return Err(wrong());
         }
-        super::within("bytes in a file", MAX_FILE_BYTES, size)?;
-        all = all.saturating_add(size);
-        // The line, the content, and the newline behind each.
-        let line = u64::try_from(line.len()).unwrap_or(u64::MAX);
-        whole = whole.saturating_add(size).saturating_add(line).saturating_add(2);
     }
-    super::within("bytes before and after", 2 * MAX_BYTES, all)?;
-    match needed.iter().all(|id| listed.contains(id.as_str())) {
-        true => Ok(whole),
-        false => Err(wrong()),
+    let of = |half: &Option<(FileMode, GitId)>| match half {
+        Some((_, id)) => told.get(id.as_str()).map(|(size, _)| *size).ok_or_else(wrong),
+        None => Ok(0),
+    };
+    let Changed { files, refused, unlisted } = changed;
+    let mut kept = Changed { files: Vec::new(), refused, unlisted };
+    let (mut all_before, mut all_after) = (0_u64, 0_u64);
+    for file in files {
+        let (before, after) = (of(&file.before)?, of(&file.after)?);
+        let sums = (all_before.saturating_add(before), all_after.saturating_add(after));
+        match before.max(after) <= MAX_FILE_BYTES && sums.0.max(sums.1) <= MAX_BYTES {
+            true => {
+                (all_before, all_after) = sums;
+                kept.files.push(file);
+            }
+            false => kept.refuse(file.path, Refused::Bounds),
+        }
     }
+    let blobs = kept.blobs();
+    let bytes = blobs.iter().filter_map(|id| told.get(id.as_str())).map(|(_, bytes)| *bytes);
+    let whole = bytes.fold(0_u64, u64::saturating_add);
+    Ok((kept.sorted(), whole))
 }
 
 /// The patch, the contents that it writes and its text, from what git said of the blobs. Every id is computed
@@ -179,7 +228,9 @@ pub fn contents(
     }
     let refused = changed.refused.clone();
     let (schema_version, base) = (SCHEMA_VERSION, base.clone());
-    let mut patch = Patch { schema_version, base, files, refused, text: digest_bytes(b"") };
+    let unlisted = changed.unlisted;
+    let mut patch =
+        Patch { schema_version, base, files, refused, unlisted, text: digest_bytes(b"") };
     patch.check()?;
     let bytes_of = |side: Option<&Side>| -> &[u8] {
         side.and_then(|side| blobs.get(&side.blob).copied()).unwrap_or_default()

@@ -64,8 +64,7 @@ fn body(opened: &Opened, run: &RunId) -> String {
     for file in &patch.files {
         let _ = writeln!(out, "  {}", line(file));
     }
-    let diff = opened.text.split_once("\n---\n\n").map_or("", |(_, diff)| diff);
-    let diff = diff.rsplit_once(super::mail::END).map_or(diff, |(diff, _)| diff);
+    let diff = opened.diff();
     if diff.len() > MAX_DIFF_BYTES {
         let _ = writeln!(
             out,
@@ -94,13 +93,14 @@ fn head(patch: &Digest, target: &Target<'_>, base: &GitId) -> String {
     )
 }
 
-/// The patch and the run that a receipt names. Whether it is theirs is another question.
+/// The patch, the run and the base commit that a receipt names. Whether it is theirs is another question.
 #[must_use]
-pub fn named_in(receipt: &str) -> Option<(Digest, RunId)> {
+pub fn named_in(receipt: &str) -> Option<(Digest, RunId, GitId)> {
     let mut lines = receipt.lines();
     let patch = lines.next()?.strip_prefix("apply patch sha256:")?;
     let (run, _) = lines.next()?.strip_prefix("of run ")?.split_once(' ')?;
-    Some((Digest::parse(patch).ok()?, RunId::parse(run).ok()?))
+    let base = lines.nth(2)?.strip_prefix("base commit ")?;
+    Some((Digest::parse(patch).ok()?, RunId::parse(run).ok()?, GitId::parse(base).ok()?))
 }
 
 /// Whether a text is, to its last byte, the receipt of this patch for this target; `None` for the repository and the
@@ -216,6 +216,7 @@ mod tests {
             base: GitId::parse(&"1".repeat(40)).unwrap(),
             files: vec![file],
             refused: vec![],
+            unlisted: 0,
             text: digest_bytes(text.as_bytes()),
         };
         let index = canonical::canonical(&patch).unwrap();
@@ -229,7 +230,8 @@ mod tests {
         let target =
             Target { run: &run, status: RunStatus::Failed, task: "t", repo: "/r", branch: "b" };
         let text = receipt(&patch, &target);
-        assert_eq!(named_in(&text), Some((patch.digest.clone(), run.clone())));
+        let base = patch.patch.base.clone();
+        assert_eq!(named_in(&text), Some((patch.digest.clone(), run.clone(), base)));
         let of = |repo, branch| ReceiptOf { run: &run, task: "t", at: Some((repo, branch)) };
         assert!(is_receipt_of(&text, &patch, &of("/r", "b")));
         assert!(is_receipt_of(&text, &patch, &ReceiptOf { at: None, ..of("", "") }));

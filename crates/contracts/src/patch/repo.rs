@@ -138,6 +138,7 @@ pub fn with_checkout(
         ask: false,
         secrets: Vec::new(),
         timeout_ms: None,
+        user: None,
     });
     if let Some(host) = host_of(&repo.from)
         && !build.egress.entries().iter().any(|entry| entry.as_str() == host)

@@ -17,7 +17,14 @@ fn patch(files: Vec<(&[u8], Option<Side>, Option<Side>)>) -> Patch {
     let file =
         |(path, before, after)| PatchFile { path: PatchPath::new(path).unwrap(), before, after };
     let files = files.into_iter().map(file).collect();
-    Patch { schema_version: 1, base: base(), files, refused: Vec::new(), text: digest_bytes(b"") }
+    Patch {
+        schema_version: 1,
+        base: base(),
+        files,
+        refused: Vec::new(),
+        unlisted: 0,
+        text: digest_bytes(b""),
+    }
 }
 
 /// Path, content before and after.
@@ -214,19 +221,58 @@ fn a_lie_of_git_in_the_sandbox_is_found() {
     let lie = String::from_utf8(batch.clone()).unwrap().replace("hello", "jello");
     assert!(contents(lie.as_bytes(), &changed, &base()).is_err());
     assert!(contents(b"", &changed, &base()).is_err());
-    let asked = changed.blobs();
-    let size = |line: &str| sizes(line.as_bytes(), &asked);
+    let size = |line: &str| fitting(line.as_bytes(), changed.clone()).map(|(_, whole)| whole);
     let one = id(b"hello\n");
     assert_eq!(size(&format!("{one} blob 6\n")), Ok(u64::try_from(batch.len()).unwrap()));
     for bad in [
         format!("{one} missing\n"),
         format!("{one} tree 6\n"),
-        format!("{one} blob 99999999999\n"),
         format!("{one} blob 6\n{one} blob 6\n"),
         String::new(),
     ] {
         assert!(size(&bad).is_err(), "{bad}");
     }
+}
+
+#[test]
+fn b6_what_does_not_fit_is_named_and_the_rest_is_kept() {
+    let (one, none) = (id(b"hello\n"), "0".repeat(40));
+    let line = |path: &str| format!(":000000 100644 {none} {one} A\0{path}\0");
+    let raw: String = (0..MAX_FILES + 3).map(|n| line(&format!("{n:05}"))).collect();
+    let changed = changes(raw.as_bytes(), ObjectFormat::Sha1).unwrap();
+    assert_eq!((changed.files.len(), changed.refused.len(), changed.unlisted), (MAX_FILES, 3, 0));
+    assert!(changed.refused.iter().all(|one| one.why == Refused::Bounds));
+    let raw: String = (0..2 * MAX_FILES + 5).map(|n| line(&format!("{n:05}"))).collect();
+    assert_eq!(changes(raw.as_bytes(), ObjectFormat::Sha1).unwrap().unlisted, 5);
+    // An answer that was cut has whole lines up to there.
+    let cut = raw.as_bytes().get(..raw.len() - 4).unwrap();
+    assert_eq!(whole_lines(cut).len(), raw.len() - line("00000").len());
+    assert!(whole_lines(b"").is_empty() && whole_lines(b":x").is_empty());
+    // A large file, and one whose sum with the others is too large.
+    let (large, small) = (id(b"large"), id(b"small"));
+    let raw = format!(
+        ":000000 100644 {none} {large} A\0a\0:000000 100644 {none} {small} A\0b\0\
+         :000000 100644 {none} {one} A\0c\0:160000 160000 {one} {one} M\0d\0\
+         :000000 160000 {none} {one} A\0d\0"
+    );
+    let changed = changes(raw.as_bytes(), ObjectFormat::Sha1).unwrap();
+    assert_eq!(changed.refused.len(), 1, "a path is refused once");
+    let sizes = |small: u64, one_size: u64| {
+        let most = MAX_FILE_BYTES + 1;
+        format!(
+            "{large} blob {most}\n{small_id} blob {small}\n{one} blob {one_size}\n",
+            small_id = id(b"small")
+        )
+    };
+    let (kept, whole) = fitting(sizes(7, 6).as_bytes(), changed.clone()).unwrap();
+    let paths =
+        |kept: &Changed| kept.refused.iter().map(|one| one.path.shown()).collect::<Vec<_>>();
+    assert_eq!((kept.files.len(), paths(&kept)), (2, vec!["a".to_owned(), "d".to_owned()]));
+    assert!(whole > 13 && whole < 200, "{whole}");
+    let raw: String = (0..3).map(|n| format!(":000000 100644 {none} {one} A\0{n}\0")).collect();
+    let three = changes(raw.as_bytes(), ObjectFormat::Sha1).unwrap();
+    let (kept, _) = fitting(format!("{one} blob {MAX_FILE_BYTES}\n").as_bytes(), three).unwrap();
+    assert_eq!((kept.files.len(), paths(&kept)), (2, vec!["2".to_owned()]));
 }
 
 #[test]

@@ -8,6 +8,10 @@ fn compile(recipe: &Recipe, form: &Value, glob: Globber<'_>) -> Result<Plan, Ref
     super::compile(recipe, form, &Settings::default(), glob).map_err(CompileError::refusal)
 }
 
+fn tenant() -> crate::id::TenantId {
+    crate::id::TenantId::parse("acme").unwrap()
+}
+
 #[test]
 fn a_profile_fills_what_is_left_out_and_its_version_is_in_the_plan() {
     let yaml = "id: p\nv: '1'\nplan:\n  tasks:\n    - {name: a, profile: rust, limits: {pids: 9}, build: {run: make}, exec: {run: x}}\n    - {name: b, build: {run: make, timeout: go}, exec: {run: x, timeout: 7s}}\n";
@@ -27,7 +31,7 @@ fn a_profile_fills_what_is_left_out_and_its_version_is_in_the_plan() {
         version: 2,
         value: json!({"buildTimeoutMs": 900_000, "execTimeoutMs": 1, "limits": {}}),
     };
-    let settings = crate::config::settings(&[row]).unwrap();
+    let settings = crate::config::settings(&[row], &tenant()).unwrap();
     let other = super::compile(&recipe(yaml), &json!({}), &settings, &none).unwrap();
     assert_eq!(other.tasks, plan.tasks, "the numbers are the same");
     assert_ne!(other.digest().unwrap(), plan.digest().unwrap(), "the version is not");
@@ -41,7 +45,7 @@ fn what_is_above_a_ceiling_is_refused_by_whose_it_is() {
         version: 3,
         value: json!({"timeoutMs": 60_000, "limits": {"memMB": 1_000}}),
     };
-    let settings = crate::config::settings(&[row]).unwrap();
+    let settings = crate::config::settings(&[row], &tenant()).unwrap();
     let refused = |task: &str| {
         let yaml = format!("id: p\nv: '1'\nplan: {{tasks: [{task}]}}\n");
         let plan = super::compile(&recipe(&yaml), &json!({}), &settings, &none);

@@ -5,18 +5,17 @@ use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
 use cofferdam_sandbox::{Changes, Collected, Sandbox};
 use serde_json::json;
 
-use super::work::WORK;
-
 /// The list's name among the artifacts.
 const LIST: &str = "changes.json";
 
-/// The changed files, and the list. What cannot be told fails a dispatch that would otherwise be a
+/// The files that were changed in the project, and the list. What cannot be told fails a dispatch that would otherwise be a
 /// success: its edits are what it was sent for. What does not fit is listed, and the limit is on record.
 pub(crate) async fn changes(
     sandbox: &Sandbox,
+    project: &str,
     result: &mut SandboxResult,
 ) -> (Vec<Collected>, Vec<(String, Vec<u8>)>) {
-    match sandbox.changes(WORK).await {
+    match sandbox.changes(project).await {
         Ok(changes) => {
             if !changes.left_out.is_empty() || changes.unlisted > 0 {
                 result.limits_reached.push(LimitKind::Artifacts);

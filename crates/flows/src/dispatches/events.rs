@@ -1,7 +1,6 @@
 //! What an agent's own events say: one JSON object a line, on its standard output. Pure.
 //!
-//! Lines that are no events, and events of kinds that are not known, count nothing: an agent of
-//! another version must not fail its dispatch.
+//! Other lines, and events of unknown kinds, count nothing: another version must not fail its dispatch.
 //!
 //! | | codex | claude | opencode |
 //! |---|---|---|---|
@@ -9,8 +8,7 @@
 //! | a command | `command_execution`, when it starts | `Bash` that it was offered | `bash` |
 //! | tokens read, the cached ones included | `turn.completed` | per message, then `result` | `step_finish` |
 //!
-//! codex does not tell its calls of the model, so tools that it runs one after the other for one answer count as
-//! answers each; it tells tokens at its end alone.
+//! codex tells no call of the model: tools that it runs in turn for one answer are answers each; tokens come at its end.
 
 use std::collections::BTreeSet;
 
@@ -83,6 +81,12 @@ impl Events {
     /// The agent's own tools that it used, by the names of a policy where they have one there.
     pub(crate) fn tools(&self) -> Vec<String> {
         self.tools.iter().cloned().collect()
+    }
+
+    /// The tools that it was offered, where it says so.
+    pub(crate) fn offered(&self) -> Option<Vec<String>> {
+        let names = self.offered.as_ref()?.iter().take(MAX_TOOLS);
+        Some(names.map(|name| printable::line(name).into_owned()).collect())
     }
 
     /// What it says went wrong, where that was its last word.

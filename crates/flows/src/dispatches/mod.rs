@@ -10,9 +10,11 @@
 
 mod agents;
 mod changes;
+mod equip;
 mod events;
 mod findings;
 mod import;
+mod model;
 mod programs;
 mod project;
 mod tools;
@@ -38,9 +40,10 @@ use serde_json::{Value, json};
 
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
-use crate::{Flows, config, egress, secrets};
+use crate::{Flows, config, egress, floor, secrets};
 
 pub(crate) use changes::changes;
+pub(crate) use equip::equipped;
 pub(crate) use project::Project;
 pub(crate) use watch::{Watch, hold, unstarted};
 pub(crate) use work::RUN;
@@ -181,7 +184,8 @@ impl Flows {
             return Err(breach(why).into());
         }
         let repo = request.repo.as_ref().and_then(|repo| repo.path.as_ref());
-        for path in [Some(&request.project_dir), repo].into_iter().flatten() {
+        let shown = [Some(&request.project_dir), repo, request.worktree_of.as_ref()];
+        for path in shown.into_iter().flatten() {
             if self.allowed.open(&HostPath::said(path), Links::Beneath).is_err() {
                 return Err(breach("the project is outside the allowed roots").into());
             }
@@ -236,9 +240,17 @@ impl Flows {
         spawn_depth: i64,
         of: Option<&Of>,
     ) -> Result<()> {
-        let mut work = work::work_of(id, request, checked)?;
+        let model = match checked {
+            Some(checked) => {
+                model::chosen(&self.ledger, &who.tenant, request, &checked.spec).await?
+            }
+            None => None,
+        };
+        let mut work = work::work_of(id, request, checked, model.as_ref())?;
         let settings = config::settings(&self.ledger, &who.tenant).await?;
         settings.settle("the dispatch", &mut work.request)?;
+        floor::admit(&self.ledger, &settings).await?;
+        self.strict_admit(&who.tenant, work.request.models().as_slice()).await?;
         programs::check(&work)?;
         self.quota_admit(&who.tenant).await?;
         self.dispatch_admit(who, &work.request, of).await?;

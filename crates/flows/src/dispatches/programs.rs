@@ -128,7 +128,7 @@ mod tests {
         let request = json!({"agent_type": agent, "prompt": "p", "project_dir": "/srv/p"});
         let checked = check_spec(&spec, false).unwrap();
         let id = DispatchId::parse("abcd1234").unwrap();
-        work_of(&id, &serde_json::from_value(request).unwrap(), Some(&checked)).unwrap()
+        work_of(&id, &serde_json::from_value(request).unwrap(), Some(&checked), None).unwrap()
     }
 
     fn names(list: &[&str]) -> Option<Vec<String>> {

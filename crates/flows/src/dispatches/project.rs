@@ -1,10 +1,10 @@
 //! The project of a dispatch: the commit that it began from, and whether the host's files changed meanwhile.
 
+use std::path::{Component, Path, PathBuf};
+
 use cofferdam_ambient::clock;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_sandbox::{Allowed, HostPath, Sandbox};
-
-use super::work::WORK;
 
 /// What one of git's small files has at most, and its list of packed references.
 const MAX_HEAD: u64 = 4 * 1024;
@@ -27,7 +27,7 @@ impl Project {
     pub(crate) async fn of(sandbox: &Sandbox, work: &AgentWork) -> Self {
         let base = match &work.request.repo {
             Some(repo) => Some(repo.commit.to_string()),
-            None => head(sandbox).await,
+            None => head(sandbox, work.place()).await,
         };
         Self { since_ms: clock::host_ms(), base }
     }
@@ -50,18 +50,41 @@ impl Project {
     }
 }
 
-/// The commit of HEAD, where the working directory is a repository's top.
-async fn head(sandbox: &Sandbox) -> Option<String> {
-    let read = async |name: &str, most: u64| {
-        let bytes = sandbox.agent().read(&format!("{WORK}/.git/{name}"), most).await.ok()?;
+/// The commit of HEAD, where the working directory is the top of a repository or of a linked worktree.
+async fn head(sandbox: &Sandbox, project: &str) -> Option<String> {
+    let read = async |path: String, most: u64| {
+        let bytes = sandbox.agent().read(&path, most).await.ok()?;
         String::from_utf8(bytes).ok()
     };
-    let head = read("HEAD", MAX_HEAD).await?;
+    let dot = format!("{project}/.git");
+    let (own, common) = match read(dot.clone(), MAX_HEAD).await {
+        None => (dot.clone(), dot),
+        Some(link) => {
+            let own = joined(project, link.strip_prefix("gitdir:")?.trim());
+            let common = read(format!("{own}/commondir"), MAX_HEAD).await?;
+            let common = joined(&own, common.trim());
+            (own, common)
+        }
+    };
+    let head = read(format!("{own}/HEAD"), MAX_HEAD).await?;
     let Some(reference) = reference(&head) else { return commit(&head) };
-    if let Some(found) = read(reference, MAX_HEAD).await {
+    if let Some(found) = read(format!("{common}/{reference}"), MAX_HEAD).await {
         return commit(&found);
     }
-    packed(&read("packed-refs", MAX_PACKED).await?, reference)
+    packed(&read(format!("{common}/packed-refs"), MAX_PACKED).await?, reference)
+}
+
+/// A path of git's files, from the directory that it is said in; the agent reads plain ones alone. Pure.
+fn joined(dir: &str, path: &str) -> String {
+    let mut whole = PathBuf::from("/");
+    for part in Path::new(dir).join(path).components() {
+        match part {
+            Component::Normal(name) => whole.push(name),
+            Component::ParentDir => drop(whole.pop()),
+            _ => {}
+        }
+    }
+    whole.to_string_lossy().into_owned()
 }
 
 /// The reference that HEAD names, if it does, and if that is a path below git's directory.
@@ -97,6 +120,9 @@ mod tests {
         for bad in ["ref: ../x", "ref: refs/../../x", "ref: refs//x", &id] {
             assert_eq!(reference(bad), None, "{bad}");
         }
+        assert_eq!(joined("/a/.git/worktrees/b", "../.."), "/a/.git");
+        assert_eq!(joined("/a", "/b/./c"), "/b/c");
+        assert_eq!(joined("/a", "../../../.."), "/");
         let list = format!("# pack-refs\n{id} refs/heads/main\n^{id}\n");
         assert_eq!(packed(&list, "refs/heads/main"), Some(id));
         assert_eq!(packed(&list, "refs/heads/other"), None);

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | no `Bash` | its flags | class `container`: no program but the agent's own may be executed |
 //! | neither `Edit` nor `Write`, nor a shell | its flags | the working directory is read-only, in every class |
-//! | codex without `Edit` and `Write` | nothing: its shell edits | the same |
+//! | codex without `Edit` and `Write` | a catalog that has no patch tool for its model | the same |
 //! | any other tool | its flags | nothing |
 //!
 //! A name that an agent cannot be held to is refused by its field, with the remedy.
@@ -14,16 +14,69 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::sandbox::{AccessMode, SandboxSpec};
 use serde_json::json;
 
-/// The names, as existing specs write them.
-const NAMES: [&str; 14] = [
+/// The names, as existing specs and today's agents write them.
+const NAMES: [&str; 44] = [
+    "Agent",
+    "AskUserQuestion",
+    "Bash",
+    "BashOutput",
+    "CronCreate",
+    "CronDelete",
+    "CronList",
+    "Edit",
+    "EnterPlanMode",
+    "EnterWorktree",
+    "ExitPlanMode",
+    "ExitWorktree",
+    "Glob",
+    "Grep",
+    "KillShell",
+    "LS",
+    "ListAgents",
+    "ListMcpResources",
+    "Monitor",
+    "MultiEdit",
+    "NotebookEdit",
+    "NotebookRead",
+    "PushNotification",
+    "Read",
+    "ReadMcpResource",
+    "RemoteTrigger",
+    "ReportFindings",
+    "ScheduleWakeup",
+    "SendMessage",
+    "Skill",
+    "SlashCommand",
+    "Task",
+    "TaskCreate",
+    "TaskGet",
+    "TaskList",
+    "TaskOutput",
+    "TaskStop",
+    "TaskUpdate",
+    "TodoWrite",
+    "ToolSearch",
+    "WebFetch",
+    "WebSearch",
+    "Workflow",
+    "Write",
+];
+/// The tool that runs commands.
+pub(super) const SHELL: &str = "Bash";
+/// The tools that write files.
+const WRITERS: [&str; 4] = ["Edit", "MultiEdit", "NotebookEdit", "Write"];
+/// What an agent calls today what older specs name: who is denied the old one is denied these.
+const TODAYS: [(&str, &[&str]); 2] =
+    [("Task", &["Agent"]), ("TodoWrite", &["TaskCreate", "TaskGet", "TaskList", "TaskUpdate"])];
+/// The tools that codex has.
+const CODEX: [&str; 7] = ["Bash", "Edit", "Read", "Task", "TodoWrite", "WebSearch", "Write"];
+/// The tools that opencode has.
+const OPENCODE: [&str; 11] = [
     "Bash",
     "Edit",
     "Glob",
     "Grep",
     "LS",
-    "MultiEdit",
-    "NotebookEdit",
-    "NotebookRead",
     "Read",
     "Task",
     "TodoWrite",
@@ -31,10 +84,6 @@ const NAMES: [&str; 14] = [
     "WebSearch",
     "Write",
 ];
-/// The tool that runs commands.
-pub(super) const SHELL: &str = "Bash";
-/// The tools that write files.
-const WRITERS: [&str; 4] = ["Edit", "MultiEdit", "NotebookEdit", "Write"];
 /// What codex does by its shell and by no tool that it could be denied.
 const CODEX_BY_SHELL: [&str; 5] = ["Glob", "Grep", "LS", "NotebookRead", "Read"];
 
@@ -73,11 +122,40 @@ impl<'a> Tools<'a> {
     }
 }
 
+/// The names of a list, and those that today's agents have for them.
+pub(super) fn todays(names: &[String]) -> Vec<String> {
+    let more = names.iter().flat_map(|name| {
+        let found = TODAYS.iter().find(|(old, _)| old == name);
+        let todays: &[&str] = found.map_or(&[], |(_, todays)| *todays);
+        std::iter::once(name.as_str()).chain(todays.iter().copied())
+    });
+    let mut all: Vec<String> = Vec::new();
+    for name in more {
+        if !all.iter().any(|known| known == name) {
+            all.push(name.to_owned());
+        }
+    }
+    all
+}
+
+/// The tools of an allowed list that an agent has and is not denied: what it is offered, as far as that is known before it
+/// says so itself.
+pub(super) fn offered(agent: AgentType, tools: &Tools<'_>) -> Option<Vec<String>> {
+    let has = |name: &&String| match agent {
+        AgentType::Codex => CODEX.contains(&name.as_str()),
+        AgentType::Opencode => OPENCODE.contains(&name.as_str()),
+        AgentType::Claude => is_tool(name),
+        AgentType::Command => name.as_str() == SHELL,
+    };
+    let allowed = tools.allowed?.iter();
+    Some(allowed.filter(|name| tools.has(name)).filter(has).cloned().collect())
+}
+
 /// What an agent may do with its working directory: the mode that was asked for, or less where it has no tool that
 /// writes.
 pub(super) fn access(agent: AgentType, spec: &SandboxSpec, mode: AccessMode) -> AccessMode {
     let tools = Tools::of(spec);
-    let by_shell = tools.has(SHELL) && agent != AgentType::Codex;
+    let by_shell = tools.has(SHELL);
     match agent == AgentType::Command || !tools.is_restricted() || tools.writes() || by_shell {
         true => mode,
         false => AccessMode::ReadOnly,
@@ -91,11 +169,6 @@ pub(super) fn check(agent: AgentType, spec: &SandboxSpec) -> Result<(), Refusal>
         for (index, name) in names.iter().flatten().enumerate() {
             let field = format!("sandbox_spec.tools_{list}[{index}]");
             let remedy = format!("list programs in sandbox_spec.commands.{list}");
-            if agent == AgentType::Command {
-                let why =
-                    format!("{name:?}: agent_type `command` has no tools of its own; {remedy}");
-                return Err(refusal(&field, &why));
-            }
             if !is_tool(name) {
                 let why = format!("{name:?} is not a tool ({}); {remedy}", NAMES.join(", "));
                 return Err(refusal(&field, &why));
@@ -115,8 +188,22 @@ pub(super) fn check(agent: AgentType, spec: &SandboxSpec) -> Result<(), Refusal>
     match agent {
         AgentType::Codex => codex(spec),
         AgentType::Opencode => one_tool_writes("opencode", spec),
-        AgentType::Claude | AgentType::Command => Ok(()),
+        AgentType::Claude => Ok(()),
+        AgentType::Command => command(spec),
     }
+}
+
+/// A command is what an agent does by its shell, and nothing else.
+fn command(spec: &SandboxSpec) -> Result<(), Refusal> {
+    let tools = Tools::of(spec);
+    if tools.has(SHELL) {
+        return Ok(());
+    }
+    let list = if tools.denied.iter().any(|name| name == SHELL) { "denied" } else { "allowed" };
+    let why = format!(
+        "agent_type `command` is a command, which {SHELL} is; list programs in sandbox_spec.commands.{list}"
+    );
+    Err(refusal(&format!("sandbox_spec.tools_{list}"), &why))
 }
 
 fn codex(spec: &SandboxSpec) -> Result<(), Refusal> {
@@ -131,11 +218,6 @@ fn codex(spec: &SandboxSpec) -> Result<(), Refusal> {
             let why = format!("codex does {name} by its shell; deny Bash, or restrict `commands`");
             return Err(refusal(&field, &why));
         }
-    }
-    let asked = spec.access_mode.is_some_and(|mode| mode != AccessMode::ReadOnly);
-    if tools.is_restricted() && tools.has(SHELL) && !tools.writes() && asked {
-        let why = "codex without Edit and Write edits by its shell; use access_mode read-only";
-        return Err(refusal("sandbox_spec.access_mode", why));
     }
     Ok(())
 }
@@ -181,7 +263,8 @@ mod tests {
                 "tools_allowed[0]",
                 "commands.allowed",
             ),
-            ("command", json!({"tools_denied": ["Bash"]}), "tools_denied[0]", "commands.denied"),
+            ("command", json!({"tools_denied": ["Bash"]}), "tools_denied", "commands.denied"),
+            ("command", json!({"tools_allowed": ["Read"]}), "tools_allowed", "commands.allowed"),
             (
                 "claude",
                 json!({"commands": {"denied": ["Bash"]}}),
@@ -191,12 +274,6 @@ mod tests {
             ("codex", json!({"tools_denied": ["Read"]}), "tools_denied[0]", "deny Bash"),
             ("codex", json!({"tools_denied": ["Write"]}), "tools_denied", "together"),
             ("opencode", json!({"tools_allowed": ["Edit"]}), "tools_allowed", "together"),
-            (
-                "codex",
-                json!({"tools_denied": ["Edit", "Write", "MultiEdit", "NotebookEdit"], "access_mode": "workspace-write"}),
-                "access_mode",
-                "read-only",
-            ),
         ] {
             let refusal = check(AgentType::parse(agent).unwrap(), &spec(value)).unwrap_err();
             assert!(refusal.message.contains(field), "{refusal}");
@@ -207,20 +284,38 @@ mod tests {
     #[test]
     fn the_lists_of_existing_specs_pass_for_every_agent() {
         let seed = spec(json!({"tools_allowed": ["Read", "Grep", "Glob", "Bash"]}));
-        for agent in [AgentType::Codex, AgentType::Claude, AgentType::Opencode] {
+        for agent in AgentType::ALL.iter().copied() {
             check(agent, &seed).unwrap();
         }
-        let mode = |agent| access(agent, &seed, AccessMode::WorkspaceWrite);
-        assert_eq!(mode(AgentType::Codex), AccessMode::ReadOnly, "its shell would edit");
-        assert_eq!(
-            mode(AgentType::Claude),
-            AccessMode::WorkspaceWrite,
-            "what its shell builds is kept"
-        );
+        for agent in [AgentType::Codex, AgentType::Claude, AgentType::Opencode] {
+            let mode = access(agent, &seed, AccessMode::WorkspaceWrite);
+            assert_eq!(mode, AccessMode::WorkspaceWrite, "what its shell builds is kept");
+        }
         let reader = spec(json!({"tools_allowed": ["Read", "Grep"]}));
         assert_eq!(
             access(AgentType::Opencode, &reader, AccessMode::WorkspaceWrite),
             AccessMode::ReadOnly
         );
+    }
+
+    #[test]
+    fn agents_a7_what_is_offered_is_what_the_agent_has_of_the_list() {
+        let seed = spec(json!({"tools_allowed": ["Read", "Grep", "Glob", "Bash"],
+            "tools_denied": ["Glob"]}));
+        let of = |agent| offered(agent, &Tools::of(&seed)).unwrap().join(" ");
+        assert_eq!(of(AgentType::Codex), "Read Bash", "it has no tool that searches");
+        assert_eq!(of(AgentType::Opencode), "Read Grep Bash");
+        assert_eq!(offered(AgentType::Codex, &Tools::of(&SandboxSpec::default())), None);
+    }
+
+    #[test]
+    fn agents_b7_todays_names_are_known_and_old_ones_stand_for_them() {
+        let names = ["Workflow", "Skill", "SendMessage", "CronCreate", "ListAgents", "TaskCreate"];
+        for agent in [AgentType::Codex, AgentType::Claude, AgentType::Opencode] {
+            check(agent, &spec(json!({"tools_denied": names}))).unwrap();
+        }
+        let list = ["TodoWrite".to_owned(), "Task".to_owned(), "TaskGet".to_owned()];
+        let todays = todays(&list).join(" ");
+        assert_eq!(todays, "TodoWrite TaskCreate TaskGet TaskList TaskUpdate Task Agent");
     }
 }

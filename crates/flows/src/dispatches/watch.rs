@@ -2,23 +2,24 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::{clock, own};
+use cofferdam_contracts::agent_plan::PROJECT;
 use cofferdam_contracts::dispatch::{
-    AgentReport, AgentViolation, AgentWork, CountedBy, EgressObserved, Findings, MAX_VIOLATIONS,
-    ModelsHeld, Peaks, SandboxEffective, Tally, ViolationKind,
+    AgentReport, AgentType, AgentViolation, AgentWork, CountedBy, EgressObserved, Findings,
+    MAX_VIOLATIONS, ModelsHeld, Peaks, SandboxEffective, Tally, ViolationKind,
 };
 use cofferdam_contracts::sandbox::{
-    AccessMode, EffectivePolicy, IsolationClass, Phase, PhaseSpec, PhasesSpec, SandboxResult,
+    AccessMode, EffectivePolicy, FileIn, IsolationClass, Mount, Phase, PhaseSpec, PhasesSpec,
+    SandboxResult,
 };
 use cofferdam_ledger::models::ModelTurns;
-use cofferdam_sandbox::{Jail, Plan, RefusedKind, Seen};
+use cofferdam_sandbox::{Jail, Plan, Refused, RefusedKind, Seen};
 use serde_json::Value;
 
-use super::agents::HOME;
+use super::agents::{self, HOME};
 use super::events::Events;
 use super::programs;
-use super::tools::is_tool;
-use super::work::WORK;
+use super::tools::{self, SHELL, Tools, is_tool};
 use crate::models::CallsTaken;
 
 /// Where an agent may keep its own state.
@@ -42,7 +43,7 @@ pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
         AccessMode::Full => None,
         AccessMode::ReadOnly => Some(SCRATCH.map(str::to_owned).to_vec()),
         AccessMode::WorkspaceWrite => {
-            Some(SCRATCH.iter().chain(&[WORK]).map(|dir| (*dir).to_owned()).collect())
+            Some(SCRATCH.map(str::to_owned).into_iter().chain(trees(work)).collect())
         }
     };
     let serves = work.request.spec.as_ref().and_then(|spec| spec.services.as_ref());
@@ -60,6 +61,14 @@ pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
             .filter(|_| work.enforce && !Events::new(work.agent_type).are_told()),
     });
     Ok(())
+}
+
+/// Where the agent finds what it may change: its project, and a worktree's repository.
+fn trees(work: &AgentWork) -> Vec<String> {
+    let files = work.request.files_in.iter();
+    let is_tree = |file: &&FileIn| file.uri.is_some() && file.access == AccessMode::WorkspaceWrite;
+    let shown = files.filter(is_tree).map(|file| file.path.clone());
+    shown.chain([PROJECT.to_owned()]).collect()
 }
 
 /// What the agent's events say while they come.
@@ -190,7 +199,11 @@ impl<'a> Watch<'a> {
         let counted = told || seen.is_some();
         let mut record = record(self.work);
         record.started = true;
-        record.tools_used = told.then(|| inner.events.tools());
+        record.tools_used = told.then(|| used(self.work, inner.events.tools()));
+        if let (Some(allowed), Some(offered)) = (&mut record.tools_allowed, inner.events.offered())
+        {
+            *allowed = offered;
+        }
         record.programs_used = seen.map(|seen| seen.tools.clone());
         record.turns_used = (told || taken.is_some()).then_some(tally.turns);
         record.turns_from = match taken {
@@ -207,7 +220,7 @@ impl<'a> Watch<'a> {
         }
         record.commands_used = counted.then_some(tally.commands);
         enforced(&mut record, effective);
-        let refused = refused(seen, result);
+        let refused = refused(seen, result, &agents::program(self.work.agent_type));
         record.egress_observed = EgressObserved {
             allowed: effective.egress.clone(),
             refused: result.violations.iter().map(|v| v.count).sum::<u64>()
@@ -264,9 +277,12 @@ fn exceed(over: &mut Vec<AgentViolation>, kind: ViolationKind, name: &str, count
     }
 }
 
-/// What the kernel refused, then what the proxy did.
-fn refused(seen: Option<&Seen>, result: &SandboxResult) -> Vec<AgentViolation> {
-    let kernel = seen.into_iter().flat_map(|seen| &seen.refused).map(|refused| AgentViolation {
+/// What the kernel refused, then what the proxy did. Codex opens its own program to write when it starts, which says nothing
+/// of what it was asked for.
+fn refused(seen: Option<&Seen>, result: &SandboxResult, program: &str) -> Vec<AgentViolation> {
+    let is_start = |one: &&Refused| one.kind == RefusedKind::Write && one.subject == program;
+    let kernel = seen.into_iter().flat_map(|seen| &seen.refused).filter(|one| !is_start(one));
+    let kernel = kernel.map(|refused| AgentViolation {
         kind: match refused.kind {
             RefusedKind::Exec => ViolationKind::ToolDenied,
             RefusedKind::Write => ViolationKind::WriteDenied,
@@ -297,22 +313,42 @@ fn refused(seen: Option<&Seen>, result: &SandboxResult) -> Vec<AgentViolation> {
     kernel.chain(proxy).collect()
 }
 
+/// The tools that were used. codex carries out a patch that its shell is given, and calls that an edit: where it has no tool
+/// that edits, its shell did.
+fn used(work: &AgentWork, mut used: Vec<String>) -> Vec<String> {
+    let tools = Tools::new(work.tools_allowed.as_deref(), work.tools_denied.as_deref());
+    if work.agent_type == AgentType::Codex && !tools.has("Edit") {
+        let edited = used.iter().any(|name| name == "Edit");
+        used.retain(|name| name != "Edit");
+        if edited && !used.iter().any(|name| name == SHELL) {
+            used.push(SHELL.to_owned());
+        }
+    }
+    used
+}
+
+/// Mounts as a tenant reads of them: a program that the operator installed lies where only the operator looks.
+fn mounts(given: Vec<Mount>) -> Vec<Mount> {
+    let shown = |mount: Mount| Mount { source: own::hidden(&mount.source).into_owned(), ..mount };
+    given.into_iter().map(shown).collect()
+}
+
 /// What was asked for, as it is enforced before anything is known of the sandbox.
 fn record(work: &AgentWork) -> SandboxEffective {
     let spec = work.request.spec.clone().unwrap_or_default();
     let (commands, unheld) = programs::held(work, |name| programs::is_there(work, name));
-    let own = |list: &Option<Vec<String>>| {
-        list.as_ref().map(|list| list.iter().filter(|name| is_tool(name)).cloned().collect())
-    };
+    let own_tools = Tools::new(work.tools_allowed.as_deref(), work.tools_denied.as_deref());
+    let denied = work.tools_denied.as_ref();
+    let denied = denied.map(|list| list.iter().filter(|name| is_tool(name)).cloned().collect());
     SandboxEffective {
-        tools_allowed: own(&work.tools_allowed),
-        tools_denied: own(&work.tools_denied),
+        tools_allowed: tools::offered(work.agent_type, &own_tools),
+        tools_denied: denied,
         commands,
         tools_unenforced: unheld,
         max_turns: work.max_turns,
         max_commands: work.max_commands,
         enforce: work.enforce,
-        mounts: spec.mounts,
+        mounts: spec.mounts.map(mounts),
         phases: Some(PhasesSpec {
             build: None,
             exec: Some(PhaseSpec {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+use cofferdam_contracts::agent_plan::PROJECT;
 use cofferdam_contracts::dispatch::{
     AgentType, AgentWork, CheckedSpec, DEFAULT_TIMEOUT_SEC, SpawnRequest,
 };
@@ -10,17 +11,17 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::DispatchId;
 use cofferdam_contracts::patch::{RepoIn, mount, with_checkout};
 use cofferdam_contracts::plan::Work;
+use cofferdam_contracts::project::{self, ProjectPlace};
 use cofferdam_contracts::sandbox::{
-    AccessMode, BuildPhase, Egress, FileIn, PhaseSpec, SandboxRequest, SandboxSpec,
+    AccessMode, BuildPhase, Egress, FileIn, Mount, PhaseSpec, SandboxRequest, SandboxSpec,
 };
 
-use super::agents::{self, HOME, PROMPT};
+use super::agents::{self, CATALOG, HOME, PROMPT};
+use super::model::AgentModel;
 use super::tools;
 
 use crate::built_in::BuiltIn;
 
-/// Where the working directory is in the sandbox.
-pub(crate) const WORK: &str = "/work";
 /// Where agents are looked for. On the host's own root, whose `/usr` is read-only, a spec's mounts
 /// give an agent that is installed elsewhere a place in the first of them.
 const PATH: &str = "/opt/agents/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -48,11 +49,15 @@ pub(crate) fn work_of(
     id: &DispatchId,
     request: &SpawnRequest,
     checked: Option<&CheckedSpec>,
+    model: Option<&AgentModel>,
 ) -> Result<AgentWork, Refusal> {
     let none = SandboxSpec::default();
     let spec = checked.map_or(&none, |checked| &checked.spec);
     if request.cmd.is_some() && request.agent_type != AgentType::Command {
         return Err(breach("cmd belongs to agent_type `command`"));
+    }
+    if request.agent_program.is_some() && request.agent_type == AgentType::Command {
+        return Err(breach("agent_program belongs to the types of agents; use cmd"));
     }
     tools::check(request.agent_type, spec)?;
     let access_mode = tools::access(request.agent_type, spec, mode(request, checked));
@@ -74,35 +79,43 @@ pub(crate) fn work_of(
     let mut limits = spec.limits.unwrap_or_default();
     limits.mem_mb = limits.mem_mb.or(agents::mem_mb(request.agent_type));
     let source = request.repo.as_ref().map(|repo| repo.path.as_deref().map(mount));
+    let place = place_of(request, spec, &working_dir).to_owned();
     let source = source.unwrap_or_else(|| {
-        Some(file(WORK, None, Some(format!("host://{working_dir}")), access_mode))
+        Some(file(&place, None, Some(format!("host://{working_dir}")), access_mode))
     });
     let mut files_in: Vec<FileIn> = source.into_iter().collect();
+    if let Some(repository) = repository(request, &place, &working_dir)? {
+        let uri = Some(format!("host://{repository}"));
+        files_in.push(file(&repository, None, uri, AccessMode::WorkspaceWrite));
+    }
     files_in.extend([file(PROMPT, Some(request.prompt.clone()), None, AccessMode::ReadOnly)]);
     if request.agent_type != AgentType::Command {
         // Its home has to be there before its jail is made.
         let words = format!("{id}\n");
         files_in.push(file(&format!("{HOME}/.dispatch"), Some(words), None, AccessMode::ReadOnly));
     }
+    let catalog = agents::catalog(request.agent_type, spec);
+    files_in.extend(catalog.map(|text| file(CATALOG, Some(text), None, AccessMode::ReadOnly)));
     let image = spec.image.as_deref().unwrap_or("host");
     let sandbox = SandboxRequest {
         files_in,
-        env: environment(id, request.agent_type, spec),
-        workdir: Some(WORK.to_owned()),
+        env: environment(id, request.agent_type, spec, model),
+        workdir: Some(place),
+        user: spec.user.clone(),
         limits,
         egress: exec.egress.unwrap_or(Egress::None),
         secrets: exec.secrets.unwrap_or_default(),
         build,
         repo,
         spec: Some(SandboxSpec {
-            mounts: spec.mounts.clone(),
+            mounts: mounts(request, spec),
             services: spec.services.clone(),
             cache: spec.cache.clone(),
             isolation: spec.isolation,
             models: spec.models.clone(),
             ..SandboxSpec::default()
         }),
-        ..SandboxRequest::plain(image, agents::argv(request, spec), timeout_ms)
+        ..SandboxRequest::plain(image, agents::argv(request, spec, model), timeout_ms)
     };
     Ok(AgentWork {
         dispatch: id.clone(),
@@ -119,6 +132,53 @@ pub(crate) fn work_of(
         enforce: request.enforce,
         unknown: checked.map(|checked| checked.unknown.clone()).unwrap_or_default(),
     })
+}
+
+/// Where the project lies in the sandbox: at its own path, unless that is a place of the sandbox's or of the agent's own, or
+/// the spec puts something below `/work`, which the project's second mount would hide.
+fn place_of<'a>(request: &SpawnRequest, spec: &SandboxSpec, working_dir: &'a str) -> &'a str {
+    let mounts = spec.mounts.iter().flatten().map(|mount| mount.target.as_str());
+    let cached = spec.cache.iter().flat_map(|cache| &cache.dirs).map(String::as_str);
+    let is_below = mounts.chain(cached).any(|target| Path::new(target).starts_with(PROJECT));
+    let own = project::place(working_dir);
+    let is_agents = [HOME, PROMPT].iter().any(|theirs| Path::new(theirs).starts_with(own));
+    let is_own = request.project_at == ProjectPlace::Own && request.repo.is_none();
+    match is_own && !is_below && !is_agents {
+        true => own,
+        false => PROJECT,
+    }
+}
+
+/// The repository of a linked worktree, unless it is part of what is shown already.
+fn repository(
+    request: &SpawnRequest,
+    place: &str,
+    working_dir: &str,
+) -> Result<Option<String>, Refusal> {
+    let Some(named) = &request.worktree_of else { return Ok(None) };
+    let why = match plain(named) {
+        _ if request.repo.is_some() => "excludes repo, which brings the repository itself",
+        _ if place != working_dir => "needs the project at its own path, which git's files name",
+        Some(path) if project::place(&path) == path => {
+            let is_inside = Path::new(&path).starts_with(working_dir);
+            return Ok(Some(path).filter(|_| !is_inside));
+        }
+        _ => "must be an absolute path, and no directory that a sandbox has of its own",
+    };
+    Err(breach(&format!("worktree_of: {why}")))
+}
+
+/// The mounts of the spec, and the program that the request names.
+fn mounts(request: &SpawnRequest, spec: &SandboxSpec) -> Option<Vec<Mount>> {
+    let program = request.agent_program.as_ref().map(|source| Mount {
+        source: source.clone(),
+        target: agents::program(request.agent_type),
+        access: AccessMode::ReadOnly,
+    });
+    match (&spec.mounts, program) {
+        (given, None) => given.clone(),
+        (given, Some(program)) => Some(given.iter().flatten().cloned().chain([program]).collect()),
+    }
 }
 
 /// The repository that the agent works on, and the phase that checks it out.
@@ -145,13 +205,19 @@ fn checkout(
         ask: false,
         secrets: fetch.secrets.unwrap_or_default(),
         timeout_ms: fetch.timeout_ms,
+        user: None,
     };
     let build = with_checkout(Some(build), Some(&repo)).map_err(|why| breach(&why))?;
     Ok((Some(repo), build))
 }
 
-fn environment(id: &DispatchId, agent: AgentType, spec: &SandboxSpec) -> BTreeMap<String, String> {
-    let mut env = agents::environment(agent, spec);
+fn environment(
+    id: &DispatchId,
+    agent: AgentType,
+    spec: &SandboxSpec,
+    model: Option<&AgentModel>,
+) -> BTreeMap<String, String> {
+    let mut env = agents::environment(agent, spec, model);
     env.insert("COFFERDAM_DISPATCH".to_owned(), id.to_string());
     if spec.image.is_none() {
         env.insert("PATH".to_owned(), PATH.to_owned());
@@ -200,7 +266,7 @@ mod tests {
         whole.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
         let request: SpawnRequest = serde_json::from_value(whole).unwrap();
         let checked = spec.map(|spec| check_spec(&spec, false).unwrap());
-        work_of(&DispatchId::parse("abcd1234").unwrap(), &request, checked.as_ref())
+        work_of(&DispatchId::parse("abcd1234").unwrap(), &request, checked.as_ref(), None)
     }
 
     #[test]
@@ -223,6 +289,44 @@ mod tests {
         }
         for bad in ["relative", "/", "/a/../b", "/a//b"] {
             assert!(work(json!({"project_dir": bad}), None).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn r85_r86_a_project_lies_at_its_own_path_unless_something_else_does() {
+        let at = |request: Value, spec: Value| {
+            let request = work(request, Some(spec)).unwrap().request;
+            assert_eq!(request.files_in[0].path, *request.workdir.as_ref().unwrap());
+            request.workdir.unwrap()
+        };
+        assert_eq!(at(json!({}), json!({})), "/srv/p");
+        assert_eq!(at(json!({}), json!({"working_dir": "sub"})), "/srv/p/sub");
+        assert_eq!(at(json!({"project_at": "work"}), json!({})), "/work");
+        for taken in ["/usr/src/p", "/home/agent", "/home", "/dispatch", "/tmp"] {
+            assert_eq!(at(json!({"project_dir": taken}), json!({})), "/work", "{taken}");
+        }
+        let mount = json!({"mounts": [{"source": "/srv/x", "target": "/work/x"}]});
+        assert_eq!(at(json!({}), mount), "/work");
+    }
+
+    #[test]
+    fn r85_the_repository_of_a_worktree_is_shown_where_git_looks_for_it() {
+        let shown = |request: Value| work(request, None).map(|work| work.request.files_in);
+        let files = shown(json!({"worktree_of": "/srv/main/.git"})).unwrap();
+        assert_eq!(
+            (files[1].path.as_str(), files[1].access),
+            ("/srv/main/.git", AccessMode::WorkspaceWrite)
+        );
+        let without = shown(json!({})).unwrap().len();
+        assert_eq!(files.len(), without + 1);
+        assert_eq!(shown(json!({"worktree_of": "/srv/p/.git"})).unwrap().len(), without);
+        for bad in [
+            json!({"worktree_of": "/srv/../etc"}),
+            json!({"worktree_of": "/etc/x"}),
+            json!({"worktree_of": "/srv/main/.git", "project_at": "work"}),
+        ] {
+            let refusal = shown(bad.clone()).unwrap_err();
+            assert!(refusal.message.starts_with("worktree_of: "), "{bad} {}", refusal.message);
         }
     }
 

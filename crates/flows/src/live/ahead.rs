@@ -101,6 +101,11 @@ impl Maker {
         self.memory.waits_for(tenant).map(|why| why.to_string())
     }
 
+    /// Whether a tenant's sandbox waits here for what only the end of long-lived sandboxes gives.
+    pub(super) fn is_held_by_lives(&self, tenant: &TenantId) -> bool {
+        self.memory.is_held_by_lives(tenant)
+    }
+
     pub(crate) fn new(host: &Host, memory: &MemoryBudget) -> Self {
         let places = std::thread::available_parallelism().map_or(1, NonZero::get);
         let turns = Arc::new(Semaphore::new(places));

@@ -151,6 +151,11 @@ pub(super) fn user_of(user: TemplateUser) -> User {
 /// Where programs are looked for.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Variables of every command of a long-lived sandbox: letters are UTF-8, and nothing in a sandbox but its own user manages
+/// its packages.
+pub const USUAL_VARIABLES: [(&str, &str); 2] =
+    [("LANG", "C.UTF-8"), ("PIP_BREAK_SYSTEM_PACKAGES", "1")];
+
 /// A shell command under what steps have set, with these variables behind those.
 pub(super) fn request(
     state: &BuildState,
@@ -167,7 +172,7 @@ pub(super) fn request(
         ("E2B_SANDBOX", "true"),
     ];
     let mut all: BTreeMap<String, String> =
-        own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        own.into_iter().chain(USUAL_VARIABLES).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     all.extend(state.env.clone());
     all.extend(env.clone());
     let argv = ["/bin/bash", "-l", "-c", command].map(str::to_owned).into();
@@ -178,6 +183,7 @@ pub(super) fn request(
         timeout_ms,
         stream_limit_bytes: u64::MAX,
         user: Some(user_of(state.user)),
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     }

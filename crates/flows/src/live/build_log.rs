@@ -1,5 +1,7 @@
 //! What the steps of a build say, in entries of the ledger, within bounds.
 
+use std::collections::VecDeque;
+
 use cofferdam_ambient::clock;
 use cofferdam_ambient::own;
 use cofferdam_contracts::id::BuildId;
@@ -9,6 +11,9 @@ use cofferdam_sandbox::Stream;
 
 use crate::Flows;
 
+/// Lines that the reason of a failed step repeats, and letters of each: a person reads them in an exception.
+const LAST_LINES: usize = 3;
+const LAST_LETTERS: usize = 200;
 /// Entries that are written at once.
 const BATCH: usize = 100;
 
@@ -23,6 +28,8 @@ pub(super) struct BuildLog {
     /// Beginnings of lines, by stream.
     open: [Vec<u8>; 2],
     is_full: bool,
+    /// What the step said last on standard error.
+    last: VecDeque<String>,
 }
 
 impl BuildLog {
@@ -36,6 +43,7 @@ impl BuildLog {
             held: Vec::new(),
             open: [const { Vec::new() }; 2],
             is_full: false,
+            last: VecDeque::new(),
         }
     }
 
@@ -43,6 +51,13 @@ impl BuildLog {
     pub(super) fn enter(&mut self, step: impl Into<String>) {
         self.ends();
         self.step = step.into();
+        self.last.clear();
+    }
+
+    /// The end of a sentence about a step that failed: what it said last on standard error, if anything.
+    pub(super) fn last_words(&self) -> String {
+        let words: Vec<&str> = self.last.iter().map(String::as_str).collect();
+        if words.is_empty() { String::new() } else { format!(": {}", words.join("; ")) }
     }
 
     pub(super) fn say(&mut self, level: &str, message: &str) {
@@ -97,7 +112,14 @@ impl BuildLog {
         let text = String::from_utf8_lossy(line);
         let level = if stream == Stream::Stderr { "warn" } else { "info" };
         // A NUL cannot be stored.
-        self.say(level, &text.trim_end_matches(['\n', '\r']).replace('\0', "\u{fffd}"));
+        let text = text.trim_end_matches(['\n', '\r']).replace('\0', "\u{fffd}");
+        if stream == Stream::Stderr && !text.trim().is_empty() {
+            if self.last.len() >= LAST_LINES {
+                self.last.pop_front();
+            }
+            self.last.push_back(text.chars().take(LAST_LETTERS).collect());
+        }
+        self.say(level, &text);
     }
 
     /// What has no end of a line yet has one now.
@@ -158,6 +180,11 @@ mod tests {
             [("info", "one"), ("warn", "err\u{fffd}or"), ("info", "two"), ("info", "three")];
         assert_eq!(said, wanted);
         assert!(log.held.iter().all(|entry| entry.step.as_deref() == Some("1")));
+        assert_eq!(log.last_words(), ": err\u{fffd}or");
+        log.feed(Stream::Stderr, b"a\nb\n\nc\n");
+        assert_eq!(log.last_words(), ": a; b; c");
+        log.enter("2");
+        assert_eq!(log.last_words(), "");
     }
 
     #[test]

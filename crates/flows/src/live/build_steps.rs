@@ -203,7 +203,10 @@ impl Steps<'_> {
         match end.ended {
             _ if end.timed_out => Err(format!("{what} ran longer than a build may")),
             Ended::Exit(0) => Ok(()),
-            Ended::Exit(code) => Err(format!("{what} failed with exit status {code}")),
+            Ended::Exit(code) => {
+                let said = self.log.last_words();
+                Err(format!("{what} failed with exit status {code}{said}"))
+            }
             Ended::Signal(signal) => Err(format!("{what} was ended by signal {signal}")),
             Ended::Unstarted(why) => Err(format!("{what} did not start: {why}")),
         }

@@ -43,7 +43,7 @@ use super::{KILL_PATIENCE, detached, fresh_letters, moved, refuse, stops, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::patience::patiently;
-use crate::{Flows, config, egress};
+use crate::{Flows, config, egress, floor};
 
 /// Between two looks at a file that another process writes.
 pub(super) const SEAL_LOOK: Duration = Duration::from_millis(50);
@@ -434,7 +434,9 @@ impl Flows {
         };
         let (_, timeout_s) = super::checked(&request)?;
         let mut sandbox = work::request(&request, &basis);
-        settings?.settle("the sandbox", &mut sandbox)?;
+        let settings = settings?;
+        settings.settle("the sandbox", &mut sandbox)?;
+        floor::admit(&self.ledger, &settings).await?;
         egress::admit_live(&self.ledger, who, &sandbox.egress).await?;
         let files = self.live_begin(who, &sandbox, Files::of(Some(filling), lent));
         let work = work::of(id, sandbox);

@@ -42,13 +42,14 @@ mod sweep;
 mod templates;
 mod upload_digest;
 mod uploads;
+mod wait;
 mod wake;
 mod work;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_ambient::clock;
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ExecutorId, LiveId, RunId, TaskKey, TemplateName};
@@ -72,6 +73,7 @@ use tokio::sync::broadcast::Receiver;
 
 use ahead::{Files, unused_wiped};
 use basis::{Building, Ground};
+pub use begin::USUAL_VARIABLES;
 pub use builds::{BuildAsked, BuildOpened};
 use elsewhere::stops;
 use expected::{Expected, Expecting};
@@ -90,13 +92,10 @@ pub(crate) use work::RUN;
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::own_tasks::Place;
-use crate::{Flows, config, egress};
+use crate::{Flows, config, egress, floor};
 
 /// How long a creation may wait for room and for its start; below the patience of clients, which is 60 s.
 pub const CREATE_PATIENCE: Duration = Duration::from_secs(30);
-/// What is said of a creation that no worker of this process has taken, or that waits for no memory.
-const UNPLACED: &str =
-    "tasks and creations hold all places, or its start takes long; kill some, or try again";
 /// What is said of a sandbox whose host is lost.
 const LOST_HOST: &str = "the sandbox is canceled and its host is lost: that nothing is left of it is verified once a worker runs there \
     again; ask again later, or see `cofferdam session ls`";
@@ -132,8 +131,7 @@ impl Flows {
     /// It goes on where its caller hangs up: who repeats the request finds what it made.
     ///
     /// # Errors
-    /// A request out of bounds, names without a grant, no room within [`CREATE_PATIENCE`], or another request with the
-    /// same `dedup`.
+    /// A request out of bounds, names without a grant, no room in time, or another request with the same `dedup`.
     pub async fn live_create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
         if request.resume_on_traffic && !request.pause_on_timeout {
             let why = "resumeOnTraffic needs pauseOnTimeout: only a sandbox that its time pauses waits for requests";
@@ -190,7 +188,9 @@ impl Flows {
             },
         };
         let mut sandbox = work::request(request, &basis);
-        config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
+        let settings = config::settings(&self.ledger, &who.tenant).await?;
+        settings.settle("the sandbox", &mut sandbox)?;
+        floor::admit(&self.ledger, &settings).await?;
         self.live_admit(who, &sandbox.egress).await?;
         let egress = sandbox.egress.clone();
         let files = self.live_begin(who, &sandbox, Files::of(filling, None));
@@ -308,69 +308,6 @@ impl Flows {
                 "the sandbox is being made already, or too many of this tenant wait for room; try again",
             )
         })
-    }
-
-    /// Waits for the start of a sandbox that this process asked for.
-    async fn live_wait(&self, who: &Principal, id: &LiveId, run: &RunId) -> Result<Arc<Held>> {
-        let mut wakes = self.wakes.subscribe();
-        let waited = tokio::time::timeout(CREATE_PATIENCE, async {
-            let mut unseen: Option<Stopwatch> = None;
-            loop {
-                let changed = self.live.changed();
-                if let Some(held) = self.live.find(id) {
-                    return Ok(held);
-                }
-                tokio::select! {
-                    () = changed => continue,
-                    () = moved(&mut wakes, run) => {}
-                }
-                let view = self.live_view(who, id).await?;
-                match view.state {
-                    LiveState::Ended => return Err(self.live_unmade(&view).await?),
-                    LiveState::Paused => return Err(self.live_stays(&view.run_id).await?),
-                    // On record first, and shown a moment later.
-                    LiveState::Running
-                        if self.live.find(id).is_none()
-                            && unseen.get_or_insert_with(Stopwatch::start).elapsed() >= LOOK =>
-                    {
-                        self.live_not_elsewhere(id).await?;
-                    }
-                    _ => {}
-                }
-            }
-        });
-        match waited.await {
-            Ok(done) => done,
-            Err(_) => {
-                let waits_for = self.live.maker().and_then(|maker| maker.waits_for(&who.tenant));
-                let why = format!(
-                    "no room for the sandbox within {} s: {}",
-                    CREATE_PATIENCE.as_secs(),
-                    waits_for.as_deref().unwrap_or(UNPLACED)
-                );
-                // Before its end, which would say less.
-                self.ledger.builds().failed_unmade(id, &why).await?;
-                self.live_cancel(who, id).await?;
-                Err(refuse(ErrorCode::Unavailable, why))
-            }
-        }
-    }
-
-    /// Why a sandbox that was to go on is paused still.
-    async fn live_stays(&self, run: &RunId) -> Result<Error> {
-        let why = self.ledger.live().cause(run).await?;
-        let why = why.unwrap_or_else(|| "its run ended before it began".to_owned());
-        Ok(refuse(ErrorCode::StateConflict, format!("the sandbox stays paused: {why}")))
-    }
-
-    /// Why there is none, in the words of its task.
-    async fn live_unmade(&self, view: &LiveView) -> Result<Error> {
-        let why = view.end_reason.as_deref().unwrap_or("it ended at once");
-        let code = match self.ledger.live().failed_to_begin(&view.run_id).await? {
-            true => ErrorCode::Unavailable,
-            false => ErrorCode::PolicyViolation,
-        };
-        Ok(refuse(code, format!("the sandbox was not made: {why}")))
     }
 
     /// A tenant's sandbox as it is recorded.

@@ -242,6 +242,12 @@ impl Held {
         env
     }
 
+    /// Whether it reaches nothing but itself.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        lock(&self.reach).egress.is_none()
+    }
+
     /// Names that it may reach.
     pub(crate) fn egress(&self) -> Egress {
         lock(&self.reach).egress.clone()
@@ -264,11 +270,11 @@ impl Held {
         Again { request, image, tokens: None, memory: false, memory_last: false, built }
     }
 
-    /// The same, with its tokens where they stay: for its own next life alone.
+    /// The same, with its tokens: for its own next life alone.
     pub(crate) fn itself(&self) -> Again {
         let (traffic, key_id) = (self.traffic.clone(), self.tokens_of.clone());
-        let stay = || Tokens { envd: self.token.clone(), traffic, key_id };
-        Again { tokens: self.asked.resume_on_traffic.then(stay), ..self.again() }
+        let tokens = Tokens { envd: self.token.clone(), traffic, key_id };
+        Again { tokens: Some(tokens), ..self.again() }
     }
 
     /// Whether it lives on, for a request that might resume it: waits while its files are read, for no longer than this.

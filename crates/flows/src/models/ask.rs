@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::model::BudgetAsk;
 use cofferdam_ledger::budgets::{BudgetAnswer, NewBudgetAsk};
 use cofferdam_ledger::listen::Wake;
-use cofferdam_ledger::models::OverBudget;
 use cofferdam_ledger::tasks::TaskContext;
-use serde_json::json;
 
 use crate::Flows;
 use crate::ask::ttl_s;
@@ -17,14 +16,14 @@ use crate::patience::patiently;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Asks for more, and waits for the answer as long as the call does. Whether more was granted.
-pub(crate) async fn ask_for_more(flows: &Flows, task: &TaskContext, over: &OverBudget) -> bool {
+pub(crate) async fn ask_for_more(flows: &Flows, task: &TaskContext, over: &BudgetAsk) -> bool {
     let mut wakes = flows.wakes.subscribe();
     let timeout_ms = task.work.request().map_or(0, |request| request.timeout_ms);
     let new = NewBudgetAsk {
         run: &task.run,
         tenant: &task.tenant,
         task: &task.key,
-        over: json!({"metric": over.metric, "limit": over.limit, "observed": over.observed}),
+        over,
         ttl_s: ttl_s(timeout_ms),
     };
     let n = match patiently(|| flows.ledger.models().budget_ask(&new)).await {

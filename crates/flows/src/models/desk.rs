@@ -9,8 +9,8 @@ use bytes::Bytes;
 use cofferdam_contracts::canonical::{self, digest_bytes};
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::model::{
-    CallBound, MAX_CALLS, ModelAsked, ModelLimit, ModelPrice, ModelProtocol, ModelsSpec, bound,
-    previews, refusal_body, with_output,
+    BudgetAsk, BudgetMetric, CallBound, CallScope, MAX_CALLS, ModelAsked, ModelLimit, ModelPrice,
+    ModelProtocol, ModelsSpec, bound, previews, refusal_body, with_output,
 };
 use cofferdam_ledger::models::{
     CallDecision, CallEnd, CallLimits, KnownProvider, NewCall, OverBudget,
@@ -61,7 +61,7 @@ struct Refused {
     code: &'static str,
     words: String,
     /// The bound of the sandbox that a person may raise.
-    over: Option<Box<OverBudget>>,
+    over: Option<Box<BudgetAsk>>,
 }
 
 impl Refused {
@@ -101,6 +101,25 @@ impl ModelDesk for CallDesk {
                 Ok(reply) => reply,
                 Err(refused) => reply_of(protocol, &refused),
             }
+        })
+    }
+
+    fn models(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Vec<String>> + Send>> {
+        Box::pin(async move {
+            let models = self.flows.ledger.models();
+            let known = models.providers(&self.task.tenant, &self.spec.providers).await;
+            let known = known.unwrap_or_else(|error| {
+                tracing::warn!(%error, "providers of models were not read");
+                Vec::new()
+            });
+            let offered = known.iter().flat_map(|known| &known.provider.models);
+            let mut names: Vec<String> = Vec::new();
+            for price in offered.filter(|price| self.spec.allows(&price.model)) {
+                if !names.iter().any(|name| name == price.model.as_str()) {
+                    names.push(price.model.to_string());
+                }
+            }
+            names
         })
     }
 }
@@ -198,7 +217,7 @@ impl CallDesk {
         Err(Refused::new("turns_exceeded", words))
     }
 
-    async fn asked_for_more(&self, over: &OverBudget) -> bool {
+    async fn asked_for_more(&self, over: &BudgetAsk) -> bool {
         let _asking = self.prompts.as_ref().map(Prompts::asking);
         ask_for_more(&self.flows, &self.task, over).await
     }
@@ -391,7 +410,7 @@ impl CallDesk {
             Ok(CallDecision::Allowed { left_ms }) => {
                 Ok(left_ms.map(|left| u64::try_from(left).unwrap_or(0)))
             }
-            Ok(CallDecision::Refused(over)) => Err(over_budget(over)),
+            Ok(CallDecision::Refused(over)) => Err(over_budget(over, (tokens, micros))),
             Ok(CallDecision::Known) => Err(Refused::away()),
             Err(error) => {
                 tracing::warn!(%error, "a call of a model was not decided");
@@ -419,19 +438,26 @@ impl CallDesk {
     }
 }
 
-fn over_budget(over: OverBudget) -> Refused {
-    if let (Some(scope), Some(metric)) = (&over.scope, &over.metric) {
-        let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
-        let words = format!(
-            "the {scope}'s budget is used up: {metric} {} of {}",
-            number(over.observed),
-            number(over.limit)
-        );
-        let is_askable = scope == "sandbox" && metric != "wall_ms";
-        return Refused {
-            over: is_askable.then(|| Box::new(over.clone())),
-            ..Refused::new("budget_exceeded", words)
-        };
+/// The refusal of a call that would pass a bound; `wanted` is what it may use, tokens and micro-units.
+fn over_budget(over: OverBudget, (tokens, micros): (u64, u64)) -> Refused {
+    let OverBudget { scope: Some(scope), metric: Some(name), limit, observed, why: None } = over
+    else {
+        let words = over.why.unwrap_or_else(|| "the call is refused".to_owned());
+        return Refused::new("refused", words);
+    };
+    let (limit, observed) = (limit.unwrap_or(0), observed.unwrap_or(0));
+    let metric = BudgetMetric::parse(&name);
+    let wanted = match metric {
+        Some(BudgetMetric::Tokens) => Some(tokens),
+        Some(BudgetMetric::Micros) => Some(micros),
+        Some(BudgetMetric::Calls) | None => None,
+    };
+    let may_use = wanted.map_or_else(String::new, |n| format!(", and this call may use {n}"));
+    let words = format!("the {scope}'s budget is used up: {name} {observed} of {limit}{may_use}");
+    // Time is not granted.
+    let ask = metric.map(|metric| Box::new(BudgetAsk { metric, limit, observed, wanted }));
+    Refused {
+        over: ask.filter(|_| scope == CallScope::Sandbox.as_str()),
+        ..Refused::new("budget_exceeded", words)
     }
-    Refused::new("refused", over.why.unwrap_or_else(|| "the call is refused".to_owned()))
 }

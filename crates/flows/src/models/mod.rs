@@ -7,6 +7,7 @@
 //! **A call is on record before it is sent, and is sent once: whoever wants it again makes another call.** The key
 //! is read for each call and never enters the sandbox.
 
+mod admit;
 mod ask;
 mod calls;
 mod client;
@@ -22,6 +23,7 @@ mod room;
 mod send;
 mod within;
 
+pub(crate) use admit::planner_admit;
 pub(crate) use calls::{Calls, CallsTaken};
 pub(crate) use client::Clients;
 pub(crate) use desk::CallDesk;

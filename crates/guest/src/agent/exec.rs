@@ -18,17 +18,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
-use cofferdam_guest::wire::{Counted, Ended, ExecEnd, ExecRequest};
+use cofferdam_guest::wire::{ALL_BYTES, Counted, Ended, ExecEnd, ExecRequest};
 use nix::unistd::Pid;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc::Sender;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::machine::{self, LayerWatch};
 
 use super::clock::{Stopwatch, within_ms};
+use super::identity;
 use super::jail::{self, Jailed, Watch};
 use super::metrics;
 use super::outlet::Outlet;
@@ -176,8 +177,9 @@ async fn ended(
     let layer = LayerWatch::default();
     let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
-    let stdout = pump(Kind::Stdout, stdout, (limit, leaves), outlet);
-    let stderr = pump(Kind::Stderr, stderr, (limit, leaves), outlet);
+    let late = watch::Sender::new(false);
+    let stdout = pump(Kind::Stdout, stdout, (limit, leaves), outlet, &late);
+    let stderr = pump(Kind::Stderr, stderr, (limit, leaves), outlet, &late);
     let mut timed_out = false;
     let first = tokio::select! {
         biased;
@@ -206,13 +208,24 @@ async fn ended(
     let drain_ms = match (leaves, &reaped.ended) {
         (false, _) => {
             reaper.sweep(pid);
-            DRAIN_MS
+            match limit {
+                // The host's own reader may be slow: it has what is left of the wall time.
+                ALL_BYTES => DRAIN_MS.max(request.timeout_ms.saturating_sub(wall_ms)),
+                _ => DRAIN_MS,
+            }
         }
         // Who is left may hold the pipes for ever.
         (true, Ended::Signal(_)) => KILLED_DRAIN_MS,
         (true, _) => LEFT_DRAIN_MS,
     };
-    let drained = within_ms(drain_ms, async { (join(stdout).await, join(stderr).await) }).await;
+    let both = async { (join(stdout).await, join(stderr).await) };
+    tokio::pin!(both);
+    let mut drained = within_ms(drain_ms, &mut both).await;
+    if drained.is_none() && !leaves {
+        // Every writer is dead: what was not taken is counted, and the end of the pipe is near.
+        late.send_replace(true);
+        drained = within_ms(LEFT_DRAIN_MS, both).await;
+    }
     let (dropped_stdout, dropped_stderr) = drained.unwrap_or_default();
     ExecEnd {
         ended: reaped.ended,
@@ -253,14 +266,15 @@ fn since(now: Counted, before: Option<Counted>) -> Counted {
 }
 
 /// Reads a pipe to its end, sends what fits and counts the rest. With `leaves` it is read on for processes that hold
-/// it beyond the command's end.
+/// it beyond the command's end. Once it is late, nothing more is sent.
 fn pump(
     kind: Kind,
     pipe: Option<Receiver>,
     (limit, leaves): (u64, bool),
     outlet: &Arc<Outlet>,
+    late: &watch::Sender<bool>,
 ) -> JoinHandle<u64> {
-    let outlet = Arc::clone(outlet);
+    let (outlet, mut late) = (Arc::clone(outlet), late.subscribe());
     tokio::spawn(async move {
         let Some(mut pipe) = pipe else { return 0 };
         let mut buffer = vec![0; READ_BYTES];
@@ -273,11 +287,23 @@ fn pump(
             room -= wide(kept);
             dropped += wide(count - kept);
             let piece = buffer.get(..kept).unwrap_or_default();
-            if !piece.is_empty() && outlet.send(frame::encode(kind, piece)).await.is_err() {
-                if !leaves {
-                    break;
+            if piece.is_empty() {
+                continue;
+            }
+            tokio::select! {
+                biased;
+                sent = outlet.send(frame::encode(kind, piece)) => {
+                    if sent.is_err() && !leaves {
+                        break;
+                    }
+                    if sent.is_err() {
+                        room = 0;
+                    }
                 }
-                room = 0;
+                _ = late.wait_for(|late| *late) => {
+                    room = 0;
+                    dropped += wide(kept);
+                }
             }
         }
         dropped
@@ -317,8 +343,7 @@ pub fn prepare(request: &ExecRequest) -> Result<Command, StartError> {
 /// Gives the command the rights of its user.
 pub fn drop_to(command: &mut Command, request: &ExecRequest) {
     if let Some(user) = request.user {
-        // The library drops every further group when it changes the user.
-        command.uid(user.uid).gid(user.gid);
+        identity::take(command, user, &request.groups);
     }
 }
 

@@ -17,6 +17,7 @@ mod dial;
 mod doors;
 mod exec;
 mod file;
+mod identity;
 mod jail;
 mod jobs;
 mod keep;

@@ -137,6 +137,13 @@ pub(super) fn show(trees: &[Tree]) -> Result<(), Fault> {
     fs::remove_dir_all(stage).map_err(at(STAGE))
 }
 
+/// Shows a directory once more: what is written at one place is there at the other.
+pub(super) fn again(target: &Path, second: &Path) -> Result<(), Fault> {
+    let (none, name) = (None::<&str>, second.display().to_string());
+    place(second, true).map_err(at(&name))?;
+    mount(Some(target), second, none, MsFlags::MS_BIND, none).map_err(at(name))
+}
+
 /// Shows an upper layer read-only: an overlay's own may not be written to while it is mounted.
 fn show_changes(upper: &Path, shown: &Path) -> Result<(), Fault> {
     let (none, name) = (None::<&str>, shown.display().to_string());

@@ -166,6 +166,9 @@ fn arrange(setup: &Setup, port: &mut Stream) -> Result<(), Fault> {
     disk::assemble(setup)?;
     change_root()?;
     disk::show(&setup.trees)?;
+    if let Some((target, second)) = &setup.again {
+        disk::again(Path::new(target), Path::new(second))?;
+    }
     restore()?;
     surround()?;
     for (resource, soft, hard) in

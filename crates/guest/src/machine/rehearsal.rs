@@ -112,6 +112,7 @@ fn command() -> ExecRequest {
         timeout_ms: COMMAND_MS,
         stream_limit_bytes: 0,
         user: None,
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     }

@@ -21,7 +21,7 @@ pub use delegations::NewDelegation;
 pub use reply::{GateLock, Replied, Reply};
 pub use time::Deadline;
 
-pub(crate) use read::asked;
+pub(crate) use read::{asked, asked_budget};
 
 use cofferdam_contracts::consent::Facts;
 use cofferdam_contracts::gate::GateMessage;

@@ -5,6 +5,7 @@ use cofferdam_contracts::gate::{
     GateState, GateView, InboxRow, InteractionRow, PromptResult, ResultState, SlaStatus, VoteRow,
 };
 use cofferdam_contracts::id::{GateKey, RunId, TenantId, WorkflowId};
+use cofferdam_contracts::model::BudgetAsk;
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -20,12 +21,13 @@ impl Gates<'_> {
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key) AS prompt,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key || ':result') AS result,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'decision:' || g.gate_key) AS decision,
-                    i.origin, i.payload_hash, a.name AS asked_name, a.phase AS asked_phase,
+                    i.origin, i.payload_hash, a.name AS asked_name, a.phase AS asked_phase, m.asked AS asked_budget,
                     (SELECT jsonb_agg(jsonb_build_object('voter', v.voter, 'authority', v.authority, 'choice', v.choice,
                               'at', app.ms(v.created_at)) ORDER BY v.interaction_id)
                        FROM app.gate_votes v WHERE v.run_id = g.run_id AND v.gate_key = g.gate_key) AS votes
                FROM app.human_gates g
                LEFT JOIN app.egress_asks a ON a.run_id = g.run_id AND a.gate_key = g.gate_key
+               LEFT JOIN app.model_asks m ON m.run_id = g.run_id AND m.gate_key = g.gate_key
                LEFT JOIN app.human_interactions i ON i.workflow_id = g.workflow_id AND i.gate_key = g.gate_key
                      AND i.topic = g.topic AND i.outcome = 'accepted'
               WHERE g.run_id = $1 AND ($2::text IS NULL OR g.gate_key = $2) ORDER BY g.created_at LIMIT 500",
@@ -42,9 +44,10 @@ impl Gates<'_> {
         let rows = sqlx::query(
             "SELECT g.run_id, g.workflow_id, g.gate_key, g.topic, g.escalation_workflow_id, app.ms(g.created_at) AS created,
                     app.ms(g.deadline_at) AS deadline, g.priority, app.ms(clock_timestamp()) AS now,
-                    a.name AS asked_name, a.phase AS asked_phase
+                    a.name AS asked_name, a.phase AS asked_phase, m.asked AS asked_budget
                FROM app.human_gates g
                LEFT JOIN app.egress_asks a ON a.run_id = g.run_id AND a.gate_key = g.gate_key
+               LEFT JOIN app.model_asks m ON m.run_id = g.run_id AND m.gate_key = g.gate_key
               WHERE g.tenant_id = $1 AND g.state = 'open' ORDER BY g.priority DESC, g.deadline_at, g.run_id LIMIT $2",
         )
         .bind(tenant.as_str())
@@ -67,13 +70,14 @@ impl Gates<'_> {
                         .transpose()?,
                     created_at: row.try_get("created")?,
                     asks: asked(row)?,
+                    budget: asked_budget(row)?,
                     priority: row.try_get("priority")?,
                 })
             })
             .collect()
     }
 
-    /// A run's replies, oldest first, refused ones included.
+    /// A run's replies on record, oldest first: those that came too late included, refused requests not.
     pub async fn interactions(self, run: &RunId, limit: i64) -> Result<Vec<InteractionRow>> {
         let rows: Vec<Value> = sqlx::query_scalar(
             "SELECT jsonb_build_object('workflowID', workflow_id, 'gateKey', gate_key, 'topic', topic,
@@ -103,6 +107,12 @@ pub(crate) fn asked(row: &PgRow) -> Result<Option<AskedName>> {
     let Some(name) = row.try_get::<Option<String>, _>("asked_name")? else { return Ok(None) };
     let phase = load("egress_asks.phase", Value::String(row.try_get("asked_phase")?))?;
     Ok(Some(AskedName { name, phase }))
+}
+
+/// The bound of a budget that the row's gate asks to raise, if it is such a question.
+pub(crate) fn asked_budget(row: &PgRow) -> Result<Option<BudgetAsk>> {
+    let asked: Option<Value> = row.try_get("asked_budget")?;
+    asked.map(|asked| load("model_asks.asked", asked)).transpose()
 }
 
 fn view(row: &PgRow) -> Result<GateView> {
@@ -136,6 +146,7 @@ fn view(row: &PgRow) -> Result<GateView> {
         created_at: row.try_get("created")?,
         deadline_at: row.try_get("deadline")?,
         asks: asked(row)?,
+        budget: asked_budget(row)?,
         votes: row
             .try_get::<Option<Value>, _>("votes")?
             .map(|v| load::<Vec<VoteRow>>("gate_votes", v))

@@ -59,7 +59,12 @@ pub enum ChangesError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Changed {
     /// On the host.
-    Host(PathBuf),
+    Host {
+        /// What was written.
+        upper: PathBuf,
+        /// All of it, as the sandbox sees it.
+        merged: PathBuf,
+    },
     /// In a machine, shown at this path.
     Inside(String),
 }
@@ -147,22 +152,32 @@ impl Changes {
     }
 }
 
+/// Where the kernel notes what a renamed directory covers of the layer below. No sandbox can write it.
+const MOVED: &str = "trusted.overlay.redirect";
+
 /// The changes that lie in an upper layer. Shallow directories come first: what does not fit lies deep. What runs there may
-/// change it meanwhile, so it is read through descriptors.
-pub(crate) fn below(upper: &Path, ignored: &Ignored) -> Result<Changes, ChangesError> {
+/// change it meanwhile, so it is read through descriptors. Of a directory of the layer below that was renamed the upper layer
+/// has only what changed in it: all of it is read as the sandbox sees it, in `merged`.
+pub(crate) fn below(
+    upper: &Path,
+    merged: &Path,
+    ignored: &Ignored,
+) -> Result<Changes, ChangesError> {
     let unread = |path: &Path, source| ChangesError::Read { path: path.to_owned(), source };
     let tree = TenantTree::open(upper).map_err(|source| unread(upper, source))?;
+    let whole = TenantTree::open(merged).map_err(|source| unread(merged, source))?;
     let mut look = LayerLook {
         changes: Changes::default(),
         ignored,
         room: MAX_COLLECT_BYTES,
         steps: Cell::new(MAX_STEPS),
     };
-    let (mut level, mut left) = (vec![PathBuf::new()], MAX_ENTRIES);
+    let (mut level, mut left) = (vec![(PathBuf::new(), false)], MAX_ENTRIES);
     for _ in 0..MAX_DEPTH {
         let mut next = Vec::new();
-        for path in level {
-            let dir = match tree.dir(&path) {
+        for (path, is_moved) in level {
+            let from = if is_moved { &whole } else { &tree };
+            let dir = match from.dir(&path) {
                 // Deeper than a path says.
                 Err(error) if error.kind() == io::ErrorKind::InvalidFilename => None,
                 found => Some(found.map_err(|source| unread(&path, source))?),
@@ -178,7 +193,8 @@ pub(crate) fn below(upper: &Path, ignored: &Ignored) -> Result<Changes, ChangesE
                 let inner = path.join(&name);
                 let found = look.one(&dir, &name, &inner);
                 if found.map_err(|source| unread(&inner, source))? {
-                    next.push(inner);
+                    let is_moved = is_moved || dir.has_attribute(&name, MOVED);
+                    next.push((inner, is_moved));
                 }
             }
         }
@@ -308,7 +324,7 @@ mod tests {
         let odd = std::ffi::OsStr::from_bytes(b"sub/\xff\n");
         fs::write(dir.path().join(odd), "odd").unwrap();
         fs::write(dir.path().join("sub/%FF\n"), "plain").unwrap();
-        let changes = below(dir.path(), &Ignored::default()).unwrap();
+        let changes = below(dir.path(), dir.path(), &Ignored::default()).unwrap();
         let names: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(names, ["a.txt", "sub/%25FF\n", "sub/b.txt", "sub/%FF\n"]);
         let encoded: Vec<bool> = changes.written.iter().map(Collected::is_encoded).collect();
@@ -336,7 +352,7 @@ mod tests {
                     fs::rename(outer.path().join("was"), upper.join("a")).unwrap();
                 }
             });
-            let looks = (0..3_000).filter_map(|_| below(&upper, &Ignored::default()).ok());
+            let looks = (0..3_000).filter_map(|_| below(&upper, &upper, &Ignored::default()).ok());
             let shown = looks.flat_map(|changes| changes.written);
             let shown = shown.map(|file| file.bytes).collect::<std::collections::BTreeSet<_>>();
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -354,7 +370,7 @@ mod tests {
         }
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(dir.path().join("run.sh"), mode).unwrap();
-        let changes = below(dir.path(), &Ignored::parse("node_modules/\n")).unwrap();
+        let changes = below(dir.path(), dir.path(), &Ignored::parse("node_modules/\n")).unwrap();
         let names: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(names, ["run.sh", "src/main.rs"]);
         assert_eq!(changes.executable, ["run.sh"]);
@@ -369,7 +385,7 @@ mod tests {
             fs::write(dir.path().join(format!("deep/er/{n:05}")), "x").unwrap();
         }
         fs::write(dir.path().join("zz-edit.txt"), "the edit").unwrap();
-        let changes = below(dir.path(), &Ignored::default()).unwrap();
+        let changes = below(dir.path(), dir.path(), &Ignored::default()).unwrap();
         assert_eq!(changes.written.len(), MAX_COLLECT_FILES);
         assert!(changes.written.iter().any(|file| file.path == "zz-edit.txt"));
         assert_eq!((changes.left_out.len(), changes.unlisted), (6, 0));

@@ -8,7 +8,7 @@ use cofferdam_ambient::clock;
 use cofferdam_guest::wire::{ExecEnd, ExecRequest};
 use tokio::sync::Notify;
 
-use crate::agent::{Agent, AgentError, Manner, Stream};
+use crate::agent::{Agent, AgentError, Manner, OutputSink};
 
 /// How long a command that was killed may take to be gone and to say so: the agent's own bounds for a process
 /// that does not die and for pipes that do not drain, and a little.
@@ -31,11 +31,11 @@ pub(crate) async fn follow(
     agent: &Agent,
     request: ExecRequest,
     end: &CommandEnd,
-    heard: impl FnMut(Stream, &[u8]) + Send,
+    heard: impl OutputSink,
 ) -> Result<Option<ExecEnd>, AgentError> {
     let running = agent.start(request, Manner::default()).await?;
     let remote = running.remote();
-    let mut followed = pin!(running.follow(heard));
+    let mut followed = pin!(running.follow_into(heard));
     tokio::select! {
         biased;
         ended = &mut followed => return ended.map(Some),

@@ -33,6 +33,7 @@ fn exec_request() -> ExecRequest {
         cwd: "/".into(),
         timeout_ms: 1,
         user: None,
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
         stream_limit_bytes: 4,
@@ -41,7 +42,10 @@ fn exec_request() -> ExecRequest {
 
 async fn exec(body: Vec<u8>) -> AgentError {
     let (agent, _driver) = forger(StatusCode::OK, body).await;
-    agent.exec(&exec_request(), |_, bytes| assert!(bytes.len() <= 4)).await.unwrap_err()
+    agent
+        .exec(&exec_request(), |_: Stream, bytes: &[u8]| assert!(bytes.len() <= 4))
+        .await
+        .unwrap_err()
 }
 
 async fn collect(frames: &[(Kind, &[u8])]) -> AgentError {

@@ -16,6 +16,7 @@ mod job;
 pub(crate) mod keep;
 mod lasting;
 mod run;
+pub(crate) mod sink;
 mod sleep;
 mod snapshot;
 mod tree;
@@ -27,7 +28,7 @@ use body::Outgoing;
 use bytes::Bytes;
 use cofferdam_guest::frame::{Decoder, FrameError, Kind};
 use cofferdam_guest::wire::{
-    self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal,
+    self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal, User,
 };
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -44,6 +45,7 @@ use crate::host::task::Driver;
 
 pub(crate) use doors::Trunk;
 pub use run::{Manner, Remote, Running, Said};
+pub use sink::OutputSink;
 pub use snapshot::{IgnoreRules, SnapshotError};
 pub use tree::{Reading, Watching};
 
@@ -179,7 +181,22 @@ impl Agent {
 
     /// Writes a file, parents included.
     pub async fn put(&self, path: &str, mode: u32, bytes: Bytes) -> Result<()> {
-        let route = format!("{}?path={}&mode={mode:o}", wire::FILE, wire::encode_path(path));
+        self.put_for(path, mode, None, bytes).await
+    }
+
+    /// The same with this owner, of the parents that are made as well.
+    pub(crate) async fn put_for(
+        &self,
+        path: &str,
+        mode: u32,
+        owner: Option<User>,
+        bytes: Bytes,
+    ) -> Result<()> {
+        let mut route = format!("{}?path={}&mode={mode:o}", wire::FILE, wire::encode_path(path));
+        if let Some(User { uid, gid }) = owner {
+            self.needs(8)?;
+            route.push_str(&format!("&uid={uid}&gid={gid}"));
+        }
         self.send(Method::PUT, &route, bytes).await.map(|_| ())
     }
 
@@ -188,7 +205,7 @@ impl Agent {
     pub(crate) async fn exec(
         &self,
         request: &ExecRequest,
-        sink: impl FnMut(Stream, &[u8]) + Send,
+        sink: impl OutputSink,
     ) -> Result<ExecEnd> {
         let response = self.send(Method::POST, wire::EXEC, encode(request)?).await?;
         let limit = request.stream_limit_bytes;
@@ -302,7 +319,7 @@ fn twice(stream: UnixStream) -> std::io::Result<(UnixStream, std::os::unix::net:
 async fn follow(
     frames: &mut Frames,
     (mut stdout, mut stderr): (u64, u64),
-    mut sink: impl FnMut(Stream, &[u8]) + Send,
+    mut sink: impl OutputSink,
 ) -> Result<ExecEnd> {
     loop {
         let (kind, payload) = frames.next().await?;
@@ -315,7 +332,8 @@ async fn follow(
         *room = room
             .checked_sub(wide(payload.len()))
             .ok_or(AgentError::Forged("more output than was asked for"))?;
-        sink(stream, &payload);
+        sink.take(stream, &payload);
+        sink.room().await;
     }
 }
 

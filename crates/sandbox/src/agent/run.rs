@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::body::Outgoing;
-use super::{Agent, AgentError, Frames, Result, Stream, encode, follow, parse, short};
+use super::{Agent, AgentError, Frames, OutputSink, Result, Stream, encode, follow, parse, short};
 
 /// Pieces on their way to a command or port; the writer waits beyond.
 pub(super) const QUEUED: usize = 4;
@@ -91,7 +91,12 @@ impl Running {
     }
 
     /// Follows it to its end.
-    pub async fn follow(mut self, sink: impl FnMut(Stream, &[u8]) + Send) -> Result<ExecEnd> {
+    pub async fn follow(self, sink: impl FnMut(Stream, &[u8]) + Send) -> Result<ExecEnd> {
+        self.follow_into(sink).await
+    }
+
+    /// Follows it for a sink that may make the command wait.
+    pub(crate) async fn follow_into(mut self, sink: impl OutputSink) -> Result<ExecEnd> {
         follow(&mut self.frames, (self.limit, self.limit), sink).await
     }
 }

@@ -33,7 +33,9 @@ use crate::images::resolve::ImageRoot;
 use crate::images::store::{Images, NamedImage};
 use crate::life::{Host, HostConfig, provision, reconcile};
 use crate::plan::plan_on;
+use crate::plan::users::Accounts;
 use crate::spec::input::Input;
+pub(crate) use copies::CopyRoot;
 use copies::files;
 use steps::SCRATCH;
 pub use steps::{CopyStep, ImageFile, Step};
@@ -73,6 +75,17 @@ pub async fn build(
     file: &ImageFile,
     context: &Path,
     name: &ImageName,
+    note: impl FnMut(BuildNote<'_>) + Send,
+) -> Result<NamedImage, ImageError> {
+    build_from(images, runtime, (file, CopyRoot::Given(context)), name, note).await
+}
+
+/// Builds an image whose `copy` steps read from this root.
+pub(crate) async fn build_from(
+    images: &Images,
+    runtime: Option<String>,
+    (file, from): (&ImageFile, CopyRoot<'_>),
+    name: &ImageName,
     mut note: impl FnMut(BuildNote<'_>) + Send,
 ) -> Result<NamedImage, ImageError> {
     let state_dir = images.dir.join("build");
@@ -87,7 +100,7 @@ pub async fn build(
     let host = Host::detect(HostConfig { state_dir, runtime, ..HostConfig::default() })
         .map_err(|error| ImageError::malformed("this host", error.to_string()))?;
     reconcile(&host, |_| false).await;
-    let mut build = Build { images, host: &host, file, context, note: &mut note };
+    let mut build = Build { images, host: &host, file, from, note: &mut note };
     let made = build.all().await;
     host.leave();
     let named = match made {
@@ -127,7 +140,7 @@ struct Build<'a, N> {
     images: &'a Images,
     host: &'a Host,
     file: &'a ImageFile,
-    context: &'a Path,
+    from: CopyRoot<'a>,
     note: &'a mut N,
 }
 
@@ -141,7 +154,7 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
             let failed = |why: String| ImageError::Step { number, step: text.clone(), why };
             match step {
                 Step::Run(cmd) => self.layer(&mut made, &steps::argv(cmd), Vec::new(), true).await,
-                Step::Copy(copy) => match files(self.context, copy) {
+                Step::Copy(copy) => match files(self.from, copy) {
                     Ok(files) => self.layer(&mut made, &[], files, false).await,
                     Err(error) => Err(error_chain(&error)),
                 },
@@ -210,7 +223,7 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
         };
         let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)))
             .map_err(|error| error.to_string())?;
-        let plan = plan_on(&request, &id, self.host.facts(), Some(&root))
+        let plan = plan_on(&request, &id, self.host.facts(), (Some(&root), &Accounts::new()))
             .map_err(|error| error.to_string())?;
         let sandbox = provision(self.host, &plan, &inputs).await.map_err(|error| error.message)?;
         let outcome = if run {

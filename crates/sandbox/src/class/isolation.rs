@@ -17,6 +17,7 @@ use cofferdam_contracts::sandbox::{
     AccessMode, DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, Limits, Looked, MAX_STREAM_BYTES,
     SandboxRequest, WipeCheck, WipeMethod,
 };
+use cofferdam_contracts::session::HardwareIsolation;
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -130,6 +131,11 @@ pub(crate) trait Isolation: Sync {
         Vec::new()
     }
 
+    /// Whether the processor keeps its sandboxes apart from this host, as far as that was tried.
+    fn hardware(&self, _facts: &HostFacts) -> HardwareIsolation {
+        HardwareIsolation::No
+    }
+
     /// Whether weaknesses of the host's kernel and mounts are the sandbox's too.
     fn shares_weaknesses(&self) -> bool {
         true
@@ -187,6 +193,11 @@ pub(crate) trait Isolation: Sync {
         Value::Null
     }
 
+    /// Whether its root file system is one that this host can read, and so has names of users.
+    fn reads_root(&self) -> bool {
+        true
+    }
+
     /// How the directories of the host are shown in a sandbox of `envRef: host`.
     fn shows_host(&self) -> ShowsHost {
         ShowsHost::Binds
@@ -195,6 +206,11 @@ pub(crate) trait Isolation: Sync {
     /// The kernel under the task, for the record.
     fn kernel(&self, facts: &HostFacts) -> String {
         facts.kernel.clone()
+    }
+
+    /// Whether its sandboxes have 65,536 user ids of this host's and no other.
+    fn has_own_ids(&self, _facts: &HostFacts) -> bool {
+        false
     }
 
     /// Whether a path of the host is given with this access.
@@ -232,8 +248,12 @@ pub(crate) trait Isolation: Sync {
     /// The same of a directory whose changes a person may look at afterwards.
     fn show_tree(&self, resolved: &mut Resolved<'_>, plan: &Plan, lower: Place, target: &str) {
         let place = plan.traces.layer.join(format!("tree-{}", resolved.dirs.len()));
-        resolved.trees.push((target.to_owned(), Changed::Host(place.join("upper"))));
+        let (upper, merged) = (place.join("upper"), place.join("merged"));
+        resolved.trees.push((target.to_owned(), Changed::Host { upper, merged }));
         self.show_on_write(resolved, plan, lower, (target, &place));
+        if let Some(overlay) = resolved.overlays.last_mut() {
+            overlay.moves = true;
+        }
     }
 
     /// Shows an empty directory of the sandbox's own, which lies at a place of the layer and is kept for others.

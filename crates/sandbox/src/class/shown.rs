@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cofferdam_guest::wire::User;
 use serde_json::Value;
 
 use super::microvm::Given;
@@ -42,8 +43,13 @@ pub(crate) struct Overlay {
     pub lower: PathBuf,
     /// Upper and working directory; `None`: nothing can be changed.
     pub changes: Option<(PathBuf, PathBuf)>,
+    /// Whether directories of the host can be renamed in it. Its upper directory then holds only a part of them, so it is
+    /// no layer of anything.
+    pub moves: bool,
     /// What was named, for messages.
     pub of: String,
+    /// Whom the owner of what a tenant named is inside; `None`: every owner is shown as it is.
+    pub user: Option<User>,
 }
 
 /// Why a class gives no such path of the host.
@@ -94,10 +100,18 @@ impl<'a> Resolved<'a> {
     pub(crate) fn bound(&mut self, plan: &Plan, source: Place, target: &str, through: bool) {
         let (of, is_dir) =
             (source.name(), matches!(&source, Place::Given(given) if given.is_dir()));
+        let user = user_of(plan, &source);
         let mut at = self.placed(plan, source, true);
         if is_dir && through {
             let lower = std::mem::replace(&mut at, plan.traces.seen(self.overlays.len()));
-            self.overlays.push(Overlay { at: at.clone(), lower, changes: None, of });
+            self.overlays.push(Overlay {
+                at: at.clone(),
+                lower,
+                changes: None,
+                moves: false,
+                of,
+                user,
+            });
         }
         self.mounts.push(oci::bind(&at, target));
     }
@@ -111,13 +125,13 @@ impl<'a> Resolved<'a> {
     /// Binds a directory of the host copy-on-write, with its changes in `place`.
     pub(crate) fn overlaid(&mut self, plan: &Plan, target: &str, lower: Place, place: &Path) {
         let (upper, work) = (place.join("upper"), place.join("work"));
-        let of = lower.name();
+        let (of, user) = (lower.name(), user_of(plan, &lower));
         let lower = self.placed(plan, lower, true);
         let at = place.join("merged");
         self.mounts.push(oci::bind_writable(&at, target));
         self.dirs.push(at.clone());
         let changes = Some((upper.clone(), work.clone()));
-        self.overlays.push(Overlay { at, lower, changes, of });
+        self.overlays.push(Overlay { at, lower, changes, moves: false, of, user });
         self.dirs.extend([upper, work]);
     }
 
@@ -132,4 +146,10 @@ impl<'a> Resolved<'a> {
             }
         }
     }
+}
+
+/// Whom files that a tenant named belong to inside: what is ours has the ids that it should have. Root needs none of them.
+pub(super) fn user_of(plan: &Plan, source: &Place) -> Option<User> {
+    let is_given = matches!(source, Place::Given(_));
+    plan.task.user.filter(|user| is_given && user.uid != 0)
 }

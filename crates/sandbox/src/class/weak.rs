@@ -1,5 +1,7 @@
 //! What a host could not enforce though nobody asked for it, class by class.
 
+use cofferdam_contracts::session::HardwareIsolation;
+
 use crate::host::ceiling::Tcp;
 use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
@@ -17,6 +19,12 @@ impl HostFacts {
     #[must_use]
     pub fn weak(&self) -> Vec<String> {
         self.weak_in(Class::Container)
+    }
+
+    /// Whether the processor keeps sandboxes of a class apart from this host.
+    #[must_use]
+    pub fn hardware_isolation(&self, class: Class) -> HardwareIsolation {
+        super::of(class).hardware(self)
     }
 
     /// The same for any class.

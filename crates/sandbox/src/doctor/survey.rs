@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use cofferdam_ambient::random;
+use cofferdam_contracts::sandbox::DEFAULT_PIDS;
 use nix::sys::statfs::statfs;
 
 use super::finding::{Finding, Grade};
@@ -118,12 +119,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
         live_dir(&facts.live_dir),
         large_layers(facts),
         kvm(facts),
-        finding(
-            "open-files",
-            facts.nofile >= 4_096,
-            format!("{} for a task", facts.nofile),
-            "raise the hard limit (LimitNOFILE= of systemd, ulimit -Hn)",
-        ),
+        open_files(facts),
         fact("cpus", facts.cpus.to_string()),
         memory(facts),
         disk(&facts.state_dir),
@@ -187,6 +183,20 @@ fn user_namespaces() -> Finding {
         Ok(_) => fact("user-namespace.kernel", "cannot be made (tried)"),
         Err(_) => fact("user-namespace.kernel", "not tried: unshare(1) is not installed"),
     }
+}
+
+/// What a task has that says nothing of processes and files, and what it may have with fewer processes.
+fn open_files(facts: &HostFacts) -> Finding {
+    let usual = facts.nofile.min(facts.ceilings.nofile(DEFAULT_PIDS));
+    finding(
+        "open-files",
+        usual >= 4_096,
+        format!(
+            "{usual} for each of {DEFAULT_PIDS} processes (together half of fs.file-max), up to {} with fewer processes",
+            facts.nofile
+        ),
+        "raise the hard limit (LimitNOFILE= of systemd, ulimit -Hn) and fs.file-max",
+    )
 }
 
 fn overlay(live: &Path) -> Finding {

@@ -1,4 +1,4 @@
-//! A certificate authority of one sandbox, for the hosts that get a secret from its proxy.
+//! A certificate authority of one sandbox, for the hosts that get a secret from its proxy, and for mirrors.
 //!
 //! **Its key is made when the sandbox is and lives in this process's memory alone.** The sandbox trusts its
 //! certificate beside those that the host trusts; no other sandbox does.
@@ -66,7 +66,7 @@ impl Authority {
         &self.certificate_pem
     }
 
-    /// How TLS for a host is ended here; `None` for a host that gets no secret.
+    /// How TLS for a host is ended here; `None` for a host that it was not made for.
     pub(crate) fn server_config(&self, host: &Name) -> Option<Arc<ServerConfig>> {
         self.served.get(host).cloned()
     }

@@ -13,6 +13,7 @@ use cofferdam_contracts::egress::Entry as Listed;
 use cofferdam_contracts::sandbox::Phase;
 use tokio::sync::oneshot;
 
+use super::policy::Name;
 use super::serve::Change;
 use super::{Egress, EgressError, PhaseNet, PhaseState, PlannedLists, Resources, Wanted, stop};
 
@@ -35,11 +36,18 @@ impl PlannedLists {
 }
 
 impl Resources {
-    /// What the task's phase is to reach from now on, its mirrors resolved.
-    pub(crate) async fn resolve(&self, names: &[Listed]) -> Result<PhaseNet, EgressError> {
+    /// What the task's phase of this sandbox is to reach from now on, its mirrors resolved.
+    pub(crate) async fn resolve(
+        &self,
+        names: &[Listed],
+        egress: &Egress,
+    ) -> Result<PhaseNet, EgressError> {
         let wanted = Wanted { phase: Phase::Exec, asks: false, names, secrets: &[] };
-        // The sandbox keeps the certificates that it was shown.
-        self.phase(wanted, &mut None::<PathBuf>).await
+        let keys = egress.keys.as_ref();
+        let serves =
+            |name: &Name| keys.is_some_and(|keys| keys.authority.server_config(name).is_some());
+        // The sandbox keeps the certificates that it was shown, so a mirror that needs another one is there by its alias.
+        self.phase(wanted, &mut None::<PathBuf>, serves).await
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Context {
     pub dialer: Arc<Dialer>,
     pub log: Arc<Log>,
     pub desk: Arc<Desk>,
-    /// Where the sandbox has secrets, how they are added.
+    /// Where the sandbox has an authority of its own, how TLS is ended and secrets are added.
     pub keys: Option<Arc<Keyring>>,
     /// What pages of the phase's mirrors linked to.
     pub links: Arc<PageLinks>,

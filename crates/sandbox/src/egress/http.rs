@@ -132,9 +132,9 @@ async fn connect(
     let Some((host, port)) = target else { return Err(malformed(context)) };
     let (name, rule) =
         context.admit(host, port, Wire::Tls).map_err(|refused| refuse(context, &refused))?;
-    let server = match rule.secrets.is_empty() {
-        false => None,
-        true => Some(context.dialer.tunnel(&name, port, &rule).await.map_err(|error| {
+    let server = match rule.ends_tls(port) {
+        true => None,
+        false => Some(context.dialer.tunnel(&name, port, &rule).await.map_err(|error| {
             tunnel::note(context, &name, port, &error);
             say(StatusCode::BAD_GATEWAY, &format!("{name}:{port}: {error}"))
         })?),
@@ -153,8 +153,8 @@ async fn forward(
     let (name, rule) =
         context.admit(&host, port, Wire::Plain).map_err(|refused| refuse(context, &refused))?;
     let (name, rule) = (&name, &rule);
-    if let Some(target) = &rule.forward {
-        return forward::fetch(request, context, rule, target).await;
+    if !rule.targets(port).is_empty() {
+        return forward::fetch(request, context, rule.targets(port), (name, port)).await;
     }
     if rule.is_mirror_alone() && !forward::only_reads(request.method()) {
         let refused = Refused::name(ViolationWhy::Method, name.as_str(), Some(port));

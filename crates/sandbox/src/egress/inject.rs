@@ -1,4 +1,4 @@
-//! HTTPS to a host that gets a secret: ended here, looked at, filled in, and sent on over verified TLS.
+//! HTTPS to a host that gets a secret: looked at, filled in, and sent on over verified TLS.
 //!
 //! ```text
 //! sandbox --TLS (this sandbox's authority)--> request -> host, placeholders -> + header -> TLS --> that host
@@ -8,10 +8,8 @@
 //! nowhere.** Bodies pass in chunks in both directions. HTTP/1.1 alone is spoken, and nothing is sent twice: a
 //! request that a closed connection did not take goes over a new one.
 
-use std::convert::Infallible;
-use std::io::{self, Cursor};
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_contracts::sandbox::ViolationWhy;
@@ -21,32 +19,24 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1 as client;
 use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::http::uri::Authority;
-use hyper::server::conn::http1 as server;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use memchr::memmem;
 use percent_encoding::percent_decode_str;
-use rustls::pki_types::ServerName;
-use tokio::io::AsyncReadExt as _;
 use tokio::sync::Mutex;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::context::{Client, Context, FIRST_WORD_MS};
+use super::context::Context;
 use super::dial::DialError;
-use super::http::{self, Answer, MAX_HEAD_BYTES, say, strip};
+use super::http::{self, Answer, say, strip};
 use super::keyring::{Added, Keyring};
 use super::policy::{Name, Refused, Rule};
 use super::ports::TLS_PORT;
 use super::screen::{Fault, Needles, Screened};
-use super::tunnel::{self, Unended};
+use super::{trust, tunnel};
 use crate::host::task::Driver;
 
 /// A body of known length up to here is looked through before anything of its request is sent.
 const WHOLE_BODY_BYTES: u64 = 64 * 1024;
-/// TLS to the host: what clients themselves wait.
-const HANDSHAKE_MS: u64 = 15_000;
 /// What stands in the place of a header that repeats a secret.
 const REDACTED: HeaderValue = HeaderValue::from_static("redacted");
 
@@ -61,12 +51,10 @@ enum PassError {
     Tls(#[from] io::Error),
     #[error("the connection failed: {0}")]
     Http(#[from] hyper::Error),
-    #[error("its address cannot be written as a request")]
-    Request,
 }
 
-/// One connection of the sandbox's.
-struct Flow {
+/// One connection of the sandbox's to a host that gets a secret.
+pub(crate) struct Flow {
     name: Name,
     rule: Rule,
     context: Context,
@@ -80,46 +68,11 @@ struct Reached {
     _driver: Driver,
 }
 
-/// Ends a connection's TLS, and serves its requests.
-pub(crate) async fn serve(unended: Unended<impl Client>, context: Context) {
-    let Unended { client, said, name, rule } = unended;
-    let refused = Refused::name(ViolationWhy::Unended, name.as_str(), Some(TLS_PORT));
-    let Some(keys) = context.keys.clone() else {
-        context.refuse(&refused);
-        return;
-    };
-    let Some(config) = keys.authority.server_config(&name) else {
-        context.refuse(&refused);
-        return;
-    };
-    let (read, write) = tokio::io::split(client);
-    let whole = tokio::io::join(Cursor::new(said).chain(read), write);
-    let limit = Duration::from_millis(FIRST_WORD_MS);
-    let accepted = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(whole)).await;
-    let Ok(Ok(stream)) = accepted else {
-        context.refuse(&refused);
-        return;
-    };
-    let flow = Arc::new(Flow { name, rule, context, keys, server: Mutex::default() });
-    let service = service_fn(|request| {
-        let flow = Arc::clone(&flow);
-        async move { Ok::<_, Infallible>(flow.pass(request).await.unwrap_or_else(|refusal| refusal)) }
-    });
-    let served = server::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limit)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(error) = served
-        && error.is_parse()
-    {
-        let refused = Refused::name(ViolationWhy::Malformed, flow.name.as_str(), Some(TLS_PORT));
-        flow.context.refuse(&refused);
-    }
-}
-
 impl Flow {
+    pub(crate) fn new(name: Name, rule: Rule, context: Context, keys: Arc<Keyring>) -> Self {
+        Self { name, rule, context, keys, server: Mutex::default() }
+    }
+
     fn refuse(&self, why: ViolationWhy) -> Answer {
         let refused = Refused::name(why, self.name.as_str(), Some(TLS_PORT));
         http::refuse(&self.context, &refused)
@@ -129,11 +82,8 @@ impl Flow {
         &self.rule.secrets
     }
 
-    async fn pass(&self, request: Request<Incoming>) -> Result<Answer, Answer> {
-        if let Err(other) = addressed(&request, &self.name) {
-            let refused = Refused::name(ViolationWhy::Host, &other, Some(TLS_PORT));
-            return Err(http::refuse(&self.context, &refused));
-        }
+    /// Answers one request, which is for this host.
+    pub(crate) async fn pass(&self, request: Request<Incoming>) -> Result<Answer, Answer> {
         // TRACE gives a request's headers back, and CONNECT leads elsewhere.
         if matches!(*request.method(), Method::TRACE | Method::CONNECT) {
             return Err(self.refuse(ViolationWhy::Malformed));
@@ -221,11 +171,7 @@ impl Flow {
 
     async fn reach(&self) -> Result<Reached, PassError> {
         let stream = self.context.dialer.tunnel(&self.name, TLS_PORT, &self.rule).await?;
-        let host = ServerName::try_from(self.name.to_string()).map_err(|_| PassError::Request)?;
-        let tls = TlsConnector::from(Arc::clone(&self.keys.tls)).connect(host, stream);
-        let limit = Duration::from_millis(HANDSHAKE_MS);
-        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-        let stream = tokio::time::timeout(limit, tls).await.map_err(late)??;
+        let stream = trust::connect(&self.keys.tls, &self.name, stream).await?;
         let (requests, connection) = client::handshake(TokioIo::new(stream)).await?;
         let driver = Driver(tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -261,25 +207,6 @@ impl Flow {
     }
 }
 
-/// Whether a request is for this host; `Err` names the other one.
-fn addressed<B>(request: &Request<B>, name: &Name) -> Result<(), String> {
-    let mut hosts = request.headers().get_all(header::HOST).iter();
-    let (first, second) = (hosts.next(), hosts.next());
-    let host = first.and_then(|host| host.to_str().ok()).filter(|_| second.is_none());
-    let host = host.and_then(|host| host.parse::<Authority>().ok());
-    let is_ours = |said: &Authority| {
-        Name::parse(said.host()).is_some_and(|said| said == *name)
-            && said.port_u16().is_none_or(|port| port == TLS_PORT)
-            && !said.as_str().contains('@')
-    };
-    let Some(host) = host else { return Err("(no host)".to_owned()) };
-    let in_line = request.uri().authority();
-    match [Some(&host), in_line].into_iter().flatten().find(|said| !is_ours(said)) {
-        Some(other) => Err(other.to_string()),
-        None => Ok(()),
-    }
-}
-
 fn has_placeholder<B>(request: &Request<B>) -> bool {
     let holds = |bytes: &[u8]| memmem::find(bytes, PLACEHOLDER.as_bytes()).is_some();
     let path = request.uri().path_and_query().map_or("", |path| path.as_str());
@@ -293,32 +220,6 @@ fn has_placeholder<B>(request: &Request<B>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn asked(uri: &str, hosts: &[&str]) -> Result<(), String> {
-        let mut request = Request::builder().uri(uri);
-        for host in hosts {
-            request = request.header(header::HOST, *host);
-        }
-        addressed(&request.body(()).unwrap(), &Name::parse("a.example").unwrap())
-    }
-
-    #[test]
-    fn a_request_is_for_the_host_of_its_connection_alone() {
-        for host in ["a.example", "A.example", "a.example:443"] {
-            assert_eq!(asked("/x", &[host]), Ok(()), "{host}");
-        }
-        assert_eq!(asked("https://a.example/x", &["a.example"]), Ok(()));
-        for (uri, hosts, other) in [
-            ("/", &["b.example"][..], "b.example"),
-            ("/", &["a.example:80"], "a.example:80"),
-            ("/", &["u@a.example"], "u@a.example"),
-            ("/", &["a.example", "b.example"], "(no host)"),
-            ("/", &[], "(no host)"),
-            ("https://b.example/", &["a.example"], "b.example"),
-        ] {
-            assert_eq!(asked(uri, hosts), Err(other.to_owned()), "{uri} {hosts:?}");
-        }
-    }
 
     #[test]
     fn a_placeholder_is_found_in_a_path_and_in_a_header() {

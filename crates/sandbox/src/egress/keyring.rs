@@ -91,11 +91,11 @@ impl HeldSecret {
     }
 }
 
-/// The secrets of one sandbox, and how TLS is ended for their hosts.
+/// The secrets of one sandbox, and how TLS is ended for their hosts and for mirrors.
 #[derive(Debug)]
 pub(crate) struct Keyring {
     pub authority: Authority,
-    /// What the proxy trusts when it goes on to a host.
+    /// What the proxy trusts when it goes on to a host that gets a secret.
     pub tls: Arc<ClientConfig>,
     keeper: OnceLock<Arc<dyn SecretKeeper>>,
     held: Mutex<BTreeMap<(Phase, SecretUse), HeldSecret>>,

@@ -15,9 +15,10 @@
 //! the phase changes, every flow of the one before is ended first. While the worker is in doubt whether its
 //! tasks are still its own, the exec phase has no flow (decision 0018). No name outside the list is ever
 //! resolved.** TLS is not opened, so a listed server that fronts for another stays a way out: list
-//! names accordingly. Names that get a secret are the exception: their TLS is ended here, by an authority of this
-//! sandbox alone, and the secret is added to each request ([`inject`]). Mirrors of pip and npm are fetched by the host in the sandbox's stead ([`forward`]): their
-//! credentials stay outside, and nothing can be sent to them.
+//! names accordingly. Two kinds of names are the exception, whose TLS is ended here by an authority of this sandbox
+//! alone ([`termination`]): to requests for hosts that get a secret it is added ([`inject`]); mirrors of pip and npm, which answer
+//! under their own names, are fetched by the host in the sandbox's stead ([`forward`]): their credentials stay outside, and
+//! nothing can be sent to them.
 
 mod authority;
 mod change;
@@ -34,6 +35,7 @@ mod fuzz;
 mod hello;
 mod http;
 mod inject;
+mod java;
 mod keyring;
 mod listed;
 mod listen;
@@ -44,6 +46,7 @@ mod policy;
 mod ports;
 mod screen;
 mod serve;
+mod termination;
 mod trust;
 mod tunnel;
 pub(crate) mod unrouted;
@@ -67,7 +70,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use cofferdam_ambient::env;
 use cofferdam_contracts::egress::Entry as Listed;
 use cofferdam_contracts::sandbox::{Phase, SandboxRequest, Violation};
 use cofferdam_contracts::secret::SecretUse;
@@ -79,10 +81,9 @@ use context::Context;
 use desk::Desk;
 use dial::Dialer;
 use entry::Entry;
-use forward::{Forward, Target};
 use keyring::Keyring;
 use listed::{Admitted, ListedRules};
-use mirror::Mirror;
+use mirror::KnownMirror;
 use model_desk::ModelDoor;
 use policy::{MirrorName, Name, Rules};
 use ports::{ADDRESS, PROXY_PORT};
@@ -95,10 +96,21 @@ pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Where a sandbox finds the certificates that this host trusts: beside the agent, where no image
 /// has anything of its own.
 pub(crate) const CA_PATH: &str = "/.cofferdam/ca.crt";
+/// wget's configuration: it looks at no variable for certificates.
+pub(crate) const WGETRC_PATH: &str = "/.cofferdam/wgetrc";
+pub(crate) const WGETRC: &str = "ca_certificate = /.cofferdam/ca.crt\n";
+/// Where distributions keep what Java trusts: Debian, Ubuntu and Alpine; Fedora; openSUSE; the image `eclipse-temurin`.
+pub(crate) const JAVA_STORES: [&str; 4] = [
+    "/etc/ssl/certs/java/cacerts",
+    "/etc/pki/ca-trust/extracted/java/cacerts",
+    "/var/lib/ca-certificates/java-cacerts",
+    "/opt/java/openjdk/lib/security/cacerts",
+];
 /// Variables by which clients are told of certificates.
-const CA_VARIABLES: [&str; 7] = [
+const CA_VARIABLES: [&str; 8] = [
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
+    "DENO_CERT",
     "GIT_SSL_CAINFO",
     "NODE_EXTRA_CA_CERTS",
     "PIP_CERT",
@@ -108,8 +120,6 @@ const CA_VARIABLES: [&str; 7] = [
 /// What a sandbox reaches without its proxy: its own names, as curl, Python and Go read such a list. Not all know networks,
 /// and Python compares the text of a URL, brackets included.
 const OWN_NAMES: &str = "localhost,cofferdam,127.0.0.1,127.0.0.0/8,::1,[::1],0.0.0.0";
-/// Where distributions keep them.
-const USUAL_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The lists of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -155,13 +165,6 @@ pub(crate) struct Resources {
     doubt: watch::Sender<bool>,
 }
 
-/// A mirror with what fetches from it.
-#[derive(Debug)]
-struct KnownMirror {
-    mirror: Mirror,
-    forward: Arc<Forward>,
-}
-
 impl Resources {
     pub(crate) fn new(hosts: BTreeMap<String, SocketAddr>) -> Self {
         Self { hosts, mirrors: Mutex::default(), doubt: watch::Sender::new(false) }
@@ -179,10 +182,7 @@ impl Resources {
             return Ok(Arc::clone(found));
         }
         let fault = |words| EgressError::Mirror { mirror: name.as_str(), words };
-        let mirror = mirror::resolve(name).await.map_err(fault)?;
-        let ca = mirror.ca.clone().or_else(own_ca).unwrap_or_else(|| PathBuf::from(USUAL_CA));
-        let forward = Forward::new(mirror.bases.clone(), Some(&ca)).map_err(fault)?;
-        let found = Arc::new(KnownMirror { mirror, forward: Arc::new(forward) });
+        let found = Arc::new(KnownMirror::resolve(name).await.map_err(fault)?);
         known.insert(name, Arc::clone(&found));
         Ok(found)
     }
@@ -210,18 +210,11 @@ impl Resources {
             names: &planned.exec,
             secrets: &planned.exec_secrets,
         };
-        let build = self.phase(build, &mut ca).await?;
-        let exec = self.phase(exec, &mut ca).await?;
-        let ca = own_ca().or(ca).or_else(|| Some(PathBuf::from(USUAL_CA)));
+        let build = self.phase(build, &mut ca, |_| true).await?;
+        let exec = self.phase(exec, &mut ca, |_| true).await?;
+        let ca = trust::own_ca().or(ca).or_else(|| Some(PathBuf::from(trust::USUAL_CA)));
         let ca = ca.filter(|path| path.is_file());
-        let keys = match planned.secret_hosts().next() {
-            None => None,
-            Some(_) => {
-                let authority = Authority::new(planned.secret_hosts())?;
-                let tls = trust::client_config(ca.as_deref()).map_err(EgressError::Host)?;
-                Some(Arc::new(Keyring::new(authority, tls)))
-            }
-        };
+        let keys = keyring(planned, [&build.rules, &exec.rules], ca.as_deref())?;
         let (doubt, models) = (self.doubt.subscribe(), planned.models);
         Ok(Some(Prepared { build, exec, ca, keys, dialer, doubt, models }))
     }
@@ -230,26 +223,23 @@ impl Resources {
         &self,
         wanted: Wanted<'_>,
         ca: &mut Option<PathBuf>,
+        serves: impl Fn(&Name) -> bool,
     ) -> Result<PhaseNet, EgressError> {
         let (mut rules, mut env) = (Rules::new(wanted.phase), Variables::default());
         rules.ask = wanted.asks;
+        let mut mirrors = Vec::new();
         for entry in wanted.names {
             match entry {
                 Listed::Name(name) => rules.allow(name.clone()),
-                Listed::Mirror(name) => {
-                    let found = self.mirror(*name).await?;
-                    let (mirror, via) = (&found.mirror, found.mirror.via.as_ref());
-                    for origin in &mirror.origins {
-                        rules.allow_mirror(origin.name.clone(), origin.port, origin.wire, via);
-                    }
-                    for (index, base) in found.forward.bases().iter().enumerate() {
-                        let target = Target { forward: Arc::clone(&found.forward), index };
-                        rules.allow_forward(base.alias.clone(), target, via);
-                    }
-                    env.0.extend(mirror.env.0.clone());
-                    *ca = ca.take().or_else(|| mirror.ca.clone());
-                }
+                Listed::Mirror(name) => mirrors.push(self.mirror(*name).await?),
             }
+        }
+        mirrors.iter().for_each(|found| found.list_origins(&mut rules));
+        for found in &mirrors {
+            let is_secret = |name: &Name| wanted.secrets.iter().any(|used| used.host == *name);
+            let own = |name: &Name| serves(name) && !is_secret(name);
+            env.0.extend(found.list_places(&mut rules, own).0.clone());
+            *ca = ca.take().or_else(|| found.ca().cloned());
         }
         // Last: what gets a secret is reached in no other way.
         rules.carry(wanted.secrets);
@@ -257,13 +247,22 @@ impl Resources {
     }
 }
 
-/// The certificates that the worker's own environment names.
-fn own_ca() -> Option<PathBuf> {
-    ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"]
-        .into_iter()
-        .find_map(env::var)
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from)
+/// How TLS is ended in a sandbox; `None` where it never is.
+fn keyring(
+    planned: &PlannedLists,
+    phases: [&Arc<Rules>; 2],
+    ca: Option<&Path>,
+) -> Result<Option<Arc<Keyring>>, EgressError> {
+    let secret: Vec<&Name> = planned.secret_hosts().collect();
+    let mirrored = phases.into_iter().flat_map(|rules| rules.ended());
+    let ended: Vec<&Name> = mirrored.chain(secret.iter().copied()).collect();
+    if ended.is_empty() {
+        return Ok(None);
+    }
+    // Only hosts that get a secret are reached by it.
+    let tls = trust::client_config(ca.filter(|_| !secret.is_empty()));
+    let tls = tls.map_err(EgressError::Host)?;
+    Ok(Some(Arc::new(Keyring::new(Authority::new(ended)?, tls))))
 }
 
 /// What a phase is to reach.
@@ -310,6 +309,11 @@ impl Prepared {
         Ok(Some(whole.into()))
     }
 
+    /// The same for programs of Java, where there is such an authority.
+    pub(crate) fn java_store(certificates: &[u8]) -> Bytes {
+        java::store(certificates).into()
+    }
+
     /// The sandbox's resolver configuration.
     pub(crate) fn resolv_conf() -> String {
         format!("nameserver {ADDRESS}\noptions timeout:5 attempts:1\n")
@@ -332,6 +336,7 @@ impl Prepared {
         if self.keys.is_some() {
             // npm with a file of its own configuration looks at no other variable.
             common.insert("npm_config_cafile".into(), CA_PATH.into());
+            common.insert("SYSTEM_WGETRC".into(), WGETRC_PATH.into());
         }
         Ok(Egress {
             common: Variables(common),

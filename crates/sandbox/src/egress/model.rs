@@ -22,6 +22,7 @@ use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::context::{Client, FIRST_WORD_MS};
@@ -122,10 +123,18 @@ async fn answer(
         told.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
         told
     };
+    if let (&Method::GET, "/v1/models" | "/models", Some(desk)) = (&head.method, path, &door.desk) {
+        return Ok(listed(&desk.clone().models().await, head));
+    }
     let Some(protocol) = ModelProtocol::of_path(path) else {
-        let words = "the endpoint has chat/completions, responses and messages only";
+        let words = "the endpoint has chat/completions, responses, messages and models only";
         return Err(refuse(guess, StatusCode::NOT_FOUND, "no_such_endpoint", words));
     };
+    if head.headers.contains_key(header::UPGRADE) {
+        // By this status codex gives its websocket up at once; by any other it tries for 20 s.
+        let words = "the endpoint has no websockets; send the request by POST";
+        return Err(refuse(protocol, StatusCode::UPGRADE_REQUIRED, "no_websocket", words));
+    }
     if head.method != Method::POST {
         return Err(refuse(protocol, StatusCode::METHOD_NOT_ALLOWED, "method", "only POST"));
     }
@@ -155,6 +164,30 @@ async fn answer(
     let body = whole.map_err(late)?.map_err(|_| too_large(()))?.to_bytes();
     let reply = desk.call(ModelCall { protocol, headers, body }).await;
     Ok(told(reply))
+}
+
+/// The models that may be called, as OpenAI's clients read a list, or Anthropic's.
+fn listed(names: &[String], head: &Parts) -> ModelAnswer {
+    let body = match head.headers.contains_key("anthropic-version") {
+        true => {
+            let data: Vec<Value> = names
+                .iter()
+                .map(|name| json!({"type": "model", "id": name, "display_name": name}))
+                .collect();
+            json!({"data": data, "has_more": false, "first_id": names.first(), "last_id": names.last()})
+        }
+        false => {
+            let data: Vec<Value> = names
+                .iter()
+                .map(|name| json!({"id": name, "object": "model", "created": 0, "owned_by": "cofferdam"}))
+                .collect();
+            json!({"object": "list", "data": data})
+        }
+    };
+    let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {}).boxed();
+    let mut told = Response::new(body);
+    told.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    told
 }
 
 fn told(ModelReply { status, headers, body }: ModelReply) -> ModelAnswer {

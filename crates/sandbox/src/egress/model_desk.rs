@@ -42,6 +42,9 @@ pub struct ModelReply {
 pub trait ModelDesk: Debug + Send + Sync + 'static {
     /// Answers one call. Dropping the reply's body gives the call up.
     fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>>;
+
+    /// Names of the models that a call of any protocol may name, each once.
+    fn models(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Vec<String>> + Send>>;
 }
 
 /// What a flow of the endpoint needs.

@@ -25,8 +25,8 @@ pub(crate) struct Rule {
     pub via: Option<Upstream>,
     /// The operator's own configuration names it, so it may lie on a private address.
     pub trusted: bool,
-    /// It is a mirror's name inside, and the host fetches what is asked of it.
-    pub forward: Option<Target>,
+    /// Places of mirrors behind a port: the host fetches what is asked of them.
+    forwards: BTreeMap<u16, Vec<Target>>,
     /// The phase lists the name itself.
     listed: bool,
     /// What the proxy adds to requests for it; then TLS is ended there.
@@ -34,6 +34,21 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
+    /// How the host itself reaches a place of a mirror.
+    pub(crate) fn of_mirror(via: Option<&Upstream>) -> Self {
+        Self { via: via.cloned(), trusted: true, ..Self::default() }
+    }
+
+    /// The mirrors' places behind a port.
+    pub(crate) fn targets(&self, port: u16) -> &[Target] {
+        self.forwards.get(&port).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether TLS to an admitted port is ended by the sandbox's own authority.
+    pub(crate) fn ends_tls(&self, port: u16) -> bool {
+        !self.secrets.is_empty() || !self.targets(port).is_empty()
+    }
+
     /// The name is there for a mirror's sake, which is only fetched from.
     pub(crate) const fn is_mirror_alone(&self) -> bool {
         self.trusted && !self.listed
@@ -90,17 +105,32 @@ impl Rules {
         for used in uses {
             let rule = self.names.entry(used.host.clone()).or_default();
             rule.ports = BTreeMap::from([(443, Wire::Tls)]);
-            rule.forward = None;
+            rule.forwards.clear();
             rule.secrets.push(used.clone());
         }
     }
 
-    /// What a mirror is called inside: plain HTTP that ends at the host's forwarder.
-    pub(crate) fn allow_forward(&mut self, name: Name, target: Target, via: Option<&Upstream>) {
-        let ports = BTreeMap::from([(80, Wire::Plain)]);
-        let forward = Some(target);
-        let rule = Rule { ports, via: via.cloned(), trusted: true, forward, ..Rule::default() };
-        self.names.insert(name, rule);
+    /// What a mirror's place is called inside: requests end at the host's forwarder.
+    pub(crate) fn allow_forward(&mut self, name: &Name, port: u16, wire: Wire, target: Target) {
+        let rule = self.names.entry(name.clone()).or_default();
+        rule.ports.insert(port, wire);
+        rule.forwards.entry(port).or_default().push(target);
+    }
+
+    /// Whether a place may answer under its own name: nothing else is reached there.
+    pub(crate) fn is_free(&self, name: &Name, port: u16, wire: Wire) -> bool {
+        let is_shared = |rule: &Rule| match rule.ports.get(&port) {
+            Some(spoken) => *spoken == wire && !rule.targets(port).is_empty(),
+            None => true,
+        };
+        self.names.get(name).is_none_or(|rule| !rule.listed && is_shared(rule))
+    }
+
+    /// Names of mirrors' places whose TLS is ended by the sandbox's own authority.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = &Name> {
+        let is_ended =
+            |rule: &Rule| rule.forwards.keys().any(|port| rule.ports.get(port) == Some(&Wire::Tls));
+        self.names.iter().filter(move |(_, rule)| is_ended(rule)).map(|(name, _)| name)
     }
 
     /// One port of a mirror.

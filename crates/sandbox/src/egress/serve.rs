@@ -14,11 +14,11 @@ use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dns;
 use super::entry::{Entry, Guest};
 use super::http::{self, Entrance};
-use super::inject;
 use super::listed::Admitted;
 use super::model;
 use super::policy::{Refused, Rules};
 use super::ports::{ADDRESS, Door};
+use super::termination;
 use super::tunnel;
 
 /// Connections of one sandbox at once: several package managers at full tilt.
@@ -175,7 +175,7 @@ async fn flow(door: Door, stream: impl Client, context: Context) {
         Door::Model => return model::serve(stream, context.models).await,
     };
     if let Some(unended) = unended {
-        inject::serve(unended, context).await;
+        termination::serve(unended, context).await;
     }
 }
 

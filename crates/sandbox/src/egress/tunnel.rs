@@ -1,4 +1,5 @@
-//! TLS, carried and not opened, but for names that get a secret: who it asks for is read from its first message.
+//! TLS, carried and not opened, but for names that get a secret and for mirrors: who it asks for is read from its first
+//! message.
 
 use std::time::Duration;
 
@@ -15,12 +16,13 @@ use super::ports::TLS_PORT;
 /// Of each direction: enough for hundreds of MB/s at little memory.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A connection to a name that gets a secret: its TLS is to be ended here.
+/// A connection whose TLS is to be ended here.
 pub(crate) struct Unended<C> {
     pub client: C,
     /// What was read of it: its hello.
     pub said: Vec<u8>,
     pub name: Name,
+    pub port: u16,
     pub rule: Rule,
 }
 
@@ -42,8 +44,8 @@ pub(crate) async fn transparent<C: Client>(mut client: C, context: Context) -> O
             return None;
         }
     };
-    if !rule.secrets.is_empty() {
-        return Some(Unended { client, said, name, rule });
+    if rule.ends_tls(TLS_PORT) {
+        return Some(Unended { client, said, name, port: TLS_PORT, rule });
     }
     match context.dialer.tunnel(&name, TLS_PORT, &rule).await {
         Ok(server) => {
@@ -78,7 +80,7 @@ pub(crate) async fn asked_for(
     }
 }
 
-/// A tunnel to a name that gets a secret: its TLS is ended here.
+/// A tunnel to a name whose TLS is ended here.
 pub(crate) async fn ended_here<C: Client>(
     mut client: C,
     mut said: Vec<u8>,
@@ -90,7 +92,7 @@ pub(crate) async fn ended_here<C: Client>(
         Ok(asked) if Name::parse(&asked).is_some_and(|asked| asked == *name) => {
             let rules = context.rules();
             let (name, rule) = rules.find(name.as_str())?;
-            return Some(Unended { client, said, name: name.clone(), rule: rule.clone() });
+            return Some(Unended { client, said, name: name.clone(), port, rule: rule.clone() });
         }
         Ok(asked) => {
             context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port)));

@@ -5,12 +5,14 @@
 //! | processes | `process`, `starter`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
 //! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
-//! | ids, devices and host paths | `idrange`, `devices`, `hostpath`, `setid` |
+//! | users, ids, devices and host paths | `account`, `idrange`, `devices`, `hostpath`, `setid` |
 //! | places of a sandbox and of the state | `traces`, `live`, `base`, `watched`, `guest` |
-//! | programs, work, errors | `runtime`, `task`, `error` |
+//! | programs, work, errors | `runtime`, `agents`, `task`, `error` |
 //!
 //! **Nothing here knows what a sandbox, a plan or an isolation class is.** Every other floor may import this one.
 
+pub(crate) mod account;
+pub(crate) mod agents;
 pub(crate) mod base;
 pub(crate) mod ceiling;
 pub(crate) mod cgroup;

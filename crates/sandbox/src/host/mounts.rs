@@ -195,6 +195,29 @@ pub(crate) fn mount_overlay(
     Ok(mount_with(at, &overlay_options(&paths, &upper, &work))?)
 }
 
+/// Mounts an overlay of one lower layer whose directories can be renamed: the kernel notes in the upper directory where such a
+/// directory was, in an attribute that no task can write (`trusted.`). A kernel that cannot answers EXDEV to the
+/// rename, as before.
+pub(crate) fn mount_overlay_with_moves(
+    at: &Path,
+    lower: &Path,
+    upper: &Path,
+    work: &Path,
+) -> io::Result<()> {
+    let held = HeldDirs::of(&[lower, upper, work])?;
+    let mut paths = held.paths();
+    let (Some(work), Some(upper)) = (paths.pop(), paths.pop()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let mut options = overlay_options(&paths, &upper, &work);
+    options.push("redirect_dir=on".to_owned());
+    if mount_with(at, &options).is_ok() {
+        return Ok(());
+    }
+    options.pop();
+    Ok(mount_with(at, &options)?)
+}
+
 /// The same of options that were written before.
 pub(crate) fn mount_with(at: &Path, options: &[String]) -> nix::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;

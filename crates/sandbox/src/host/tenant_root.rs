@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat,
-    openat, openat2, statat, symlinkat,
+    openat, openat2, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -68,11 +68,16 @@ impl TenantRoot {
         })
     }
 
-    /// A link at the top, unless something has that name.
+    /// A link at the top, in place of an empty directory, unless something else has that name.
     pub(crate) fn link(&self, at: &str, to: &str) -> io::Result<()> {
         let name = at.trim_start_matches('/');
         match symlinkat(to, &self.top, name) {
-            Err(Errno::EXIST) => return Ok(()),
+            // An empty directory of the image's gives way; anything else stays.
+            Err(Errno::EXIST) => match unlinkat(&self.top, name, AtFlags::REMOVEDIR) {
+                Ok(()) => symlinkat(to, &self.top, name)?,
+                Err(Errno::NOTEMPTY | Errno::NOTDIR | Errno::BUSY) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            },
             made => made?,
         }
         let (uid, gid) = (Uid::from_raw(self.first), Gid::from_raw(self.first));
@@ -135,10 +140,11 @@ pub(crate) fn held(opened: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }
 
-/// A copy of the mount that was opened, from there on, attached nowhere.
+/// A copy of the mount that was opened, from there on and with what is mounted below, attached nowhere.
 pub(crate) fn copy_of(opened: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_EMPTY_PATH;
     Ok(open_tree(opened, "", flags)?)
 }

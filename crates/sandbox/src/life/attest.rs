@@ -53,6 +53,9 @@ impl Host {
             },
             kernel: effective.kernel.clone(),
             cgroups: cgroups.unwrap_or_default().to_owned(),
+            hardware_isolation: class::all()
+                .find(of_strength)
+                .map(|one| facts.hardware_isolation(one.class())),
             weak: effective.weak.clone(),
         }
     }

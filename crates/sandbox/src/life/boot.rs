@@ -16,7 +16,7 @@ use cofferdam_ambient::clock::{Stopwatch, now_ms};
 use cofferdam_ambient::own;
 use cofferdam_contracts::error::error_chain;
 
-use super::error::{BootError, ProvisionError};
+use super::error::{BootError, ProvisionError, UPLOAD_MS};
 use crate::agent::Agent;
 use crate::cache::CacheBase;
 use crate::class::Attempts;
@@ -41,8 +41,10 @@ use crate::life::wipe;
 use crate::life::wipe::Subject;
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
-use crate::spec::plan::Plan;
+use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
 
+/// The home of the user whom `envRef: host` has beside root.
+const SKELETON_HOME: &str = "/home/user";
 /// A short answer, from a machine whose processor is emulated on a busy host.
 const METRICS_MS: u64 = 5_000;
 
@@ -206,7 +208,7 @@ async fn furnish(
     plan: &Plan,
     prepared: Option<Prepared>,
 ) -> Result<(), BootError> {
-    upload(&sandbox.agent, resolved).await?;
+    settle(&sandbox.agent, resolved, plan).await?;
     if let Some(prepared) = prepared {
         let is_shown = !plan.isolation().has_layer_inside();
         network::furnish(&sandbox.agent, &prepared, is_shown).await?;
@@ -238,12 +240,39 @@ async fn no_routes(agent: &Agent) -> u64 {
     }
 }
 
-async fn upload(agent: &Agent, resolved: &Resolved<'_>) -> Result<(), BootError> {
+/// Gives the task its files, which are its user's as its places are.
+async fn settle(agent: &Agent, resolved: &Resolved<'_>, plan: &Plan) -> Result<(), BootError> {
+    let user = plan.task.user;
+    if let Some(user) = user {
+        for dir in own_dirs(resolved, plan) {
+            let limit = Duration::from_millis(UPLOAD_MS);
+            let path = || dir.to_owned();
+            tokio::time::timeout(limit, agent.mkdir(dir, 0o755, Some(user)))
+                .await
+                .map_err(|_| BootError::Slow { path: path() })?
+                .map_err(|source| BootError::Upload { path: path(), source })?;
+        }
+    }
     for file in &resolved.uploads {
         let path = || file.path.to_owned();
         let bytes =
             file.bytes().await.map_err(|source| BootError::Read { path: path(), source })?;
-        put(agent, file.path, file.mode, bytes).await?;
+        put(agent, file.path, file.mode, user, bytes).await?;
     }
     Ok(())
+}
+
+/// The directories of the sandbox's own that a user has to write in: where it works unless it says otherwise, and a home of the
+/// host's skeleton. One that is given keeps what was given.
+fn own_dirs<'a>(resolved: &Resolved<'_>, plan: &'a Plan) -> Vec<&'a str> {
+    let is_mount = |dir: &str| {
+        let runtimes = resolved.mounts.iter().map(|mount| &mount["destination"]);
+        let machines = resolved.given.iter().map(|given| given.target.as_str());
+        runtimes.into_iter().any(|at| at == dir) || machines.into_iter().any(|at| at == dir)
+    };
+    let home = plan.task.env.get("HOME").map(String::as_str);
+    let home = home.filter(|home| plan.host_usr && *home == SKELETON_HOME);
+    // A project at a place of its own is at the usual one as well.
+    let work = Some(DEFAULT_WORKDIR).filter(|_| !is_mount(&plan.task.cwd));
+    work.into_iter().chain(home).filter(|dir| !is_mount(dir)).collect()
 }

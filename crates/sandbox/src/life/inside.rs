@@ -3,12 +3,13 @@
 //! A target is resolved within the root, where a link leads nowhere else; what is missing of it is made, as an OCI runtime
 //! does, and belongs to the sandbox's root.
 
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use cofferdam_guest::wire::User;
 use rustix::mount::{MoveMountFlags, move_mount};
 use serde_json::Value;
 
@@ -18,17 +19,46 @@ use crate::host::idrange::{self, IdRanges, Taken, shifted};
 use crate::host::tenant_root::{self, TenantRoot};
 use crate::life::error::{BootError, fault};
 
+/// The sandbox's own.
+const ROOT: User = User { uid: 0, gid: 0 };
 /// Mounted there by the runtime, later.
 const RUNTIMES: [&str; 3] = ["/dev", "/proc", "/sys"];
 
+/// Whose inputs are in the sandbox.
+pub(crate) struct InputOwners<'a> {
+    pub ranges: &'a IdRanges,
+    pub taken: &'a Taken,
+    /// Whom the task runs as, where that is not root.
+    pub user: Option<User>,
+    /// Where that lies which a tenant named.
+    pub given: PathBuf,
+}
+
+impl InputOwners<'_> {
+    /// The mount of a source of the host. One to write through shows its owner's files as those of the task's user, and what
+    /// that user makes there is its owner's.
+    fn tree(&self, source: &Path, found: &Metadata, readonly: bool) -> io::Result<OwnedFd> {
+        let (ranges, taken) = (self.ranges, self.taken);
+        let owner = User { uid: found.uid(), gid: found.gid() };
+        match self.user.filter(|_| source.starts_with(&self.given)) {
+            Some(user) if readonly => {
+                shifted(source, Some(&ranges.exchanged(taken, owner, user)?), true)
+            }
+            None if readonly => shifted(source, Some(&taken.space), true),
+            user => {
+                let space = ranges.owned(owner, taken.first, user.unwrap_or(ROOT))?;
+                shifted(source, Some(&space), false)
+            }
+        }
+    }
+}
+
 /// Mounts one bind of an OCI configuration. What lies in the sandbox's own layer, or is shown through an overlay, has its
-/// ids already. A directory to
-/// write through shows its owner's files as root's, and what root makes there is its owner's.
+/// ids already.
 pub(crate) fn show(
     (root, layer, overlays): (&TenantRoot, &Path, &[Overlay]),
     mount: &Value,
-    ranges: &IdRanges,
-    taken: &Taken,
+    owners: &InputOwners<'_>,
 ) -> Result<(), BootError> {
     let text = |field: &str| mount.get(field).and_then(Value::as_str).unwrap_or_default();
     let (source, target) = (Path::new(text("source")), Path::new(text("destination")));
@@ -36,12 +66,9 @@ pub(crate) fn show(
     let readonly = options.is_some_and(|all| all.iter().any(|option| option == "ro"));
     let found = fs::metadata(source).map_err(fault("showing", source))?;
     let has_ids = source.starts_with(layer) || overlays.iter().any(|overlay| overlay.at == source);
-    let tree = match (has_ids, readonly) {
-        (true, _) => shifted(source, None, readonly),
-        (false, true) => shifted(source, Some(&taken.space), true),
-        (false, false) => ranges
-            .owned(found.uid(), found.gid(), taken.first)
-            .and_then(|owned| shifted(source, Some(&owned), false)),
+    let tree = match has_ids {
+        true => shifted(source, None, readonly),
+        false => owners.tree(source, &found, readonly),
     };
     let tree = tree.map_err(fault("showing with other ids", source))?;
     let placed = if RUNTIMES.iter().any(|dir| target.starts_with(dir)) {

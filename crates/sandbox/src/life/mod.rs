@@ -22,6 +22,7 @@ mod intake;
 mod keep;
 mod machine_memory;
 mod memory;
+mod meter;
 mod network;
 mod numbered;
 mod put;

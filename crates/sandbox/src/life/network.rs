@@ -10,9 +10,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use cofferdam_contracts::egress::Entry as Listed;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::sandbox::Phase;
+use cofferdam_guest::tree::NodeKind;
 use tokio::sync::Mutex;
 
 use super::error::BootError;
@@ -93,7 +95,7 @@ impl Network {
             return Err(NetworkError::Over);
         }
         let Some(egress) = self.egress() else { return self.begin(names).await };
-        let net = self.0.resources.resolve(names).await.map_err(|e| failed(&e))?;
+        let net = self.0.resources.resolve(names, egress).await.map_err(|e| failed(&e))?;
         egress.change(net).await.map_err(|error| match error {
             EgressError::Ended => NetworkError::Over,
             error => failed(&error),
@@ -131,18 +133,35 @@ pub(crate) async fn furnish(
     prepared: &Prepared,
     is_shown: bool,
 ) -> Result<(), BootError> {
-    put(agent, egress::RESOLV_CONF, 0o644, Prepared::resolv_conf().into()).await?;
-    let shown = prepared.ca().filter(|_| !is_shown).map(Path::to_path_buf);
-    let certificates = match (prepared.own_ca()?, shown) {
-        (Some(own), _) => Some(own),
-        (None, Some(ca)) => {
+    put(agent, egress::RESOLV_CONF, 0o644, None, Prepared::resolv_conf().into()).await?;
+    if let Some(certificates) = prepared.own_ca()? {
+        return furnish_trust(agent, certificates).await;
+    }
+    match prepared.ca().filter(|_| !is_shown).map(Path::to_path_buf) {
+        Some(ca) => {
             let read = blocking(move || std::fs::read(ca)).await;
-            Some(read.map_err(EgressError::Certificates)?.into())
+            let certificates = read.map_err(EgressError::Certificates)?;
+            put(agent, egress::CA_PATH, 0o444, None, certificates.into()).await
         }
-        (None, None) => None,
-    };
-    match certificates {
-        Some(bytes) => put(agent, egress::CA_PATH, 0o444, bytes).await,
         None => Ok(()),
     }
+}
+
+/// Makes programs trust the sandbox's own authority: by the file that their variables name, and those that look at no variable
+/// by files of their own.
+async fn furnish_trust(agent: &Agent, certificates: Bytes) -> Result<(), BootError> {
+    put(agent, egress::CA_PATH, 0o444, None, certificates.clone()).await?;
+    put(agent, egress::WGETRC_PATH, 0o444, None, egress::WGETRC.into()).await?;
+    let mut store = None;
+    for path in egress::JAVA_STORES {
+        if !agent.stat(path).await.is_ok_and(|entry| entry.kind == NodeKind::File) {
+            continue;
+        }
+        let store = store.get_or_insert_with(|| Prepared::java_store(&certificates)).clone();
+        // A tenant's own root may have one that cannot be written; then Java trusts what it did.
+        if let Err(error) = put(agent, path, 0o644, None, store).await {
+            tracing::info!(%error, path, "Java inside does not trust the sandbox's own authority");
+        }
+    }
+    Ok(())
 }

@@ -159,11 +159,11 @@ struct Bundle {
     groups: Option<limit::Groups>,
 }
 
-/// The project that a command works in, where that has its own path: `/work` leads there too.
+/// The project that a command works in, where that has its own path: `/work` leads there too, unless something else is there.
 fn work_of(plan: &Plan, resolved: &Resolved<'_>) -> Option<String> {
     let cwd = &plan.task.cwd;
-    let is_tree = resolved.trees.iter().any(|(target, _)| target == cwd);
-    (is_tree && cwd != DEFAULT_WORKDIR).then(|| cwd.clone())
+    let is_mount = |at: &str| resolved.mounts.iter().any(|mount| mount["destination"] == at);
+    (is_mount(cwd) && !is_mount(DEFAULT_WORKDIR)).then(|| cwd.clone())
 }
 
 impl Bundle {
@@ -183,6 +183,7 @@ impl Bundle {
             apart: footing.apart,
             binds_tmp: footing.binds_tmp,
             groups: footing.shown_groups,
+            user: plan.task.user.filter(|user| user.uid != 0),
             work: work_of(plan, resolved),
             dirs: resolved.dirs.clone(),
             overlays: resolved.overlays.clone(),

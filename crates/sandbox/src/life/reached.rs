@@ -7,7 +7,7 @@
 //! | pids | `pids.events` of the cgroup; where the kernel in between counts for itself (gVisor), about as many processes as allowed when a failed command ended, else what it printed | the kernel: exact; the agent: at its end alone; the task's words |
 //! | disk | the layer without room at the end or at any look meanwhile; else what a failed command printed | `statvfs` of the host, in a machine its agent's; the task's words |
 //! | nofile | what a failed command printed | the task's words: no kernel counts refused descriptors |
-//! | output | bytes dropped | the agent: exact |
+//! | output | bytes that are not kept | the agent, or the host where it takes all: exact |
 //!
 //! Words are a hint and are told as one. They never turn a success into anything, and never change
 //! an `errCode`.
@@ -262,8 +262,8 @@ impl Seen {
         let Dropped { stdout, stderr } = ending.dropped;
         let most = self.limits.output_bytes.unwrap_or(0);
         let words = format!(
-            "output beyond the {most} bytes that are kept of each stream was dropped: {stdout} \
-             bytes of stdout, {stderr} of stderr"
+            "the record keeps the first {most} bytes of each stream, not the further {stdout} bytes of stdout and {stderr} \
+             of stderr"
         );
         (stdout > 0 || stderr > 0).then_some((LimitKind::Output, words))
     }

@@ -11,13 +11,16 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
+use cofferdam_guest::wire::User;
 use serde_json::Value;
 
 use crate::class::shown::{Overlay, Share};
 use crate::host::cgroup::OwnGroup;
+use crate::host::guest::AGENT_PATH;
 use crate::host::hostpath::{Place, mount_at};
 use crate::host::idrange::{self, IdRanges, Taken};
 use crate::host::runtime::Runtime;
@@ -26,7 +29,7 @@ use crate::host::traces::Traces;
 use crate::host::unread::Unread;
 use crate::host::{devices, live, mounts, upper as stream};
 use crate::life::error::{BootError, fault, make_dir};
-use crate::life::inside;
+use crate::life::inside::{self, InputOwners};
 use crate::life::keep::Filling;
 use crate::oci;
 use crate::spec::plan::DEFAULT_WORKDIR;
@@ -50,6 +53,8 @@ pub(crate) struct Root {
     pub binds_tmp: bool,
     /// What its programs see of its cgroups.
     pub groups: Vec<OwnGroup>,
+    /// Whom the task runs as, where that is not root.
+    pub user: Option<User>,
     /// The project's own place, where `/work` is it as well.
     pub work: Option<String>,
     pub dirs: Vec<PathBuf>,
@@ -108,11 +113,7 @@ impl Root {
         }
         self.show_host(&tree, &mut below)?;
         for overlay in &self.overlays {
-            let lower = below.layer(&overlay.lower)?;
-            self.mount_over(overlay, &lower).map_err(|source| {
-                let of = overlay.of.clone();
-                BootError::Over { of, source }
-            })?;
+            self.show_through(overlay, &mut below)?;
         }
         drop(below);
         self.configure(&tree, ids, unread)
@@ -142,11 +143,43 @@ impl Root {
         Ok(())
     }
 
-    /// An input, changed in the layer or not at all.
-    fn mount_over(&self, overlay: &Overlay, lower: &Path) -> io::Result<()> {
-        let Overlay { at, changes, .. } = overlay;
+    /// An input, whose owner is the task's user. A host without ids for sandboxes may be unable to map owners: there the top
+    /// directory alone belongs to that user.
+    fn show_through(
+        &self,
+        overlay: &Overlay,
+        below: &mut LowerLayers<'_>,
+    ) -> Result<(), BootError> {
+        let first = below.ids.map_or(0, |taken| taken.first);
+        let top = overlay.user.map(|User { uid, gid }| (first + uid, first + gid));
+        let over = |lower: &Path| {
+            let of = overlay.of.clone();
+            self.mount_over(overlay, lower, top).map_err(|source| BootError::Over { of, source })
+        };
+        let Some(user) = overlay.user else { return over(&below.layer(&overlay.lower)?) };
+        let holder = self.guest.join(AGENT_PATH.trim_start_matches('/'));
+        match below.given(&overlay.lower, user, &holder).and_then(|lower| over(&lower)) {
+            Err(error) if below.ids.is_none() => {
+                tracing::warn!(%error, "owners of an input cannot be mapped to the task's user");
+                over(&overlay.lower)
+            }
+            done => done,
+        }
+    }
+
+    /// An input, changed in the layer or not at all. `top` is whom its top directory belongs to, if that is known.
+    fn mount_over(
+        &self,
+        overlay: &Overlay,
+        lower: &Path,
+        top: Option<(u32, u32)>,
+    ) -> io::Result<()> {
+        let Overlay { at, changes, moves, .. } = overlay;
         if let Some((upper, work)) = changes {
-            as_top(lower, upper)?;
+            as_top(lower, upper, top)?;
+            if *moves {
+                return mounts::mount_overlay_with_moves(at, lower, upper, work);
+            }
             return mounts::mount_overlay(at, &[lower.to_owned()], upper, work);
         }
         let empty = self.traces.shares().join("none");
@@ -168,8 +201,9 @@ impl Root {
         let mut config = self.config.clone();
         match ids {
             Some((ranges, taken)) => {
+                let owners = self.owners(ranges, taken);
                 for mount in self.mounts.iter().chain(&self.at_work()) {
-                    inside::show((tree, layer, &self.overlays), mount, ranges, taken)?;
+                    inside::show((tree, layer, &self.overlays), mount, &owners)?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
                 if self.binds_tmp {
@@ -198,6 +232,11 @@ impl Root {
             }
         }
         self.write(&config, unread)
+    }
+
+    /// Whose the inputs are that are mounted without an overlay.
+    fn owners<'a>(&self, ranges: &'a IdRanges, taken: &'a Taken) -> InputOwners<'a> {
+        InputOwners { ranges, taken, user: self.user, given: self.traces.shares() }
     }
 
     /// The project once more, at `/work`.
@@ -243,12 +282,16 @@ fn own(path: &Path, first: u32) -> io::Result<()> {
     chown(path, Some(first), Some(first))
 }
 
-/// Gives the top of an overlay the owner and mode of what it covers, as the kernel does for all that lies in it. An owner
-/// whom the sandbox has no id for stays its root.
-fn as_top(lower: &Path, upper: &Path) -> io::Result<()> {
+/// Gives the top of an overlay the mode and, where no other one is known, the owner of what it covers, as the kernel does for
+/// all that lies in it. An owner whom the sandbox has no id for stays its root.
+fn as_top(lower: &Path, upper: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     let found = fs::metadata(lower)?;
     let known = |id: u32| (id != OVERFLOW_ID).then_some(id);
-    chown(upper, known(found.uid()), known(found.gid()))?;
+    let (uid, gid) = match owner {
+        Some((uid, gid)) => (Some(uid), Some(gid)),
+        None => (known(found.uid()), known(found.gid())),
+    };
+    chown(upper, uid, gid)?;
     // Last: a change of the owner takes set-id bits away.
     fs::set_permissions(upper, Permissions::from_mode(found.mode() & MODE_BITS))
 }
@@ -269,6 +312,18 @@ struct LowerLayers<'a> {
 impl LowerLayers<'_> {
     fn layer(&mut self, path: &Path) -> Result<PathBuf, BootError> {
         let Some(taken) = self.ids else { return Ok(path.to_owned()) };
+        self.shifted(path, &taken.space)
+    }
+
+    /// What a tenant named, where its owner is this user of the sandbox.
+    fn given(&mut self, path: &Path, user: User, holder: &Path) -> Result<PathBuf, BootError> {
+        let found = fs::metadata(path).map_err(fault("looking at", path))?;
+        let owner = User { uid: found.uid(), gid: found.gid() };
+        let space = idrange::exchanged(holder, self.ids, owner, user);
+        self.shifted(path, &space.map_err(fault("mapping the owner of", path))?)
+    }
+
+    fn shifted(&mut self, path: &Path, space: &OwnedFd) -> Result<PathBuf, BootError> {
         if self.shown == 0 {
             make_dir(&self.dir, 0o700)?;
             let own = idrange::shifted(&self.dir, None, false);
@@ -278,8 +333,7 @@ impl LowerLayers<'_> {
         let at = self.dir.join(self.shown.to_string());
         self.shown += 1;
         make_dir(&at, 0o700)?;
-        let tree =
-            idrange::shifted(path, Some(&taken.space), true).map_err(fault("shifting", path))?;
+        let tree = idrange::shifted(path, Some(space), true).map_err(fault("shifting", path))?;
         idrange::attach(&tree, &at).map_err(fault("attaching", path))?;
         Ok(at)
     }

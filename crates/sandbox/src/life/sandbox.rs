@@ -19,7 +19,7 @@ use crate::agent::changes::{self, Changed, Changes, ChangesError};
 use crate::agent::ending::{self, CommandEnd};
 use crate::agent::excess::Excess;
 use crate::agent::ignored::{self, Ignored};
-use crate::agent::{Agent, AgentError, Collected, Stream};
+use crate::agent::{Agent, AgentError, Collected, OutputSink, Stream};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
 use crate::class::microvm::Storable;
@@ -34,9 +34,10 @@ use crate::host::task::{Driver, blocking};
 use crate::images::RootHold;
 use crate::life::exec::{self, ExecOutcome};
 use crate::life::hold::{Life, Origin};
+use crate::life::meter::OutputMeter;
 use crate::life::network::Network;
 use crate::life::numbered::CommandNames;
-use crate::life::reached::{Watch, Words};
+use crate::life::reached::Watch;
 use crate::life::service::{ServiceEnd, Services};
 use crate::life::wipe::{self, Subject};
 use crate::spec::class::Class;
@@ -326,7 +327,9 @@ impl Sandbox {
         let rules = rules.map(|bytes| Ignored::parse(&String::from_utf8_lossy(&bytes)));
         let rules = rules.unwrap_or_default();
         match tree {
-            Some(Changed::Host(upper)) => blocking(move || changes::below(&upper, &rules)).await,
+            Some(Changed::Host { upper, merged }) => {
+                blocking(move || changes::below(&upper, &merged, &rules)).await
+            }
             Some(Changed::Inside(shown)) => {
                 let told = changes::inside(&self.agent, target, &shown, &rules);
                 let told = tokio::time::timeout(Duration::from_millis(COLLECT_MS), told).await;
@@ -348,8 +351,7 @@ impl Sandbox {
         self.went_on
     }
 
-    /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives
-    /// [`SandboxError::Killed`].
+    /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives [`SandboxError::Killed`].
     #[must_use]
     pub fn kill_handle(&self) -> KillHandle {
         self.kill.clone()
@@ -376,7 +378,7 @@ impl Sandbox {
         &self,
         command: &Command,
         end: Option<&CommandEnd>,
-        sink: impl FnMut(Stream, &[u8]) + Send,
+        sink: impl OutputSink,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut env = BTreeMap::new();
         if let Some(egress) = self.egress() {
@@ -407,12 +409,12 @@ impl Sandbox {
         command: &Command,
         env: BTreeMap<String, String>,
         end: Option<&CommandEnd>,
-        mut sink: impl FnMut(Stream, &[u8]) + Send,
+        sink: impl OutputSink,
     ) -> Result<ExecOutcome, SandboxError> {
         let clock = Stopwatch::start();
         let sockets = self.sockets();
         let mut watch = Watch::start(&self.facts.cgroups, &self.subject.traces, sockets);
-        let mut words = Words::default();
+        let mut heard = OutputMeter::new(sink, self.stream_limit_bytes);
         // What the task says itself comes before what its services say.
         let mut variables = self.services.env.clone();
         variables.extend(env);
@@ -422,23 +424,20 @@ impl Sandbox {
             cwd: command.cwd.clone(),
             timeout_ms: command.timeout_ms,
             user: command.user,
+            groups: command.groups.clone(),
             stdin_file: command.stdin_file.clone(),
             jail: command.jail.clone(),
-            stream_limit_bytes: self.stream_limit_bytes,
+            stream_limit_bytes: heard.asked(self.outliving().is_some()),
         };
         let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
-        let heard = |stream, bytes: &[u8]| {
-            words.hear(stream, bytes);
-            sink(stream, bytes);
-        };
         let running = async {
             let Some(end) = end else {
                 let Some(line) = self.outliving().filter(|_| request.jail.is_none()) else {
-                    return self.agent.exec(&request, heard).await;
+                    return self.agent.exec(&request, &mut heard).await;
                 };
-                return line.run(&self.agent, self.commands.take(), request, heard).await;
+                return line.run(&self.agent, self.commands.take(), request, &mut heard).await;
             };
-            match ending::follow(&self.agent, request, end, heard).await? {
+            match ending::follow(&self.agent, request, end, &mut heard).await? {
                 Some(ended) => Ok(ended),
                 None => {
                     self.kill.kill();
@@ -448,11 +447,12 @@ impl Sandbox {
         };
         let running = tokio::time::timeout(limit, running);
         let said = watch.during(running).await;
-        let seen = watch.end(words, &self.effective);
+        let seen = watch.end(std::mem::take(&mut heard.words), &self.effective);
         // Noted now, because a sandbox that dies takes its counters along.
         let _ = self.peak_mem_mb();
         match said {
-            Ok(Ok(end)) => {
+            Ok(Ok(mut end)) => {
+                heard.count(&mut end);
                 if let (Some(unrouted), Some(counted)) = (&self.unrouted, &end.counted) {
                     unrouted.told(counted.no_routes, &end.no_routes);
                 }

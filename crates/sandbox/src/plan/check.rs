@@ -85,6 +85,11 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
             "differs from workdir",
         )?;
     }
+    require(
+        spec.user.as_ref().is_none_or(|user| request.user.as_ref() == Some(user)),
+        "spec.user",
+        "differs from user",
+    )?;
     phases(request, spec)?;
     mounts(spec)
 }

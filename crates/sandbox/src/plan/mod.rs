@@ -3,6 +3,7 @@
 mod check;
 mod choose;
 pub(crate) mod large;
+pub(crate) mod users;
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,11 @@ use cofferdam_contracts::sandbox::{
     AccessMode, DEFAULT_DISK_MB, DEFAULT_TIMEOUT_MS, EffectivePolicy, Egress, Limits,
     MAX_STREAM_BYTES, Phase, SandboxRequest,
 };
+use cofferdam_contracts::user::UserName;
 
 use crate::class::{self, ShowsHost};
 use crate::egress;
+use crate::host::account::Account;
 use crate::host::base::Base;
 use crate::host::guest::GITCONFIG_PATH;
 use crate::host::hostpath::HostPath;
@@ -29,6 +32,7 @@ use crate::spec::facts::HostFacts;
 use crate::spec::plan::{DEFAULT_WORKDIR, Plan, PlannedMount};
 use crate::spec::refuse::{self, PlanError};
 use crate::spec::service::{self, Programs};
+use users::{Accounts, PlanUsers};
 
 impl Plan {
     /// The same of a container under another name.
@@ -47,22 +51,22 @@ impl Plan {
 }
 
 /// Plans a sandbox for a request on a host with these facts, or names the field that this host
-/// cannot enforce. Nothing is looked at and nothing is changed; an image therefore needs
-/// [`crate::Host::plan`], which looks it up first.
+/// cannot enforce. Nothing is looked at and nothing is changed; an image and a user therefore need
+/// [`crate::Host::plan`], which looks them up first.
 pub fn plan(
     request: &SandboxRequest,
     id: &SandboxId,
     facts: &HostFacts,
 ) -> Result<Plan, PlanError> {
-    plan_on(request, id, facts, None)
+    plan_on(request, id, facts, (None, &Accounts::new()))
 }
 
-/// The same on an image that was looked up already.
+/// The same on an image and for users that were looked up already.
 pub(crate) fn plan_on(
     request: &SandboxRequest,
     id: &SandboxId,
     facts: &HostFacts,
-    image: Option<&ImageRoot>,
+    (image, accounts): (Option<&ImageRoot>, &Accounts),
 ) -> Result<Plan, PlanError> {
     check::check(request, facts)?;
     let (class, runtime) = choose::choose(request, facts)?;
@@ -85,21 +89,37 @@ pub(crate) fn plan_on(
         .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
     let none = Programs::default();
     let programs = if host_usr { &facts.services } else { &none };
-    let services = service::plan(spec, &request.env_ref, programs, |env| environment(env, image))?;
-    let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
-    let command = |argv: &[String], env, timeout_ms, phase| Command {
-        argv: argv.to_vec(),
-        env: environment(env, image),
-        cwd: workdir.clone(),
-        timeout_ms,
-        phase,
-        user: image.and_then(|image| image.user),
-        stdin_file: None,
-        jail: None,
+    let users = PlanUsers { accounts, isolation };
+    let of_image = image.and_then(|image| image.user.as_ref());
+    of_image.map_or(Ok(()), |account| users::fits("envRef", account))?;
+    let named = |field: &str, name: &UserName| users.of(field, name);
+    let task_user = request.user.as_ref().map(|name| named("user", name)).transpose()?.or(of_image);
+    let build_user = request.build.as_ref().and_then(|build| build.user.as_ref());
+    let build_user = build_user.map(|name| named("build.user", name)).transpose()?.or(task_user);
+    let surroundings = service::Surroundings {
+        users: &named,
+        environment: &|env, user| environment(env, image, user),
     };
+    let services = service::plan(spec, &request.env_ref, programs, &surroundings)?;
+    let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
+    let command =
+        |argv: &[String], env, timeout_ms, (phase, account): (Phase, Option<&Account>)| {
+            let (user, groups) = users::told(account);
+            Command {
+                argv: argv.to_vec(),
+                env: environment(env, image, account),
+                cwd: workdir.clone(),
+                timeout_ms,
+                phase,
+                user,
+                groups,
+                stdin_file: None,
+                jail: None,
+            }
+        };
     let build = request.build.as_ref().map(|build| {
         let timeout_ms = build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS);
-        command(&build.cmd, &build.env, timeout_ms, Phase::Build)
+        command(&build.cmd, &build.env, timeout_ms, (Phase::Build, build_user))
     });
     let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
     let roomy = || Nofile::roomy(limits.nofile.unwrap_or(facts.nofile));
@@ -122,14 +142,15 @@ pub(crate) fn plan_on(
         takes_program: runtime.takes_program(),
         needs: Needs {
             no_set_id: request.files_in.iter().any(|file| file.access == AccessMode::Full),
+            own_ids: isolation.has_own_ids(facts),
         },
     });
     Ok(Plan {
         task: Command {
             stdin_file: request.stdin.clone(),
-            ..command(&request.cmd, &request.env, request.timeout_ms, Phase::Exec)
+            ..command(&request.cmd, &request.env, request.timeout_ms, (Phase::Exec, task_user))
         },
-        cache: cached::plan(request, &workdir, image.and_then(|image| image.user)),
+        cache: cached::plan(request, &workdir, users::told(build_user).0),
         egress,
         build,
         services,
@@ -153,7 +174,10 @@ pub(crate) fn plan_on(
         large: is_large,
         stream_limit_bytes: limits.output_bytes.unwrap_or(MAX_STREAM_BYTES),
         artifacts: request.artifacts.clone(),
-        effective: effective(request, facts, class, runtime, limits, image),
+        effective: EffectivePolicy {
+            user: users::recorded(task_user),
+            ..effective(request, facts, class, runtime, limits, image)
+        },
         traces,
     })
 }
@@ -181,6 +205,7 @@ fn root(env_ref: &str, facts: &HostFacts) -> Result<(Base, bool), PlanError> {
 fn environment(
     asked: &BTreeMap<String, String>,
     image: Option<&ImageRoot>,
+    user: Option<&Account>,
 ) -> BTreeMap<String, String> {
     let mut env: BTreeMap<String, String> = [
         ("HOME", "/root"),
@@ -191,6 +216,9 @@ fn environment(
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
+    if let Some(account) = user {
+        env.insert("HOME".to_owned(), account.home.clone());
+    }
     env.extend(image.map(|image| image.env.clone()).unwrap_or_default());
     env.extend(asked.iter().map(|(name, value)| (name.clone(), value.clone())));
     env
@@ -214,6 +242,7 @@ fn effective(
             (None, Some(image)) => image.pinned.clone(),
             (None, None) => request.env_ref.clone(),
         },
+        user: None,
         limits,
         timeout_ms: request.timeout_ms,
         egress: request.egress.clone(),

@@ -21,6 +21,8 @@ pub struct Command {
     pub phase: Phase,
     /// Who runs it; `None` is root, without most of root's capabilities.
     pub user: Option<User>,
+    /// Every group of that user; empty: the primary one alone.
+    pub groups: Vec<u32>,
     /// A file of the sandbox that is its standard input.
     pub stdin_file: Option<String>,
     /// What holds it beyond its sandbox.

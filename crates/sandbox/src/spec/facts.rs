@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::sandbox::IsolationClass;
 
 use crate::host::ceiling::Ceilings;
 use crate::host::cgroup::Cgroups;
@@ -81,6 +82,13 @@ impl HostFacts {
             Offer::Present(runtime) if fact.class == class => Some(runtime),
             _ => None,
         })
+    }
+
+    /// How strong the classes are that requests of this host can get; empty where it has none.
+    #[must_use]
+    pub fn strengths(&self) -> Vec<IsolationClass> {
+        let is_present = |fact: &&ClassFact| matches!(fact.offer, Offer::Present(_));
+        self.classes.iter().filter(is_present).map(|fact| fact.class.strength()).collect()
     }
 
     /// Whether every directory of the host may be given, as to its own admin.

@@ -7,14 +7,16 @@ use super::program::run;
 use crate::images::error::{ImageError, at};
 
 /// What `base` has beside Debian's minimum.
-const PACKAGES: &str =
-    "bash,ca-certificates,curl,git,procps,python-is-python3,python3,python3-pip,sudo";
+const PACKAGES: &str = "bash,ca-certificates,curl,git,jq,nodejs,npm,procps,python-is-python3,\
+    python3,python3-pip,python3-venv,sudo,unzip";
 /// The root is packed: dpkg need not force each file of it to the disk, which takes minutes.
 const DPKG: &str = "force-unsafe-io";
 /// Left out: people read them elsewhere, and every sandbox's host keeps them.
 const EXCLUDED: [&str; 3] = ["doc", "man", "locale"];
-/// What is done to the root, by a shell of this host whose `$1` is the root. The mirrors are this machine's own
-/// business, and a sandbox has no network.
+/// Left out too: it would have pip ask every user of a sandbox for `--break-system-packages`.
+const EXTERNALLY_MANAGED: &str = "/usr/lib/python3*/EXTERNALLY-MANAGED";
+/// What is done to the root, by a shell of this host whose `$1` is the root. How this machine reaches its mirrors is its own
+/// business: a sandbox that is granted `@apt` is let through to them by their names.
 const HOOKS: [&str; 3] = [
     r#"chroot "$1" useradd --create-home --uid 1000 --user-group --shell /bin/bash user"#,
     r#"printf 'user ALL=(ALL) NOPASSWD:ALL\n' >"$1/etc/sudoers.d/user"; chmod 0440 "$1/etc/sudoers.d/user""#,
@@ -60,6 +62,16 @@ fn sources(mirrors: &[AptSource<'_>]) -> String {
     mirrors.iter().map(line).collect()
 }
 
+/// A hook that leaves the root a sources.list of these mirrors. Not those whose address has a secret, or letters that a shell
+/// reads; nor keyrings of this machine. Pure.
+fn listed(mirrors: &[AptSource<'_>]) -> String {
+    let is_plain =
+        |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b":/._~+-[]".contains(&b));
+    let plain = mirrors.iter().filter(|one| is_plain(one.site) && is_plain(one.release));
+    let lines = plain.map(|one| format!("deb {} {} main\\n", one.site, one.release));
+    format!("printf '{}' >\"$1/etc/apt/sources.list\"", lines.collect::<String>())
+}
+
 /// The code name of this machine's release, from the text of os-release. Pure.
 fn suite(release: &str) -> Option<&str> {
     let value = |name: &str| {
@@ -96,7 +108,8 @@ pub(super) async fn bootstrap(
     let format = "$(SITE) $(RELEASE) $(COMPONENT) $(SIGNED_BY)";
     let args = ["indextargets", "--format", format, "Created-By: Packages"].map(OsStr::new);
     let targets = run("apt-get", &args, "", note).await?;
-    let sources = sources(&mirrors(&targets, suite));
+    let mirrors = mirrors(&targets, suite);
+    let sources = sources(&mirrors);
     if sources.is_empty() {
         let why = format!("it names no mirror of Debian {suite}: run apt-get update");
         return Err(ImageError::malformed("apt-get", why));
@@ -109,7 +122,9 @@ pub(super) async fn bootstrap(
     args.push(format!("--dpkgopt={DPKG}"));
     args.extend(EXCLUDED.map(|dir| format!("--dpkgopt=path-exclude=/usr/share/{dir}/*")));
     args.extend(proxies(&dump).into_iter().map(|line| format!("--aptopt={line}")));
+    args.push(format!("--dpkgopt=path-exclude={EXTERNALLY_MANAGED}"));
     args.extend(HOOKS.map(|hook| format!("--customize-hook={hook}")));
+    args.push(format!("--customize-hook={}", listed(&mirrors)));
     args.push(suite.to_owned());
     let mut words: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
     words.extend([tar.as_os_str(), OsStr::new("-")]);
@@ -131,6 +146,13 @@ mod tests {
             sources(&found),
             "deb [signed-by=/usr/share/keyrings/d.gpg] http://a/debian bookworm main\n\
              deb http://s/sec bookworm-security main\n"
+        );
+        let secret = "http://u:p@c/debian bookworm main\n";
+        let found = [found, mirrors(secret, "bookworm")].into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(
+            listed(&found),
+            "printf 'deb http://a/debian bookworm main\\ndeb http://s/sec bookworm-security main\\n' \
+             >\"$1/etc/apt/sources.list\""
         );
         assert_eq!(suite("ID=debian\nVERSION_CODENAME=bookworm\n"), Some("bookworm"));
         assert_eq!(suite("ID=\"other\"\nVERSION_CODENAME=noble\n"), None);

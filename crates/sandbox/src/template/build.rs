@@ -14,7 +14,7 @@ use cofferdam_guest::removal::remove_tree;
 use rustix::fs::{FlockOperation, flock};
 
 use super::{Begin, Template, bootstrap, image_name, packages};
-use crate::build::{BuildNote, BuiltSteps, CopyStep, ImageFile, Step, build, store};
+use crate::build::{BuildNote, BuiltSteps, CopyRoot, CopyStep, ImageFile, Step, build_from, store};
 use crate::host::task::blocking;
 use crate::images::error::{ImageError, at};
 use crate::images::manifest::{Descriptor, LAYER, Settings};
@@ -30,7 +30,7 @@ const INTERPRETER_PORT: u16 = 49_999;
 const INTERPRETER_MEM_MB: u64 = 1_024;
 const START: &str = "exec python3 /usr/local/lib/interpreter/server.py";
 const READY: &str = "curl --silent --fail --noproxy '*' http://127.0.0.1:49999/health";
-/// Of the steps: the packages are 250 MiB, and their bytes compiled half of that again.
+/// Of the steps: the packages are 500 MiB in two copies, and their bytes compiled half of that again.
 const STEP_LIMITS: Limits = Limits {
     cpu: None,
     mem_mb: Some(2_048),
@@ -181,11 +181,15 @@ async fn build_interpreter(
     let room = room(dir)?;
     let base = image_name(base)?;
     let python = packages::python_of(&images.resolve(base.as_str())?.root)?;
-    let local = room.0.join("local");
-    let lib = local.join(format!("lib/python{python}/dist-packages"));
-    fs::create_dir_all(&lib).map_err(at(&lib))?;
+    let (local, large) = (room.0.join("local"), room.0.join("large"));
+    let below = format!("lib/python{python}/dist-packages");
+    let (lib, large_lib) = (local.join(&below), large.join(&below));
+    for dir in [&lib, &large_lib] {
+        fs::create_dir_all(dir).map_err(at(dir))?;
+    }
     note(TemplateNote::Part("code-interpreter-v1: packages of PyPI"));
     packages::install(&python, &lib, &mut |line: &str| note(TemplateNote::Line(line))).await?;
+    packages::part(&lib, &large_lib)?;
     for (path, text) in FILES {
         let path = local.join(path);
         let parent = path.parent().unwrap_or(&local);
@@ -198,12 +202,14 @@ async fn build_interpreter(
         timeout_ms: STEP_TIMEOUT_MS,
         steps: vec![
             Step::Copy(CopyStep { from: "local".to_owned(), to: "/usr/local".to_owned() }),
+            Step::Copy(CopyStep { from: "large".to_owned(), to: "/usr/local".to_owned() }),
             Step::Run(Cmd::Shell(WARM.to_owned())),
         ],
     };
     note(TemplateNote::Part("code-interpreter-v1: the image"));
     let image = image_name(name)?;
-    build(images, runtime, &file, &room.0, &image, |said| note(TemplateNote::Build(said))).await?;
+    let from = (&file, CopyRoot::Own(&room.0));
+    build_from(images, runtime, from, &image, |said| note(TemplateNote::Build(said))).await?;
     let begin = Begin {
         start: Some(START.to_owned()),
         ready: Some(READY.to_owned()),

@@ -7,17 +7,40 @@ use std::path::Path;
 use super::program::run;
 use crate::images::error::{ImageError, at};
 
-/// What the interpreter needs, and what its users expect; within a major version each, so that a build of next year is
-/// like this one.
-const PACKAGES: [&str; 7] = [
+/// What the interpreter needs, and what its users expect of E2B's; within a major version each, so that a build of next year is
+/// like this one. Matplotlib is E2B's minor version: `e2b_charts` reads what later ones call otherwise. Left out of E2B's
+/// list are what takes hundreds of megabytes each (gensim, spacy, opencv, numba with librosa) and what needs a browser.
+const PACKAGES: [&str; 27] = [
     "ipykernel>=7,<8",
     "jupyter_client>=8,<9",
     "bash_kernel>=0.10,<0.11",
     "e2b_charts>=1,<2",
+    "aiohttp>=3,<4",
+    "beautifulsoup4>=4,<5",
+    "imageio>=2,<3",
+    "joblib>=1,<2",
+    "lxml>=5,<7",
+    "matplotlib>=3.10,<3.11",
+    "nltk>=3,<4",
     "numpy>=2,<3",
-    "matplotlib>=3.10,<4",
+    "openpyxl>=3,<4",
+    "orjson>=3,<4",
     "pandas>=2,<4",
+    "pillow>=11,<13",
+    "plotly>=6,<7",
+    "pytest>=8,<10",
+    "python-docx>=1,<2",
+    "pytz",
+    "requests>=2,<3",
+    "scikit-learn>=1,<2",
+    "scipy>=1,<2",
+    "seaborn>=0.13,<0.14",
+    "sympy>=1,<2",
+    "xarray>=2024",
+    "xlrd>=2,<3",
 ];
+/// Directories of the largest packages. They are a copy of their own in the image: one copy has a bound of bytes.
+const LARGE: [&str; 5] = ["plotly", "scipy", "scipy.libs", "sklearn", "sympy"];
 /// Kinds of wheels that Debian 12's C library runs, the newest first.
 const PLATFORMS: [&str; 4] =
     ["manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014"];
@@ -68,6 +91,20 @@ pub(super) async fn install(
     let args: Vec<&OsStr> = args.iter().map(OsString::as_os_str).collect();
     run("python3", &args, "", note).await?;
     prune(into)
+}
+
+/// Moves what of [`LARGE`] is in a directory to another one.
+///
+/// # Errors
+/// A directory that cannot be moved.
+pub(super) fn part(from: &Path, to: &Path) -> Result<(), ImageError> {
+    for name in LARGE {
+        let (from, to) = (from.join(name), to.join(name));
+        if from.is_dir() {
+            fs::rename(&from, &to).map_err(at(&from))?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes the packages' own tests, and programs whose first line names this machine's python.

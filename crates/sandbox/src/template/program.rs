@@ -80,7 +80,7 @@ async fn run_within(
     match status.code() {
         Some(0) => text,
         // Of `timeout`, which found no such program.
-        Some(127) => Err(failed("is not installed".to_owned())),
+        Some(127) => Err(failed(format!("is not installed; run `apt-get install {program}`"))),
         Some(124) => Err(took_longer()),
         // `timeout` kills itself with what did not end when asked. What the kernel killed before has another reason.
         _ if since.elapsed() >= patience => Err(took_longer()),
@@ -118,6 +118,6 @@ mod tests {
         let error = run("sh", &script, "", &mut |_| {}).await.unwrap_err().to_string();
         assert!(error.starts_with("sh: failed") && error.ends_with("broken"), "{error}");
         let error = run("no-such-program", &[], "", &mut |_| {}).await.unwrap_err().to_string();
-        assert_eq!(error, "no-such-program: is not installed");
+        assert!(error.ends_with("run `apt-get install no-such-program`"), "{error}");
     }
 }

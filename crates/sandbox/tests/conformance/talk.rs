@@ -31,6 +31,7 @@ fn script(text: &str) -> ExecRequest {
         timeout_ms: 60_000,
         stream_limit_bytes: 1_000_000,
         user: None,
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     }

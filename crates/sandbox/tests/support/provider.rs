@@ -482,6 +482,7 @@ async fn start(held: &Arc<Held>, body: &[u8]) -> Reply {
         timeout_ms: 3_600_000,
         stream_limit_bytes: u64::MAX / 2,
         user: None,
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response};
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::LiveId;
@@ -22,6 +22,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::create::NewSandbox;
+use super::domain::domain;
 use super::envd::{self, VERSION, cpus};
 use super::{Front, kept, logs, network, page, shape, template_routes, templates, uploads};
 use crate::door::is_json;
@@ -129,7 +130,7 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
     let call = Asking {
         front,
         who,
-        domain: domain(&parts.headers),
+        domain: domain(&parts.headers, &front.shared.names),
         query: parts.uri.query().unwrap_or("").to_owned(),
         dedup: header("idempotency-key"),
         class_min: header(CLASS),
@@ -181,6 +182,10 @@ fn unsupported(names: &[&str]) -> Response<Body> {
         ["volumes" | "volumecontent", ..] => "volumes",
         ["secrets", ..] => "E2B's secrets: see `cofferdam secret`",
         ["teams", ..] => "teams",
+        ["access-tokens" | "api-keys", ..] => "E2B's keys: see `cofferdam key`",
+        ["nodes", ..] => "nodes: see `cofferdam doctor`",
+        ["events", ..] => "events of sandboxes: see GET /v2/sandboxes/{id}/logs",
+        ["admin", ..] => "E2B's administration: see `cofferdam sandbox` and `cofferdam key`",
         _ => return shape::error(404, "E2B's API has no such route here"),
     };
     shape::error(400, format!("not supported: {what}"))
@@ -209,18 +214,6 @@ fn is_write(method: &Method, names: &[&str]) -> bool {
 fn may(who: &Principal, writes: bool) -> bool {
     let reads = [Role::Approver, Role::Operator, Role::Auditor];
     who.has(Role::Submitter) || !writes && reads.into_iter().any(|role| who.has(role))
-}
-
-/// Where sandboxes have names: a browser finds everything below `localhost` on this machine, and nothing below an address.
-fn domain(headers: &HeaderMap) -> String {
-    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let (name, port) = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => (name, Some(port)),
-        _ => (host, None),
-    };
-    let is_address = name.starts_with('[') || name.parse::<std::net::IpAddr>().is_ok();
-    let name = if is_address || name.is_empty() { "localhost" } else { name };
-    port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"))
 }
 
 pub(super) fn sandbox(held: &Held, domain: &str) -> Value {
@@ -254,11 +247,15 @@ async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
     }
     let class_min = class_min.map(|name| class(&name)).transpose();
     let class_min = class_min.map_err(|why| shape::error(400, why))?;
-    let template = asked.template_id.clone();
+    let (template, wants_internet) = (asked.template_id.clone(), asked.wants_internet());
     let mut request =
         asked.request(default_s, dedup, class_min).map_err(|why| shape::error(400, why))?;
-    templates::choose(&front.shared.flows, &who, &template, &mut request).await?;
-    let held = front.shared.flows.live_create(&who, &request).await.map_err(shape::refused)?;
+    let flows = &front.shared.flows;
+    templates::choose(flows, &who, &template, &mut request).await?;
+    if wants_internet {
+        request.egress = flows.live_internet(&who).await.map_err(shape::refused)?;
+    }
+    let held = flows.live_create(&who, &request).await.map_err(shape::refused)?;
     Ok(shape::json_of(201, &sandbox(&held, &domain)))
 }
 
@@ -559,19 +556,6 @@ mod tests {
         ] {
             assert!(filter(bad, true).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn sandboxes_have_names_below_localhost_where_the_server_has_only_an_address() {
-        let of = |host: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, host.parse().unwrap());
-            domain(&headers)
-        };
-        assert_eq!(of("127.0.0.1:7070"), "localhost:7070");
-        assert_eq!(of("[::1]:7070"), "localhost:7070");
-        assert_eq!(of("localhost:1"), "localhost:1");
-        assert_eq!(of("ci.example"), "ci.example");
     }
 
     #[test]

@@ -29,9 +29,8 @@ pub(crate) struct NewSandbox {
     timeout: Option<u64>,
     metadata: Option<BTreeMap<String, String>>,
     env_vars: Option<BTreeMap<String, String>>,
-    /// Grants nothing: see [`Self::request`].
     #[serde(rename = "allow_internet_access")]
-    _allow_internet_access: Option<bool>,
+    allow_internet_access: Option<bool>,
     network: Option<Network>,
     auto_pause: Option<bool>,
     auto_pause_memory: Option<bool>,
@@ -66,11 +65,17 @@ pub(super) struct Network {
 }
 
 impl NewSandbox {
+    /// Whether its user leaves the network to its provider: `allow_internet_access: true` is what clients send when their user
+    /// says nothing, so it is not refused, and means what the tenant's configuration says.
+    pub(crate) fn wants_internet(&self) -> bool {
+        let said = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|list| !list.is_empty());
+        let is_said = |network: &Network| said(&network.allow_out) || said(&network.deny_out);
+        self.allow_internet_access != Some(false) && !self.network.as_ref().is_some_and(is_said)
+    }
+
     /// As our own request. `default_s`: the time to live without one.
     ///
-    /// `allow_internet_access: true` is what clients send when their user says nothing, so it is not refused; it grants
-    /// nothing either. A sandbox reaches the names of `allowOut`, under the tenant's grants, and nothing else, and its
-    /// detail says so.
+    /// A sandbox reaches the names of `allowOut`, under the tenant's grants, and nothing else, and its detail says so.
     pub(crate) fn request(
         self,
         default_s: u64,
@@ -238,6 +243,29 @@ mod tests {
         ] {
             let refused = asked(bad).unwrap_err();
             assert!(refused.starts_with("autoResume"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_network_is_left_to_the_provider_unless_something_is_said_of_it() {
+        let wants = |more: Value| {
+            let mut body = json!({"templateID": "base"});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value::<NewSandbox>(body).unwrap().wants_internet()
+        };
+        for silent in [
+            json!({}),
+            json!({"allow_internet_access": true}),
+            json!({"network": {"allowPublicTraffic": false, "allowOut": []}}),
+        ] {
+            assert!(wants(silent.clone()), "{silent}");
+        }
+        for said in [
+            json!({"allow_internet_access": false}),
+            json!({"network": {"allowOut": ["a.example"]}}),
+            json!({"network": {"denyOut": ["0.0.0.0/0"]}}),
+        ] {
+            assert!(!wants(said.clone()), "{said}");
         }
     }
 

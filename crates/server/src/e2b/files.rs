@@ -27,8 +27,8 @@ use super::shape;
 
 /// Bytes of one file, in either direction: more than any writable layer of a sandbox has by default.
 const MAX_FILE: u64 = 4 * 1024 * 1024 * 1024;
-/// Files of one request.
-const MAX_FILES: usize = 256;
+/// Files of one request: a project, which clients send at once. What their answer says of each is kept until its end.
+const MAX_FILES: usize = 10_000;
 const FILE_MODE: u32 = 0o644;
 /// Pieces on their way into a sandbox.
 const QUEUED: usize = 4;
@@ -83,8 +83,14 @@ fn is_signed(uri: &Uri, operation: &str, token: &str) -> Result<bool, &'static s
     match until.map(|until| until.parse::<i64>()) {
         None => Ok(true),
         Some(Ok(until)) if until.saturating_mul(1_000) > clock::now_ms() => Ok(true),
-        Some(_) => Err("signature is expired"),
+        // Clients' tests read it word by word.
+        Some(_) => Err("signature is already expired"),
     }
+}
+
+/// Whether the query has a signature, good or not.
+fn is_claimed(uri: &Uri) -> bool {
+    shape::query(uri.query().unwrap_or(""), "signature").is_some()
 }
 
 /// The sandbox whose token signed a URL that names none.
@@ -108,6 +114,7 @@ pub(crate) async fn answer(room: &Room, request: Request<Incoming>) -> Response<
     if !has_token {
         match is_signed(request.uri(), operation, &room.held.token) {
             Ok(true) if !room.held.is_revoked() => {}
+            Ok(_) if is_claimed(request.uri()) => return shape::error(401, "invalid signature"),
             Ok(_) => return shape::error(401, "an access token or a signature is needed"),
             Err(why) => return shape::error(401, why),
         }
@@ -451,7 +458,7 @@ mod tests {
         let old =
             signature("/a", "read", "", "tok", Some("1")).replace('+', "%2B").replace('/', "%2F");
         let expired = uri(&format!("signature={old}&signature_expiration=1"));
-        assert_eq!(is_signed(&expired, "read", "tok"), Err("signature is expired"));
+        assert_eq!(is_signed(&expired, "read", "tok"), Err("signature is already expired"));
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! `filesystem.Filesystem`: what the agent does with files, under the names of its clients.
 
-use std::collections::VecDeque;
-
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
-use cofferdam_flows::live::inside::NodeKind;
+use cofferdam_flows::live::inside::{Entry, NodeKind};
 use cofferdam_flows::live::{Agent, AgentError};
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -108,7 +106,7 @@ async fn unary(
             remove(agent, &plain(&path, person)?).await
         }
         "CreateWatcher" => watchers::create(room, person, message).await,
-        "GetWatcherEvents" => watchers::events(room, message),
+        "GetWatcherEvents" => watchers::events(room, message).await,
         "RemoveWatcher" => watchers::remove(room, message),
         other => Err(unknown(other)),
     }
@@ -124,38 +122,59 @@ pub(crate) async fn directory(agent: &Agent, path: &str) -> Result<String, Fault
     }
 }
 
+/// A directory whose entries are being listed.
+struct OpenDir {
+    real: String,
+    /// As its client names it.
+    shown: String,
+    rest: std::vec::IntoIter<Entry>,
+}
+
+/// Lists a tree as E2B does: by name, and what is in a directory behind it.
 async fn list(agent: &Agent, path: &str, depth: u32) -> Replied {
     let real = directory(agent, path).await?;
+    let mut left = MAX_ENTRIES;
+    let rest = listed(agent, &real, &mut left).await?;
     let mut found = Vec::new();
-    let mut todo = VecDeque::from([(real, path.to_owned(), 1)]);
-    while let Some((real, shown, level)) = todo.pop_front() {
-        let room = MAX_ENTRIES.saturating_sub(u64::try_from(found.len()).unwrap_or(u64::MAX));
-        let entries = match agent.list(&real, room).await {
-            Ok(entries) => entries,
-            // One below that is gone meanwhile has no entries.
-            Err(error) if is_absent(&error) && level > 1 => continue,
-            Err(AgentError::Collect(why)) => return Err(Fault::new("resource_exhausted", why)),
-            Err(error) => return Err(unavailable(&error)),
+    let mut open = vec![OpenDir { real, shown: path.to_owned(), rest }];
+    while let Some(dir) = open.last_mut() {
+        let Some(entry) = dir.rest.next() else {
+            open.pop();
+            continue;
         };
-        for entry in entries {
-            let (real, shown) = (join(&real, &entry.name), join(&shown, &entry.name));
-            let target = match entry.kind {
-                NodeKind::Link => {
-                    let to = followed(agent, &real, true).await.ok();
-                    match to {
-                        Some(to) => look(agent, &to).await?.map(|(entry, _)| entry.kind),
-                        None => None,
-                    }
-                }
-                _ => None,
-            };
-            found.push(info(&entry, &shown, target));
-            if entry.kind == NodeKind::Dir && level < depth && !entry.mangled {
-                todo.push_back((real, shown, level + 1));
-            }
+        let (real, shown) = (join(&dir.real, &entry.name), join(&dir.shown, &entry.name));
+        let target = match entry.kind {
+            NodeKind::Link => match followed(agent, &real, true).await.ok() {
+                Some(to) => look(agent, &to).await?.map(|(entry, _)| entry.kind),
+                None => None,
+            },
+            _ => None,
+        };
+        found.push(info(&entry, &shown, target));
+        let level = u32::try_from(open.len()).unwrap_or(u32::MAX);
+        if entry.kind == NodeKind::Dir && level < depth && !entry.mangled {
+            let rest = listed(agent, &real, &mut left).await?;
+            open.push(OpenDir { real, shown, rest });
         }
     }
     Ok(json!({"entries": found}))
+}
+
+/// The entries of a directory by their names, none where it is gone meanwhile. Takes them from what one list may have.
+async fn listed(
+    agent: &Agent,
+    real: &str,
+    left: &mut u64,
+) -> Result<std::vec::IntoIter<Entry>, Fault> {
+    let mut entries = match agent.list(real, *left).await {
+        Ok(entries) => entries,
+        Err(error) if is_absent(&error) => Vec::new(),
+        Err(AgentError::Collect(why)) => return Err(Fault::new("resource_exhausted", why)),
+        Err(error) => return Err(unavailable(&error)),
+    };
+    *left = left.saturating_sub(u64::try_from(entries.len()).unwrap_or(u64::MAX));
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries.into_iter())
 }
 
 fn join(dir: &str, name: &str) -> String {

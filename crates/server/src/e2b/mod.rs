@@ -15,6 +15,7 @@ mod builds;
 mod connect;
 mod control;
 mod create;
+mod domain;
 mod entry;
 mod envd;
 mod files;
@@ -68,7 +69,7 @@ const TRAFFIC: &str = "e2b-traffic-access-token";
 const ENVD: [&str; 6] =
     ["process.Process", "filesystem.Filesystem", "files", "health", "envs", "metrics"];
 /// First path segments of the control plane. None of them is ours: our own routes begin with `/api` and `/healthz`.
-const CONTROL: [&str; 11] = [
+const CONTROL: [&str; 16] = [
     "sandboxes",
     "v2",
     "v3",
@@ -80,6 +81,11 @@ const CONTROL: [&str; 11] = [
     "volumecontent",
     "teams",
     "secrets",
+    "access-tokens",
+    "admin",
+    "api-keys",
+    "events",
+    "nodes",
 ];
 
 /// Destination of a request of an E2B client.

@@ -317,7 +317,8 @@ impl Following {
                             return replies.end(end.timed_out.then_some(&late)).await;
                         }
                         Some(Event::Lost) | None => {
-                            let why = "the connection to the sandbox ended before the command did";
+                            // Clients call this a sandbox's time-out, and their tests read these words.
+                            let why = "the sandbox was killed or reached its end of life while the command ran";
                             return replies.end(Some(&Fault::new("unavailable", why))).await;
                         }
                     },

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_flows::live::inside::User;
-use cofferdam_flows::live::{Held, STREAMS};
+use cofferdam_flows::live::{Held, STREAMS, USUAL_VARIABLES};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::adopted::adopt;
@@ -81,6 +81,9 @@ pub(crate) fn is_same(one: &str, other: &str) -> bool {
     one.len() == other.len() && differ == 0
 }
 
+/// Variables of a command without a network: pip and npm would try again for a minute what cannot work.
+const UNCONNECTED: [(&str, &str); 2] = [("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0")];
+
 /// Environment of a command of this person.
 pub(crate) fn environment(held: &Held, person: Person) -> BTreeMap<String, String> {
     let base = [
@@ -91,7 +94,10 @@ pub(crate) fn environment(held: &Held, person: Person) -> BTreeMap<String, Strin
         ("E2B_SANDBOX", "true"),
         ("E2B_SANDBOX_ID", held.id.as_str()),
     ];
-    let mut env = BTreeMap::from(base.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let alone = UNCONNECTED.into_iter().filter(|_| held.is_alone());
+    let all = base.into_iter().chain(USUAL_VARIABLES).chain(alone);
+    let mut env: BTreeMap<String, String> =
+        all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     env.extend(held.env());
     env
 }

@@ -96,6 +96,7 @@ pub(crate) async fn start(
         timeout_ms: deadline_ms(headers),
         stream_limit_bytes: u64::MAX,
         user: Some(person.user),
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     };

@@ -110,7 +110,7 @@ pub(super) async fn choose(
     }
     // The host's have one build each.
     if let Ok((name, Some(tag))) = tagged(&request.template) {
-        if tag != DEFAULT_TAG {
+        if tag != DEFAULT_TAG && tag != BUILD {
             return Err(missing(&request.template));
         }
         name.as_str().clone_into(&mut request.template);

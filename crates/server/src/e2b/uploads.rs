@@ -90,8 +90,11 @@ impl Links {
     }
 }
 
-/// `http` or `https`, then how the caller named this server.
+/// The address that the operator said; without one, `http` or `https`, then how the caller named this server.
 fn origin(front: &Front, headers: &HeaderMap) -> String {
+    if let Some(said) = &front.shared.said_url {
+        return said.clone();
+    }
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST.as_str()).unwrap_or("localhost");
     // Behind a proxy that ends TLS it is the proxy's word, for this caller alone.

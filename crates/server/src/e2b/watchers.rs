@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_flows::live::inside::{Change, ChangeKind, NodeKind};
 use cofferdam_flows::live::{Agent, Held, Watching};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 use tokio::task::AbortHandle;
 
 use super::connect::{self, Codec, Fault, Replied};
@@ -29,6 +29,11 @@ const QUEUED: usize = 16;
 /// Changes that a watcher keeps for its caller, and bytes of them; older ones are dropped first.
 const MAX_KEPT: usize = 4_096;
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
+
+/// How long a caller that asks for changes waits for the first one: who wrote a file before asks for its change. Those that
+/// belong together come within the second time, and no caller waits longer than three of the first.
+const HEARD_WITHIN: Duration = Duration::from_millis(100);
+const QUIET: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -54,7 +59,23 @@ struct WatcherId {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     kept: Arc<Mutex<Kept>>,
+    /// Told of every change that is kept.
+    arrived: Arc<Notify>,
     task: AbortHandle,
+}
+
+impl Watcher {
+    /// Until the changes of what its caller saw end are kept.
+    async fn settle(&self) {
+        let has_none = || self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let mut patience = if has_none() { HEARD_WITHIN } else { QUIET };
+        let since = Stopwatch::start();
+        while tokio::time::timeout(patience, self.arrived.notified()).await.is_ok()
+            && since.elapsed() < 3 * HEARD_WITHIN
+        {
+            patience = QUIET;
+        }
+    }
 }
 
 impl Drop for Watcher {
@@ -79,6 +100,10 @@ impl Kept {
             let Some((_, weight)) = self.changes.pop_front() else { return };
             self.bytes -= weight;
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty()
     }
 
     fn take(&mut self) -> Vec<Value> {
@@ -235,14 +260,16 @@ pub(crate) async fn create(room: &Arc<Room>, person: Person, message: Value) -> 
     }
     let mut changes = begin(room, person, connect::parse(message)?).await?;
     let kept = Arc::new(Mutex::new(Kept::default()));
-    let keeps = Arc::clone(&kept);
+    let arrived = Arc::new(Notify::new());
+    let (keeps, tells) = (Arc::clone(&kept), Arc::clone(&arrived));
     let task = tokio::spawn(async move {
         while let Some(change) = changes.recv().await {
             keeps.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+            tells.notify_one();
         }
     });
     let id = secret_hex(8);
-    let watcher = Arc::new(Watcher { kept, task: task.abort_handle() });
+    let watcher = Arc::new(Watcher { kept, arrived, task: task.abort_handle() });
     let mut watchers = room.watchers();
     // Others may have begun meanwhile.
     if watchers.len() >= MAX_WATCHERS {
@@ -253,10 +280,11 @@ pub(crate) async fn create(room: &Arc<Room>, person: Person, message: Value) -> 
 }
 
 /// Answers `GetWatcherEvents`: hands over what was kept.
-pub(crate) fn events(room: &Room, message: Value) -> Replied {
+pub(crate) async fn events(room: &Room, message: Value) -> Replied {
     let WatcherId { watcher_id } = connect::parse(message)?;
     let watcher = room.watchers().get(&watcher_id).cloned();
     let watcher = watcher.ok_or_else(|| Fault::missing("watcher not found"))?;
+    watcher.settle().await;
     let events = watcher.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
     Ok(json!({"events": events}))
 }

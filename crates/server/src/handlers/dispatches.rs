@@ -7,7 +7,6 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::dispatch::{
     DispatchOutput, DispatchStatus, ImportRequest, PruneRequest, SpawnRequest,
 };
-use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::DispatchId;
 use cofferdam_ledger::dispatches::DispatchFilter;
 use cofferdam_ledger::listen::{Wake, woken};
@@ -23,19 +22,11 @@ pub(crate) async fn spawn(mut call: Call) -> Answered {
 pub(crate) async fn list(call: Call) -> Answered {
     let filter = DispatchFilter {
         status: call.one_of("status", DispatchStatus::ALL, DispatchStatus::as_str)?,
-        active: flag(&call, "active")?,
+        active: call.flag("active")?,
         scope: call.query.get("scope").map(String::as_str),
         limit: call.number("limit", 1..=1_000, 100)?,
     };
     ok(&call.flows().ledger.dispatches().list(&call.who.tenant, &filter).await?)
-}
-
-fn flag(call: &Call, name: &str) -> Result<bool, Refusal> {
-    match call.query.get(name).map(String::as_str) {
-        None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(_) => Err(query_error(name, "true or false")),
-    }
 }
 
 /// Answers at once unless the dispatch goes on and the caller would wait.

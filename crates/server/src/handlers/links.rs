@@ -5,6 +5,7 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::gate::Choice;
 use cofferdam_contracts::id::{GateKey, WorkflowId};
 use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::model::{BudgetAsk, BudgetMetric, MICROS};
 use cofferdam_contracts::printable;
 
 use crate::answer::{Answer, Answered, json as answer, ok};
@@ -15,6 +16,15 @@ const SCRIPT: &str = "for (const b of document.querySelectorAll('button')) b.onc
   const said = document.querySelector('textarea').value;
   const payload = {choice: b.value};
   if (said) payload.rationale = said;
+  const fields = [...document.querySelectorAll('input')].filter(f => f.value !== '');
+  if (b.value === 'yes' && fields.length) payload.grant = {};
+  for (const f of payload.grant ? fields : [])
+    payload.grant[f.name] = f.type === 'hidden' ? f.value : f.name === 'until' ? Date.now() + 60000 * f.value
+      : Math.round(f.value * (f.dataset.of ?? 1));
+  if (b.value === 'yes' && document.querySelector('input[type=number]') && !fields.some(f => f.type === 'number')) {
+    document.querySelector('output').textContent = 'Fill in how much to grant.';
+    return;
+  }
   for (const x of document.querySelectorAll('button')) x.disabled = true;
   const answer = await fetch(location.pathname, {method: 'POST', headers: {'content-type': 'application/json'},
     body: JSON.stringify({payload})}).catch(() => null);
@@ -56,8 +66,8 @@ pub(crate) async fn reply(mut call: Call) -> Answered {
 
 fn page(view: &LinkView, nonce: &str) -> String {
     let asks = |field: &str| view.form_schema.pointer(&format!("/properties/{field}")).is_some();
-    // A grant names what and until when: more than two buttons say.
-    let asks_a_choice = asks("choice") && !asks("grant");
+    let grant = grant(view);
+    let asks_a_choice = asks("choice") && (grant.is_some() || !asks("grant"));
     let button = |choice: &str| format!("<button value=\"{choice}\">{choice}</button> ");
     let buttons = match (asks_a_choice, view.choice) {
         (false, _) => String::new(),
@@ -67,7 +77,8 @@ fn page(view: &LinkView, nonce: &str) -> String {
     };
     let way = if asks_a_choice {
         format!(
-            "<p><textarea rows=\"4\" cols=\"60\" maxlength=\"4000\" placeholder=\"why (optional)\"></textarea></p><p>{buttons}</p>"
+            "{grant}<p><textarea rows=\"4\" cols=\"60\" maxlength=\"4000\" placeholder=\"why (optional)\"></textarea></p><p>{buttons}</p>",
+            grant = grant.filter(|_| view.choice != Some(Choice::No)).unwrap_or_default()
         )
     } else {
         "<p>This gate asks for more than yes or no: POST its payload as JSON to this address.</p>"
@@ -77,10 +88,14 @@ fn page(view: &LinkView, nonce: &str) -> String {
         let (name, phase) = (escape(&asked.name), asked.phase.as_str());
         format!("<dt>Asked for<dd><code>{name}</code>, by the task's {phase} phase")
     });
+    let reached = view
+        .budget
+        .as_ref()
+        .map(|budget| format!("<dt>Budget of models reached<dd>{}", escape(&budget.words())));
     format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Approval</title>\
          <style nonce=\"{nonce}\">{STYLE}</style>\
-         <h1>Approval for {name}</h1><dl><dt>Run<dd>{run}<dt>Gate<dd>{gate}{asks}<dt>Digest of what is approved\
+         <h1>Approval for {name}</h1><dl><dt>Run<dd>{run}<dt>Gate<dd>{gate}{asks}{reached}<dt>Digest of what is approved\
          <dd><code>{digest}</code></dl>{plan}{way}<p><output></output></p>\
          <script nonce=\"{nonce}\">{SCRIPT}</script></html>",
         name = escape(&view.name),
@@ -88,8 +103,47 @@ fn page(view: &LinkView, nonce: &str) -> String {
         gate = view.gate_key,
         digest = view.digest,
         asks = asks.unwrap_or_default(),
+        reached = reached.unwrap_or_default(),
         plan = plan(view),
     )
+}
+
+/// The fields of what a yes grants, where a running task asked.
+fn grant(view: &LinkView) -> Option<String> {
+    if let Some(asked) = &view.asks {
+        return Some(format!(
+            "<input type=\"hidden\" name=\"name\" value=\"{}\"><p><label>Minutes to allow it \
+             <input type=\"number\" name=\"until\" min=\"1\" max=\"1440\" value=\"10\"></label></p>",
+            escape(&asked.name)
+        ));
+    }
+    view.budget.as_ref().map(more)
+}
+
+/// A field for each bound that a grant may raise; the one that was reached is filled in.
+fn more(budget: &BudgetAsk) -> String {
+    let field = |metric: &BudgetMetric| {
+        let (label, unit) = match metric {
+            BudgetMetric::Calls => ("More calls", 1),
+            BudgetMetric::Tokens => ("More tokens", 1),
+            BudgetMetric::Micros => ("More money", MICROS),
+        };
+        let step = if unit == 1 { "1" } else { "0.000001" };
+        let is_reached = *metric == budget.metric;
+        let again = if is_reached { suggested(budget, unit) } else { String::new() };
+        format!(
+            "<p><label>{label} <input type=\"number\" name=\"{}\" min=\"0\" step=\"{step}\" data-of=\"{unit}\" \
+             value=\"{again}\"></label></p>",
+            metric.as_str()
+        )
+    };
+    BudgetMetric::ALL.iter().map(field).collect()
+}
+
+/// As much again as the bound had, and at least what the waiting call may use, in whole units.
+fn suggested(budget: &BudgetAsk, unit: u64) -> String {
+    let again = budget.limit.max(budget.wanted.unwrap_or(1)).max(1);
+    again.div_ceil(unit).to_string()
 }
 
 /// The plan as it stands, and how much of it is not here: nobody should take a part for the whole.
@@ -146,6 +200,34 @@ mod tests {
         });
         let page = page(&serde_json::from_value(view).unwrap(), "n0");
         assert!(page.contains("Approval for Ada\\u{202e}&lt;b\\u{200b}&gt;"), "{page}");
+    }
+
+    #[test]
+    fn agents_a1_a_page_asks_how_much_of_a_budget_or_how_long_a_name_is_granted() {
+        let view = |field: &str, asked: serde_json::Value, form: serde_json::Value| {
+            let mut view = json!({
+                "runId": format!("rn_{}", "a".repeat(32)), "gateKey": "g", "for": "Ada",
+                "digest": "b".repeat(64), "choice": null, "expiresAt": 1, "formSchema": form,
+            });
+            view[field] = asked;
+            page(&serde_json::from_value(view).unwrap(), "n0")
+        };
+        let over = json!({"metric": "micros", "limit": 800_000, "observed": 3, "wanted": 812_345});
+        let budget = view("budget", over, cofferdam_contracts::model::grant_form());
+        assert!(budget.contains("money: 0.000003 of 0.800000 used"), "{budget}");
+        for field in [
+            "name=\"calls\"",
+            "name=\"tokens\"",
+            "data-of=\"1000000\" value=\"1\"",
+            "value=\"yes\"",
+        ] {
+            assert!(budget.contains(field), "{field}: {budget}");
+        }
+        let asked = json!({"name": "a.example", "phase": "exec"});
+        let form = cofferdam_contracts::egress::grant_form("a.example");
+        let name = view("asks", asked, form);
+        assert!(name.contains("name=\"name\" value=\"a.example\""), "{name}");
+        assert!(name.contains("name=\"until\"") && !name.contains("POST its payload"), "{name}");
     }
 
     #[test]

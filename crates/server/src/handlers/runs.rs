@@ -1,8 +1,11 @@
 //! Intents, runs and what they left.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::WorkflowId;
+use cofferdam_contracts::output::{MAX_PIECE, OutputPage};
 use cofferdam_contracts::patch::ApplyRecord;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, Repro, RunRequest, RunStatus};
 use cofferdam_flows::submit::Submitted;
@@ -23,7 +26,29 @@ pub(crate) async fn run_create(mut call: Call) -> Answered {
 
 pub(crate) async fn recipe_run(mut call: Call) -> Answered {
     let request: RecipeRunRequest = call.body()?;
-    submitted(&call.flows().recipe_submit(&call.who, &request).await?)
+    let fed = call.flag("output")?;
+    submitted(&call.flows().recipe_submit(&call.who, &request, fed).await?)
+}
+
+/// The run's output for the client that started it. Waits for the first piece after those that the client has.
+pub(crate) async fn run_output(call: Call) -> Answered {
+    let from = u64::try_from(call.number("from", 0..=MAX_PIECE, 0)?).unwrap_or(0);
+    let wait_s = call.number("timeoutS", 0..=30, 0)?;
+    let wait = Duration::from_secs(u64::try_from(wait_s).unwrap_or(0));
+    let run = call.run().await?;
+    let feeds = &call.flows().feeds;
+    let feed = feeds.of(&run.run_id, &call.who.key_id);
+    let page = match &feed {
+        Some(feed) => feed.page(from, wait).await,
+        None => None,
+    };
+    let nothing = || OutputPage { held: false, next: from, begun: false, pieces: Vec::new() };
+    let page = page.unwrap_or_else(nothing);
+    // Its client asks so once it knows that the run is over.
+    if page.pieces.is_empty() && wait.is_zero() && run.status.is_terminal() {
+        feeds.forget(&run.run_id);
+    }
+    ok(&page)
 }
 
 fn submitted(run: &Submitted) -> Answered {

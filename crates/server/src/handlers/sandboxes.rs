@@ -135,6 +135,7 @@ pub(crate) async fn exec(mut call: Call) -> Answered {
         timeout_ms: request.timeout_s.unwrap_or(EXEC_S).saturating_mul(1_000),
         stream_limit_bytes: u64::MAX,
         user: Some(user.user),
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     };

@@ -1,5 +1,6 @@
 //! The patch of a run, fetched and held against every digest.
 
+use cofferdam_contracts::agent_plan::BUILDING;
 use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::StepId;
@@ -7,15 +8,24 @@ use cofferdam_contracts::patch::{CONTENTS, INDEX, Opened, TEXT};
 
 use super::super::client::{Client, segment};
 use super::super::exit::{Misuse, Negative};
+use super::git::Repository;
 
 /// A patch and the step that left it.
 pub(super) struct Found {
     pub opened: Opened,
     pub step: StepId,
+    /// Whether it is of a directory and of no commit.
+    pub is_build: bool,
 }
 
-/// The patch of the newest attempt of a run's task.
-pub(super) async fn fetch(client: &Client, run: &str, task: Option<&str>) -> anyhow::Result<Found> {
+/// The patch of the newest attempt of a run's task. That of a build, which worked on a directory, is put upon the commit that
+/// the repository is at; without one it is only to be read.
+pub(super) async fn fetch(
+    client: &Client,
+    run: &str,
+    task: Option<&str>,
+    upon: Option<&Repository>,
+) -> anyhow::Result<Found> {
     let rows: Vec<ArtifactRow> =
         client.get(&format!("/api/runs/{}/artifacts", segment(run))).await?;
     let is_ours = |row: &&ArtifactRow| {
@@ -37,22 +47,27 @@ pub(super) async fn fetch(client: &Client, run: &str, task: Option<&str>) -> any
         let why = format!("several tasks left a patch: name one with --task: {}", names.join(", "));
         return Err(Misuse(why).into());
     }
+    let is_build = newest.step_id.as_str() == format!("ExecuteST:{BUILDING}")
+        && !rows.iter().any(|row| row.name == CONTENTS && row.task_key == newest.task_key);
+    let names: &[&str] = if is_build { &[INDEX] } else { &[INDEX, CONTENTS, TEXT] };
     let mut parts = Vec::new();
-    for name in [INDEX, CONTENTS, TEXT] {
-        let row = rows.iter().find(|row| row.name == name && row.task_key == newest.task_key);
-        let row = row.ok_or_else(|| {
-            let why = "an agent built it, of a directory and not of a commit; `cofferdam changes` lists it";
-            Negative(format!("the patch has no {name}: {why}"))
-        })?;
+    for name in names {
+        let row = rows.iter().find(|row| row.name == *name && row.task_key == newest.task_key);
+        let row = row.ok_or_else(|| Negative(format!("the patch has no {name}")))?;
         let bytes = client.artifact(&row.uri).await?;
         if digest_bytes(&bytes) != row.sha256 {
             return Err(Negative(format!("{name} does not have the recorded digest")).into());
         }
         parts.push(bytes);
     }
-    let (text, contents) = (parts.pop().unwrap_or_default(), parts.pop().unwrap_or_default());
-    let index = parts.pop().unwrap_or_default();
-    let opened = Opened::open(&index, contents, text);
+    let mut parts = parts.into_iter();
+    let mut next = || parts.next().unwrap_or_default();
+    let index = next();
+    let opened = match (is_build, upon) {
+        (false, _) => Opened::open(&index, next(), next()),
+        (true, None) => Opened::of_build_alone(&index),
+        (true, Some(repository)) => Opened::of_build(&index, &repository.head()?),
+    };
     let opened = opened.map_err(|error| Negative(format!("not a patch: {error}")))?;
-    Ok(Found { opened, step: newest.step_id.clone() })
+    Ok(Found { opened, step: newest.step_id.clone(), is_build })
 }

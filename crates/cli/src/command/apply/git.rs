@@ -167,6 +167,21 @@ impl Repository {
         Ok(name)
     }
 
+    /// The commit that the repository is at.
+    pub(super) fn head(&self) -> anyhow::Result<GitId> {
+        self.commit("HEAD")?.ok_or_else(|| {
+            Negative("the repository has no commit to write the patch upon".to_owned()).into()
+        })
+    }
+
+    /// The commit that a branch, a tag or another name of git's means here.
+    pub(super) fn commit(&self, name: &str) -> anyhow::Result<Option<GitId>> {
+        let name = format!("{name}^{{commit}}");
+        let args = ["rev-parse", "--verify", "-q", "--end-of-options", &name];
+        let output = self.git(&args)?;
+        Ok(GitId::parse(&line(output.stdout).to_string_lossy()).ok())
+    }
+
     /// Refuses a branch that is there and was not made of this patch: no person is asked in vain.
     pub(super) fn may_hold(&self, name: &str, patch: &Digest) -> anyhow::Result<()> {
         let Some(at) = self.at(name)? else { return Ok(()) };
@@ -279,4 +294,35 @@ pub(super) fn line(mut bytes: Vec<u8>) -> OsString {
 pub(super) fn words(output: &Output) -> String {
     let said = output.stderr.get(..MAX_WORDS).unwrap_or(&output.stderr);
     printable::line(String::from_utf8_lossy(said).trim()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::chown;
+
+    /// As in decision 0090: a repository that another user owns may name what its owner wants.
+    #[test]
+    fn a_repository_of_another_user_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = Command::new("git").arg("-C").arg(dir.path()).args(["init", "--quiet"]).status();
+        assert!(made.unwrap().success());
+        Repository::find(dir.path()).unwrap();
+        let other = Some(nix::unistd::geteuid().as_raw() + 1);
+        let objects = dir.path().join(".git/objects");
+        // Only root gives files away; the suite runs as root.
+        match chown(&objects, other, None) {
+            Err(_) => assert!(!nix::unistd::geteuid().is_root()),
+            Ok(()) => {
+                let refused = Repository::find(dir.path()).unwrap_err().to_string();
+                assert!(refused.contains("another user"), "{refused}");
+                chown(dir.path().join(".git"), other, None).unwrap();
+                let refused = Repository::find(dir.path()).unwrap_err().to_string();
+                assert!(
+                    refused.contains("another user") || refused.contains("ownership"),
+                    "{refused}"
+                );
+            }
+        }
+    }
 }

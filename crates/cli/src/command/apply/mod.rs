@@ -12,14 +12,15 @@ mod fetch;
 mod git;
 mod write;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use cofferdam_contracts::dispatch::DispatchView;
 use cofferdam_contracts::gate_spec::{GateSpec, SelfApproval};
-use cofferdam_contracts::id::{GateKey, GroupId};
+use cofferdam_contracts::id::{DispatchId, GateKey, GroupId};
 use cofferdam_contracts::patch::{
-    AppliedRow, ApplyRecord, PatchCommit, Target, apply_recipe, receipt,
+    AppliedRow, ApplyRecord, GitId, PatchCommit, Target, apply_recipe, receipt,
 };
 use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
@@ -36,7 +37,7 @@ use git::Repository;
 
 #[derive(Debug, Args)]
 pub(crate) struct PatchArgs {
-    /// Run id or workflow id
+    /// Run id, workflow id or dispatch id
     run: String,
     /// Task that left the patch; needed where several did
     #[arg(long, value_name = "NAME")]
@@ -51,7 +52,7 @@ pub(crate) struct PatchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// Run id or workflow id
+    /// Run id, workflow id or dispatch id
     run: String,
     /// Branch to create; default: cofferdam/RUN
     #[arg(long, value_name = "BRANCH")]
@@ -81,13 +82,15 @@ pub(crate) struct ApplyArgs {
 
 pub(crate) async fn patch(at: &At, args: &PatchArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
+        let run = run_of(&api.client, &args.run).await?;
         if args.applied {
-            return applied(&api.client, args).await;
+            return applied(&api.client, args, &run).await;
         }
-        let found = fetch::fetch(&api.client, &args.run, args.task.as_deref()).await?;
-        match args.json {
-            true => output::json_value(&serde_json::to_value(&found.opened.patch)?),
-            false => output::raw(found.opened.text.as_bytes()),
+        let found = fetch::fetch(&api.client, &run, args.task.as_deref(), None).await?;
+        match (args.json, found.is_build) {
+            (true, _) => output::json_value(&serde_json::to_value(&found.opened.patch)?),
+            (false, false) => output::raw(found.opened.text.as_bytes()),
+            (false, true) => output::raw(found.opened.diff().as_bytes()),
         }
         for refused in &found.opened.patch.refused {
             let (path, why) = (refused.path.shown(), refused.why.as_str());
@@ -99,8 +102,8 @@ pub(crate) async fn patch(at: &At, args: &PatchArgs) -> anyhow::Result<Exit> {
 }
 
 /// Where a run's patches were written.
-async fn applied(client: &Client, args: &PatchArgs) -> anyhow::Result<Exit> {
-    let rows = format!("/api/runs/{}/applies", segment(&args.run));
+async fn applied(client: &Client, args: &PatchArgs, run: &str) -> anyhow::Result<Exit> {
+    let rows = format!("/api/runs/{}/applies", segment(run));
     let rows: Vec<AppliedRow> = client.get(&rows).await?;
     if args.json {
         output::json(&json!({"schemaVersion": 1, "applied": rows}));
@@ -138,12 +141,14 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
     let recipe = apply_recipe(args.law()?.as_ref()).map_err(|why| Misuse(why.to_string()))?;
     within(Connection::executing(at), async |api| {
         let client = &api.client;
-        let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.run))).await?;
+        let run = run_of(client, &args.run).await?;
+        let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&run))).await?;
         if !header.status.is_terminal() {
             let why = format!("run {} has not ended; wait for it", header.run_id);
             return Err(Negative(why).into());
         }
-        let found = fetch::fetch(client, header.run_id.as_str(), args.task.as_deref()).await?;
+        let task = args.task.as_deref();
+        let found = fetch::fetch(client, header.run_id.as_str(), task, Some(&repository)).await?;
         if found.opened.patch.is_empty() {
             return nothing(args, &found);
         }
@@ -168,8 +173,10 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
             Err(exit) => return Ok(exit),
         };
         // A retry of the run may have left another patch meanwhile, to which nobody agreed.
-        let now = fetch::fetch(client, header.run_id.as_str(), args.task.as_deref()).await?;
-        if now.opened.digest != found.opened.digest {
+        let now = fetch::fetch(client, header.run_id.as_str(), task, Some(&repository)).await?;
+        if now.opened.digest != found.opened.digest
+            || now.opened.patch.base != found.opened.patch.base
+        {
             let why = "the run has another patch than the approved one; apply again to ask for it";
             return Err(Negative(why.to_owned()).into());
         }
@@ -234,6 +241,30 @@ fn whole(found: &Found) -> anyhow::Result<()> {
         "refused: the task changed {path} ({why}){more}, which no patch may hold"
     ))
     .into())
+}
+
+/// The full id of the commit that a name means in the repository of a directory; an id stays what it is.
+pub(crate) fn commit_of(dir: &Path, name: &str) -> anyhow::Result<String> {
+    if GitId::parse(name).is_ok() {
+        return Ok(name.to_owned());
+    }
+    let found = Repository::find(dir)?.commit(name)?;
+    let found = found.ok_or_else(|| {
+        let why = format!("--commit {name:?}: not a commit of {}", dir.display());
+        Misuse(why)
+    })?;
+    Ok(found.to_string())
+}
+
+/// The run of an argument: its own id, its workflow's, or that of its dispatch.
+pub(crate) async fn run_of(client: &Client, said: &str) -> anyhow::Result<String> {
+    if DispatchId::parse(said).is_err() {
+        return Ok(said.to_owned());
+    }
+    let path = format!("/api/dispatches/{}", segment(said));
+    let view: DispatchView = client.get(&path).await?;
+    let run = view.run_id.map(|run| run.to_string());
+    run.ok_or_else(|| Negative(format!("dispatch {said} was imported and has no run here")).into())
 }
 
 /// A path that the user names, absolute.

@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use cofferdam_contracts::session::HardwareIsolation;
+use cofferdam_sandbox::Offer;
+
 use super::report::Report;
 use super::selftest::Probed;
 use crate::command::output;
@@ -42,6 +45,7 @@ fn head(text: &mut String, report: &Report) -> std::fmt::Result {
     for (class, present, note) in report.classes() {
         writeln!(text, "| {class} | {} | {} |", if present { "yes" } else { "no" }, cell(&note))?;
     }
+    disclosure(text, report)?;
     writeln!(text, "\n## Controls of the host\n")?;
     for finding in &report.findings {
         let good = finding.mend.is_none();
@@ -52,6 +56,41 @@ fn head(text: &mut String, report: &Report) -> std::fmt::Result {
         }
     }
     Ok(())
+}
+
+/// What was tried on this host, and what is only stated: by an operator, a runtime or a provider.
+fn disclosure(text: &mut String, report: &Report) -> std::fmt::Result {
+    writeln!(text, "\n## Hardware isolation, and what was tried\n")?;
+    writeln!(
+        text,
+        "| Class | Hardware isolation | Escape probes | Only stated |\n|---|---|---|---|"
+    )?;
+    for fact in &report.facts.classes {
+        if matches!(fact.offer, Offer::Absent { .. }) {
+            continue;
+        }
+        let of_class = |probed: &&Probed| probed.class == fact.class;
+        let all: Vec<&Probed> = report.probed.iter().flatten().filter(of_class).collect();
+        let probes = match (all.len(), all.iter().all(|probed| probed.holds())) {
+            (0, _) => "none".to_owned(),
+            (count, true) => format!("held, {count} runtimes"),
+            (_, false) => "**did not hold**".to_owned(),
+        };
+        let hardware = report.facts.hardware_isolation(fact.class);
+        let stated = match hardware {
+            HardwareIsolation::Stated => "isolation, limits and wipe, by the provider",
+            _ => {
+                "version of the runtime, as it prints it; that no unknown flaw is in runtime and kernel"
+            }
+        };
+        let class = fact.class.as_str();
+        writeln!(text, "| {class} | {} | {probes} | {stated} |", hardware.words())?;
+    }
+    writeln!(
+        text,
+        "\nContainers and gVisor are not hardware isolation. `isolation.class_min` (docs/sandbox.md) keeps tenants off a class; \
+         the class `microvm` is the one with a virtual machine."
+    )
 }
 
 fn section(text: &mut String, probed: &Probed) -> std::fmt::Result {

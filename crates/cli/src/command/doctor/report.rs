@@ -130,7 +130,8 @@ impl Report {
             .map(|fact| match &fact.offer {
                 // Every runtime of the class `container` is probed, so all of them are named.
                 Offer::Present(_) if fact.class == Class::Container => {
-                    (fact.class.as_str(), true, runtimes.join(", "))
+                    let words = self.facts.hardware_isolation(fact.class).words();
+                    (fact.class.as_str(), true, format!("{}; {words}", runtimes.join(", ")))
                 }
                 Offer::Present(runtime) => {
                     let kept =
@@ -138,7 +139,8 @@ impl Report {
                             true => format!("; pauses keep memory ({})", memory.why),
                             false => format!("; pauses keep files alone ({})", memory.why),
                         });
-                    let note = format!("{}{}", runtime.version, kept.unwrap_or_default());
+                    let words = self.facts.hardware_isolation(fact.class).words();
+                    let note = format!("{}; {words}{}", runtime.version, kept.unwrap_or_default());
                     (fact.class.as_str(), true, note)
                 }
                 Offer::Absent { why, remedy } => {
@@ -163,6 +165,13 @@ impl Report {
             }).collect::<serde_json::Map<_, _>>(),
             "classNotes": self.classes().iter().map(|(class, _, note)| {
                 ((*class).to_owned(), json!(note))
+            }).collect::<serde_json::Map<_, _>>(),
+            "hardwareIsolation": facts.classes.iter().filter_map(|fact| match &fact.offer {
+                Offer::Present(_) => {
+                    let class = fact.class;
+                    Some((class.as_str().to_owned(), json!(facts.hardware_isolation(class))))
+                }
+                Offer::Absent { .. } => None,
             }).collect::<serde_json::Map<_, _>>(),
             "pausesKeepMemory": Class::ALL.iter().filter_map(|class| {
                 let kept = facts.kept_memory(*class)?;

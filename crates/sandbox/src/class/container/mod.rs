@@ -68,6 +68,10 @@ impl Isolation for ContainerClass {
         true
     }
 
+    fn has_own_ids(&self, facts: &HostFacts) -> bool {
+        facts.ids.is_ok()
+    }
+
     fn config(&self, input: &OciInput<'_>) -> Value {
         oci::config(input)
     }

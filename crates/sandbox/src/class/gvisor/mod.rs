@@ -62,7 +62,7 @@ pub(crate) fn config(mut config: Value, wanted: &OciInput<'_>) -> Value {
     // writable layer would not bound. What is bound is mounted beside the root (`Footing::binds_tmp`): a path
     // below that would be a tenant's to lead anywhere on the host.
     let tmp = json!({"destination": "/tmp", "type": "bind", "source": wanted.beside,
-                     "options": ["bind", "rw", "nosuid", "nodev"]});
+                     "options": ["rbind", "rw", "nosuid", "nodev"]});
     if let Some(Value::Array(mounts)) = config.get_mut("mounts") {
         mounts.push(tmp);
     }

@@ -49,6 +49,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::sandbox::Limits;
 use cofferdam_guest::setup::{GREETING, READY, SEED_BYTES, Setup, Tree};
+use cofferdam_guest::wire::User;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
@@ -66,12 +67,13 @@ pub(crate) use stored::{Restoring, lend};
 pub(crate) use told::{MachineFiles, Untold};
 use tree::Node;
 
+use crate::class::shown::user_of;
 use crate::host::guest::AGENT_PIDS;
 use crate::host::hostpath::Place;
 use crate::host::runtime::Runtime;
 use crate::spec::facts::HostFacts;
 use crate::spec::machine::{Accel, Machine};
-use crate::spec::plan::Plan;
+use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
 
 /// What the machine's kernel takes before there is a task: 35 MiB of itself, the initial files, and
 /// room to work.
@@ -176,6 +178,8 @@ pub(crate) struct Given {
     pub writable: bool,
     /// Where its changes are shown inside.
     pub changes: Option<String>,
+    /// Whom its owner is inside; `None`: every owner is shown as it is.
+    pub user: Option<User>,
 }
 
 /// What a machine is made of, decided: its disk, and what its init is told.
@@ -229,6 +233,7 @@ impl Parts {
                 disk_mb: plan.disk_mb,
                 lowers: u32::try_from(lowers.len()).unwrap_or(0),
                 trees,
+                again: again_at_work(plan, asked),
             },
             lowers,
         }
@@ -245,7 +250,7 @@ impl Parts {
         let mut entries = Vec::new();
         for (number, given) in self.given.iter().enumerate() {
             let node = match &given.source {
-                Some(source) => tree::look(&source.path(), &mut seen)?,
+                Some(source) => tree::look(&source.path(), given.user, &mut seen)?,
                 None => tree::directory([]),
             };
             entries.push((number.to_string(), node));
@@ -268,10 +273,10 @@ impl Parts {
         let mut seen = 0;
         let mut entries: Vec<(String, Node)> = Vec::new();
         for (number, place) in self.lowers.iter().enumerate() {
-            entries.push((number.to_string(), tree::look(&place.path(), &mut seen)?));
+            entries.push((number.to_string(), tree::look(&place.path(), None, &mut seen)?));
         }
         for (number, path) in self.binds.iter().enumerate() {
-            entries.push((format!("bind-{number}"), tree::look(path, &mut seen)?));
+            entries.push((format!("bind-{number}"), tree::look(path, None, &mut seen)?));
         }
         Image::of(tree::directory(entries))
     }
@@ -321,6 +326,7 @@ pub(crate) async fn rehearse(stream: &mut UnixStream) -> Result<(), Untold> {
         disk_mb: 1,
         lowers: 1,
         trees: Vec::new(),
+        again: None,
     };
     told::tell(stream, setup, None, GREETING).await
 }
@@ -356,15 +362,29 @@ impl ImageCache {
     }
 }
 
+/// The project that a command works in, where that has its own path: `/work` leads there too.
+fn again_at_work(plan: &Plan, asked: &[Given]) -> Option<(String, String)> {
+    let cwd = &plan.task.cwd;
+    let is_given = |target: &str| asked.iter().any(|given| given.target == target);
+    (is_given(cwd) && !is_given(DEFAULT_WORKDIR)).then(|| (cwd.clone(), DEFAULT_WORKDIR.to_owned()))
+}
+
 /// Something of the host; what has a place for its changes is writable.
-fn given(source: Place, target: &str, changes: Option<String>) -> Given {
+fn given(plan: &Plan, source: Place, target: &str, changes: Option<String>) -> Given {
+    let user = user_of(plan, &source);
     let (source, target) = (Some(source), target.to_owned());
-    Given { source, target, writable: changes.is_some(), changes }
+    Given { source, target, writable: changes.is_some(), changes, user }
 }
 
 /// A directory of the machine's own, empty at first, which is shown at a second place to be read.
 fn own(target: &str, shown: String) -> Given {
-    Given { source: None, target: target.to_owned(), writable: true, changes: Some(shown) }
+    Given {
+        source: None,
+        target: target.to_owned(),
+        writable: true,
+        changes: Some(shown),
+        user: None,
+    }
 }
 
 /// Where the changes of a writable directory are shown inside, by its number.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
+use cofferdam_contracts::session::HardwareIsolation;
 use tokio::process::Command;
 
 use super::monitor::Kind;
@@ -20,6 +21,7 @@ use crate::host::hostpath::Place;
 use crate::host::limit;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
+use crate::spec::machine::Accel;
 use crate::spec::plan::Plan;
 use crate::spec::refuse::{Check, full_access, is_host, within};
 
@@ -41,6 +43,13 @@ impl Isolation for MicrovmClass {
 
     fn weak(&self, facts: &HostFacts) -> Vec<String> {
         weak(facts.machine.as_ref().map(|machine| &machine.accel))
+    }
+
+    fn hardware(&self, facts: &HostFacts) -> HardwareIsolation {
+        match facts.machine.as_ref().map(|machine| &machine.accel) {
+            Some(Accel::Kvm) => HardwareIsolation::Yes,
+            Some(Accel::Software { .. }) | None => HardwareIsolation::Emulated,
+        }
     }
 
     /// Its init hands them out while its processes stand still, and takes them before it has a root.
@@ -83,24 +92,24 @@ impl Isolation for MicrovmClass {
         if access == AccessMode::Full { Err(NotGiven::Full) } else { Ok(()) }
     }
 
-    fn show(&self, resolved: &mut Resolved<'_>, _plan: &Plan, source: Place, target: &str) {
-        resolved.given.push(given(source, target, None));
+    fn show(&self, resolved: &mut Resolved<'_>, plan: &Plan, source: Place, target: &str) {
+        resolved.given.push(given(plan, source, target, None));
     }
 
     fn show_on_write(
         &self,
         resolved: &mut Resolved<'_>,
-        _plan: &Plan,
+        plan: &Plan,
         lower: Place,
         (target, _place): (&str, &Path),
     ) {
         let shown = changes_at(resolved.given.len());
-        resolved.given.push(given(lower, target, Some(shown)));
+        resolved.given.push(given(plan, lower, target, Some(shown)));
     }
 
-    fn show_tree(&self, resolved: &mut Resolved<'_>, _plan: &Plan, lower: Place, target: &str) {
+    fn show_tree(&self, resolved: &mut Resolved<'_>, plan: &Plan, lower: Place, target: &str) {
         let shown = changes_at(resolved.given.len());
-        resolved.given.push(given(lower, target, Some(shown.clone())));
+        resolved.given.push(given(plan, lower, target, Some(shown.clone())));
         resolved.trees.push((target.to_owned(), Changed::Inside(shown)));
     }
 

@@ -17,7 +17,7 @@ use crate::not_run::not_run;
 use crate::{Class, Host, HostConfig, enter_private_mounts, provision};
 
 fn image_of(dir: &Path) -> Arc<Image> {
-    let root = tree::look(dir, &mut 0).unwrap();
+    let root = tree::look(dir, None, &mut 0).unwrap();
     Arc::new(Image::of(root).unwrap())
 }
 

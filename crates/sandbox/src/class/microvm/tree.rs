@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cofferdam_guest::wire::User;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, openat, openat2, readlinkat,
     statat,
@@ -110,19 +111,23 @@ pub(super) fn directory(entries: impl IntoIterator<Item = (String, Node)>) -> No
     Node { mode: 0o755, uid: 0, gid: 0, mtime: 0, nanos: 0, content: Content::Directory(entries) }
 }
 
-/// Looks at a file or directory of the host. `seen` counts the nodes of a machine.
-pub(super) fn look(path: &Path, seen: &mut usize) -> io::Result<Node> {
+/// Looks at a file or directory of the host. What belongs to its owner belongs to `user` inside, where there is one. `seen`
+/// counts the nodes of a machine.
+pub(super) fn look(path: &Path, user: Option<User>, seen: &mut usize) -> io::Result<Node> {
     let found = fs::metadata(path)?;
     let kind = if found.is_dir() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | kind;
     let root = Arc::new(openat(CWD, path, flags, Mode::empty())?);
     let stat = statat(&*root, "", AtFlags::EMPTY_PATH)?;
-    let walk = NodeWalk { root: &root };
+    let owner = user.map(|user| (User { uid: stat.st_uid, gid: stat.st_gid }, user));
+    let walk = NodeWalk { root: &root, owner };
     walk.node(Arc::clone(&root), &stat, Path::new(""), 0, seen)
 }
 
 struct NodeWalk<'a> {
     root: &'a Arc<OwnedFd>,
+    /// The owner of the top, and whom that is inside.
+    owner: Option<(User, User)>,
 }
 
 impl NodeWalk<'_> {
@@ -140,7 +145,20 @@ impl NodeWalk<'_> {
             FileType::RegularFile => Content::File(self.source(stat, path)),
             _ => Content::Empty,
         };
-        Ok(described(stat, content))
+        Ok(self.described(stat, content))
+    }
+
+    fn described(&self, stat: &Stat, content: Content) -> Node {
+        let mut node = described(stat, content);
+        if let Some((owner, user)) = self.owner {
+            if node.uid == owner.uid {
+                node.uid = user.uid;
+            }
+            if node.gid == owner.gid {
+                node.gid = user.gid;
+            }
+        }
+        node
     }
 
     fn source(&self, stat: &Stat, path: &Path) -> Source {
@@ -193,7 +211,7 @@ impl NodeWalk<'_> {
                 // Devices open nothing in a machine: they are not shown at all.
                 _ => continue,
             };
-            entries.insert(name, described(&stat, content));
+            entries.insert(name, self.described(&stat, content));
         }
         Ok(entries)
     }
@@ -226,4 +244,48 @@ impl Node {
 /// The bytes of a name.
 pub(super) fn bytes(name: &OsString) -> &[u8] {
     name.as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    #[test]
+    fn r05_what_belongs_to_the_owner_of_a_directory_belongs_to_the_user_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        for name in ["mine", "sub/mine", "another's"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let owner = fs::metadata(dir.path()).unwrap();
+        // Who may not give files away has none of another's.
+        let is_given = chown(dir.path().join("another's"), Some(7), Some(8)).is_ok();
+        let of = |user: Option<User>| {
+            let top = look(dir.path(), user, &mut 0).unwrap();
+            let top_owner = (top.uid, top.gid);
+            let Content::Directory(entries) = top.content else { panic!("no directory") };
+            let owner_of = |name: &str| {
+                (entries[&OsString::from(name)].uid, entries[&OsString::from(name)].gid)
+            };
+            let Content::Directory(below) = &entries[&OsString::from("sub")].content else {
+                panic!("no directory")
+            };
+            let deep = &below[&OsString::from("mine")];
+            [
+                top_owner,
+                owner_of("mine"),
+                owner_of("sub"),
+                (deep.uid, deep.gid),
+                owner_of("another's"),
+            ]
+        };
+        let as_it_is = (owner.uid(), owner.gid());
+        let others = if is_given { (7, 8) } else { as_it_is };
+        assert_eq!(of(None), [as_it_is, as_it_is, as_it_is, as_it_is, others]);
+        let others = if is_given { (7, 8) } else { (1_000, 50) };
+        let user = Some(User { uid: 1_000, gid: 50 });
+        assert_eq!(of(user), [(1_000, 50), (1_000, 50), (1_000, 50), (1_000, 50), others]);
+    }
 }

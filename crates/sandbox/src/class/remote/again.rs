@@ -14,7 +14,7 @@ use cofferdam_guest::wire::{ExecEnd, ExecRequest};
 use super::api::{RemoteError, Result};
 use super::start::begun;
 use super::stream::Line;
-use crate::agent::{Agent, AgentError, Stream};
+use crate::agent::{Agent, AgentError, OutputSink, Stream};
 
 /// A provider that does not answer for so long while a command runs is lost. What merely cuts streams, as
 /// proxies do after a while, lets the next one through at once.
@@ -28,7 +28,7 @@ impl Line {
         agent: &Agent,
         name: String,
         exec: ExecRequest,
-        mut heard: impl FnMut(Stream, &[u8]) + Send,
+        mut heard: impl OutputSink,
     ) -> std::result::Result<ExecEnd, AgentError> {
         let mut wanted = JobRequest { name, exec, stdout: 0, stderr: 0 };
         loop {
@@ -39,7 +39,7 @@ impl Line {
                     Stream::Stdout => out += length,
                     Stream::Stderr => err += length,
                 }
-                heard(stream, bytes);
+                heard.take(stream, bytes);
             });
             let ended = followed.await;
             (wanted.stdout, wanted.stderr) = (out, err);

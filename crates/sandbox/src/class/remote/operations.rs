@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::sandbox::{
     AccessMode, Limits, MAX_STREAM_BYTES, SandboxRequest, WipeMethod,
 };
+use cofferdam_contracts::session::HardwareIsolation;
 use tokio::process::Command;
 
 use super::{ELSEWHERE, refuse, weak, wipe};
@@ -44,6 +45,10 @@ impl Isolation for RemoteClass {
         weak()
     }
 
+    fn hardware(&self, _facts: &HostFacts) -> HardwareIsolation {
+        HardwareIsolation::Stated
+    }
+
     /// What is weak here is no matter of what is elsewhere.
     fn shares_weaknesses(&self) -> bool {
         false
@@ -64,6 +69,11 @@ impl Isolation for RemoteClass {
 
     fn root(&self, facts: &HostFacts) -> Option<Base> {
         Some(Base::Ours(facts.base.clone()))
+    }
+
+    /// It is the template's, which the provider has.
+    fn reads_root(&self) -> bool {
+        false
     }
 
     fn kernel(&self, _facts: &HostFacts) -> String {

@@ -330,6 +330,7 @@ fn command(words: &[&str]) -> Command {
         timeout_ms: LIMIT_MS,
         phase: Phase::Exec,
         user: None,
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     }

@@ -14,6 +14,7 @@ use url::Url;
 use super::pages::{MAX_LINK_BYTES, Page, asked, of_url};
 use super::place::{IndexKind, MirrorBase};
 use super::{anchors, path};
+use crate::egress::policy::MirrorName;
 
 /// PageLinks outside their index's own path that one sandbox may follow: more than a large project's page has.
 /// A fresh page makes room, because it is fetched before its files.
@@ -21,22 +22,22 @@ const MAX_LINKS: usize = 20_000;
 /// Beside a file, its metadata: pip derives the address.
 const METADATA: &str = ".metadata";
 
-/// What pages linked to, by place.
+/// What pages linked to, by mirror and place.
 #[derive(Debug, Default)]
-pub(crate) struct PageLinks(Mutex<HashSet<(usize, String)>>);
+pub(crate) struct PageLinks(Mutex<HashSet<(MirrorName, usize, String)>>);
 
 impl PageLinks {
-    pub(crate) fn learn(&self, found: Vec<(usize, String)>) {
+    pub(crate) fn learn(&self, mirror: MirrorName, found: Vec<(usize, String)>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len().saturating_add(found.len()) > MAX_LINKS {
             known.clear();
         }
-        known.extend(found);
+        known.extend(found.into_iter().map(|(index, path)| (mirror, index, path)));
     }
 
-    pub(crate) fn holds(&self, index: usize, path: &str) -> bool {
+    pub(crate) fn holds(&self, mirror: MirrorName, index: usize, path: &str) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let has = |path: &str| known.contains(&(index, path.to_owned()));
+        let has = |path: &str| known.contains(&(mirror, index, path.to_owned()));
         has(path) || path.strip_suffix(METADATA).is_some_and(has)
     }
 }
@@ -164,9 +165,11 @@ mod tests {
             [(0, "/api/pypi/packages/a-1.whl".to_owned()), (0, "/b.whl?x=1&y=2".to_owned())]
         );
         let links = PageLinks::default();
-        links.learn(taught(0, A, Page::Json, r#"{"files": [{"url": "\/p\/e.whl"}]}"#));
-        assert!(links.holds(0, "/p/e.whl") && links.holds(0, "/p/e.whl.metadata"));
-        assert!(!links.holds(1, "/p/e.whl") && !links.holds(0, "/p/g.whl"));
+        let pip = MirrorName::Pip;
+        links.learn(pip, taught(0, A, Page::Json, r#"{"files": [{"url": "\/p\/e.whl"}]}"#));
+        assert!(links.holds(pip, 0, "/p/e.whl") && links.holds(pip, 0, "/p/e.whl.metadata"));
+        assert!(!links.holds(pip, 1, "/p/e.whl") && !links.holds(pip, 0, "/p/g.whl"));
+        assert!(!links.holds(MirrorName::Npm, 0, "/p/e.whl"));
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! client, which never go inside.
 //!
 //! ```text
-//! sandbox: GET http://pip-0.mirrors.cofferdam.internal/simple/x/      no credentials
-//!   -> method, path -> host: GET https://index/simple/x/              + Authorization, verified TLS
-//!   <- links to the index's places become links to their aliases
+//! sandbox: GET https://index/simple/x/  (TLS ended by the sandbox's authority)        no credentials
+//!          GET http://pip-0.mirrors.cofferdam.internal/simple/x/  (its alias)          no credentials
+//!   -> method, path -> host: GET https://index/simple/x/                              + Authorization, verified TLS
+//!   <- links lose users and passwords; under an alias they become links to aliases
 //! ```
 //! **Only GET and HEAD, only below the index's own path or to what one of its pages linked to, and never to
 //! what is about the account; credentials
@@ -13,6 +14,7 @@
 //! whole.
 
 mod anchors;
+mod choice;
 mod links;
 mod pages;
 mod path;
@@ -22,7 +24,6 @@ mod written;
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,10 +35,8 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::response;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
-use tokio_rustls::TlsConnector;
 
 pub(crate) use links::PageLinks;
 use pages::Page;
@@ -46,7 +45,7 @@ pub(crate) use target::{Forward, Target};
 
 use super::context::Context;
 use super::http::{self, Answer, Driven};
-use super::policy::{Refused, Rule, Wire};
+use super::policy::{MirrorName, Name, Refused, Rule, Wire};
 use super::upstream::Upstream;
 use super::{trust, tunnel};
 use crate::host::task::Driver;
@@ -98,10 +97,33 @@ enum FetchError {
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
+/// By which of its names a place is asked, and where: its pages name it so too.
+#[derive(Debug, Clone, Copy)]
+struct Endpoint<'a> {
+    name: &'a Name,
+    port: u16,
+}
+
+impl Endpoint<'_> {
+    /// The places that a page is to name by their aliases.
+    fn aliased<'b>(&self, forward: &'b Forward, base: &MirrorBase) -> &'b [MirrorBase] {
+        match *self.name == base.alias {
+            true => &forward.bases,
+            false => &[],
+        }
+    }
+}
+
 impl Forward {
-    /// `ca`: the certificates that the mirror's client trusts.
-    pub(crate) fn new(bases: Vec<MirrorBase>, ca: Option<&Path>) -> Result<Self, String> {
-        Ok(Self { bases, tls: trust::client_config(ca)?, pages: Semaphore::new(PAGES_AT_ONCE) })
+    /// `via`: the proxy of the mirror's client; `ca`: the certificates that it trusts.
+    pub(crate) fn new(
+        mirror: MirrorName,
+        bases: Vec<MirrorBase>,
+        via: Option<&Upstream>,
+        ca: Option<&Path>,
+    ) -> Result<Self, String> {
+        let (rule, tls) = (Rule::of_mirror(via), trust::client_config(ca)?);
+        Ok(Self { mirror, bases, rule, tls, pages: Semaphore::new(PAGES_AT_ONCE) })
     }
 
     pub(crate) fn bases(&self) -> &[MirrorBase] {
@@ -111,29 +133,26 @@ impl Forward {
     async fn reach(
         &self,
         base: &MirrorBase,
-        rule: &Rule,
         context: &Context,
     ) -> Result<(Box<dyn Io>, Option<Upstream>), FetchError> {
         let MirrorOrigin { name, port, wire } = &base.place;
         if *wire == Wire::Plain {
-            let dialed = context.dialer.plain(name, *port, rule).await?;
+            let dialed = context.dialer.plain(name, *port, &self.rule).await?;
             return Ok((Box::new(dialed.stream), dialed.proxy));
         }
-        let stream = context.dialer.tunnel(name, *port, rule).await?;
-        let server = ServerName::try_from(name.to_string()).map_err(|_| FetchError::Request)?;
-        let tls = TlsConnector::from(Arc::clone(&self.tls));
-        Ok((Box::new(tls.connect(server, stream).await.map_err(FetchError::Tls)?), None))
+        let stream = context.dialer.tunnel(name, *port, &self.rule).await?;
+        let stream = trust::connect(&self.tls, name, stream).await.map_err(FetchError::Tls)?;
+        Ok((Box::new(stream), None))
     }
 
     /// Asks the mirror, and gives the head of its answer with a body whose connection ends with it.
     async fn ask(
         &self,
         base: &MirrorBase,
-        rule: &Rule,
         context: &Context,
         (method, path, headers): (Method, &str, &HeaderMap),
     ) -> Result<Response<Driven>, FetchError> {
-        let (stream, proxy) = self.reach(base, rule, context).await?;
+        let (stream, proxy) = self.reach(base, context).await?;
         let (mut requests, connection) = client::handshake(TokioIo::new(stream)).await?;
         let driver = Driver(tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -165,7 +184,7 @@ impl Forward {
     async fn told(
         &self,
         (index, base): (usize, &MirrorBase),
-        path: &str,
+        (at, path): (Endpoint<'_>, &str),
         context: &Context,
         (response, is_head): (Response<Driven>, bool),
     ) -> Result<Answer, FetchError> {
@@ -178,7 +197,9 @@ impl Forward {
         }
         if head.status.is_redirection() {
             let location = head.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
-            let inside = location.and_then(|to| pages::inside(&self.bases, base, path, to));
+            let is_aliased = !at.aliased(self, base).is_empty();
+            let to = |to| pages::inside(&self.bases, base, (path, to), is_aliased);
+            let inside = location.and_then(to);
             let value = inside.and_then(|to| HeaderValue::from_str(&to).ok());
             headers.insert(header::LOCATION, value.ok_or(FetchError::Elsewhere)?);
         }
@@ -194,7 +215,10 @@ impl Forward {
             headers.remove(header::CONTENT_ENCODING);
             let text = match is_head {
                 true => Bytes::new(),
-                false => self.page((index, base), (path, kind), context, (&head, body)).await?,
+                false => {
+                    let of = (at.aliased(self, base), path, kind);
+                    self.page((index, base), of, context, (&head, body)).await?
+                }
             };
             Full::new(text).map_err(|never| match never {}).boxed()
         } else {
@@ -205,11 +229,11 @@ impl Forward {
         Ok(answer)
     }
 
-    /// A page with the mirror's places in it called as they are inside. What it links to may be fetched.
+    /// A page with these places in it called by their aliases. What it links to may be fetched.
     async fn page(
         &self,
         (index, base): (usize, &MirrorBase),
-        (path, kind): (&str, Page),
+        (aliased, path, kind): (&[MirrorBase], &str, Page),
         context: &Context,
         (head, body): (&response::Parts, Driven),
     ) -> Result<Bytes, FetchError> {
@@ -220,9 +244,9 @@ impl Forward {
             .ok_or(FetchError::Page)?;
         if head.status == StatusCode::OK {
             let found = links::links(&self.bases, (index, base), (path, kind), &text);
-            context.links.learn(found);
+            context.links.learn(self.mirror, found);
         }
-        Ok(pages::rewritten(&self.bases, base.place.wire, kind, &text).into())
+        Ok(pages::rewritten(aliased, base.place.wire, kind, &text).into())
     }
 }
 
@@ -231,40 +255,40 @@ pub(crate) fn only_reads(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// Answers one request for a mirror.
+/// Answers one request for a mirror, whose places are these behind the name and port that it was asked by.
 pub(crate) async fn fetch(
     request: Request<Incoming>,
     context: &Context,
-    rule: &Rule,
-    target: &Target,
+    targets: &[Target],
+    (name, port): (&Name, u16),
 ) -> Result<Answer, Answer> {
-    let forward = &target.forward;
-    let Some(base) = forward.bases.get(target.index) else { return Err(http::malformed(context)) };
-    let refuse = |why| {
-        let refused = Refused::name(why, base.alias.as_str(), Some(80));
-        http::refuse(context, &refused)
-    };
+    let at = Endpoint { name, port };
+    let refuse = |why| http::refuse(context, &Refused::name(why, name.as_str(), Some(port)));
     if !only_reads(request.method()) {
         return Err(refuse(ViolationWhy::Method));
     }
     let asked = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    if !base.may_fetch(&asked, context.links.holds(target.index, &asked)) {
+    let of = choice::asked_of(targets, &context.links, &asked);
+    let of = of.and_then(|(target, is_linked)| Some((target, target.base()?, is_linked)));
+    let Some((target, base, is_linked)) = of else { return Err(http::malformed(context)) };
+    if !base.may_fetch(&asked, is_linked) {
         return Err(refuse(ViolationWhy::Path));
     }
+    let forward = &target.forward;
     let (is_head, method) = (request.method() == Method::HEAD, request.method().clone());
     let answer = async {
         let limit = Duration::from_millis(ANSWER_MS);
-        let ask = forward.ask(base, rule, context, (method, &asked, request.headers()));
+        let ask = forward.ask(base, context, (method, &asked, request.headers()));
         let response = tokio::time::timeout(limit, ask).await.map_err(|_| FetchError::Late)??;
-        forward.told((target.index, base), &asked, context, (response, is_head)).await
+        forward.told((target.index, base), (at, &asked), context, (response, is_head)).await
     };
     answer.await.map_err(|error| {
         // The operator reads where it is; the sandbox only what it is called inside.
         let MirrorOrigin { name, port, .. } = &base.place;
         tracing::info!(%name, port, %error, "a mirror could not be fetched from");
         if let FetchError::Dial(error) = &error {
-            tunnel::note(context, &base.alias, 80, error);
+            tunnel::note(context, at.name, at.port, error);
         }
-        http::say(StatusCode::BAD_GATEWAY, &format!("{}: {error}", base.alias))
+        http::say(StatusCode::BAD_GATEWAY, &format!("{}: {error}", at.name))
     })
 }

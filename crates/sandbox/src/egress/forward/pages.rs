@@ -96,16 +96,20 @@ pub(super) fn asked(url: &Url) -> String {
     }
 }
 
-/// Where a redirect leads, as it is called inside; `None` where that is none of the mirror's places.
+/// Where a redirect from a path leads, by alias or own name; `None` where that is none of the mirror's places.
 pub(crate) fn inside(
     bases: &[MirrorBase],
     base: &MirrorBase,
-    path: &str,
-    to: &str,
+    (path, to): (&str, &str),
+    is_aliased: bool,
 ) -> Option<String> {
     let url = Url::parse(&base.url(path)).ok()?.join(to).ok()?;
     let (_, place) = of_url(bases, &url)?;
-    Some(format!("http://{}{}", place.alias, asked(&url)))
+    Some(match is_aliased {
+        true => format!("http://{}{}", place.alias, asked(&url)),
+        // Without the user and password that the index may have written.
+        false => place.url(&asked(&url)),
+    })
 }
 
 /// The page with each address at one of the places called by its alias. Users and passwords in addresses
@@ -328,7 +332,7 @@ mod tests {
     #[test]
     fn h4_a_redirect_stays_among_the_places_of_its_mirror() {
         let all = bases();
-        let to = |to: &str| inside(&all, &all[0], "/api/pypi/simple/A", to);
+        let to = |to: &str| inside(&all, &all[0], ("/api/pypi/simple/A", to), true);
         assert_eq!(to("a/").as_deref(), Some("http://pip-0.m.internal/api/pypi/simple/a/"));
         assert_eq!(
             to("https://files.example:8443/x?y").as_deref(),
@@ -336,5 +340,11 @@ mod tests {
         );
         assert_eq!(to("https://elsewhere.example/"), None);
         assert_eq!(to("http://index.example/"), None);
+        let own = |to: &str| inside(&all, &all[0], ("/api/pypi/simple/A", to), false);
+        assert_eq!(
+            own("https://u:s3cret@files.example:8443/x?y").as_deref(),
+            Some("https://files.example:8443/x?y")
+        );
+        assert_eq!(own("https://elsewhere.example/"), None);
     }
 }

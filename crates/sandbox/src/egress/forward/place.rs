@@ -111,7 +111,7 @@ impl MirrorBase {
     }
 
     /// The place as a `Host` header says it.
-    pub(super) fn host(&self) -> String {
+    pub(crate) fn host(&self) -> String {
         let MirrorOrigin { name, port, wire } = &self.place;
         match (wire, port) {
             (Wire::Tls, 443) | (Wire::Plain, 80) => name.to_string(),
@@ -120,7 +120,7 @@ impl MirrorBase {
     }
 
     /// The real address of a path.
-    pub(super) fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         let scheme = if self.place.wire == Wire::Tls { "https" } else { "http" };
         format!("{scheme}://{}{path}", self.host())
     }

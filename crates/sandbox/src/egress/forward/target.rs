@@ -6,10 +6,14 @@ use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 
 use super::place::MirrorBase;
+use crate::egress::policy::{MirrorName, Rule};
 
 /// All places of one mirror.
 pub(crate) struct Forward {
+    pub(super) mirror: MirrorName,
     pub(super) bases: Vec<MirrorBase>,
+    /// How the host dials them.
+    pub(super) rule: Rule,
     pub(super) tls: Arc<ClientConfig>,
     pub(super) pages: Semaphore,
 }
@@ -25,6 +29,12 @@ impl std::fmt::Debug for Forward {
 pub(crate) struct Target {
     pub forward: Arc<Forward>,
     pub index: usize,
+}
+
+impl Target {
+    pub(super) fn base(&self) -> Option<&MirrorBase> {
+        self.forward.bases.get(self.index)
+    }
 }
 
 impl PartialEq for Target {

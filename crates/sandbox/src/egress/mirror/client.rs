@@ -28,10 +28,19 @@ pub(crate) struct Mirror {
     pub bases: Vec<MirrorBase>,
     /// The proxy that this client is told to use.
     pub via: Option<Upstream>,
-    /// What makes the same client in a sandbox use it. No credentials.
-    pub env: Variables,
+    /// What makes the same client in a sandbox use it, by its own names. No credentials.
+    pub own: Variables,
+    /// The same by its names below [`ALIASES`], which no lock file should have.
+    pub aliases: Variables,
     /// The certificates that this client trusts.
     pub ca: Option<PathBuf>,
+}
+
+/// A place's URL inside, without credentials.
+#[derive(Debug, Clone)]
+pub(super) struct MirrorUrls {
+    own: String,
+    by_alias: String,
 }
 
 /// A client's URL, and the place that it names.
@@ -60,22 +69,37 @@ fn credentials(url: &Url) -> Option<Credentials> {
 }
 
 impl Mirror {
-    /// Adds a place that the host fetches from, and gives its URL as it is inside. `kind` begins its name
-    /// there.
+    /// Adds a place that the host fetches from, and gives its URLs inside. `kind` begins its alias.
     pub(super) fn base(
         &mut self,
         kind: &str,
         text: &str,
         index: Option<IndexKind>,
-    ) -> Result<String, String> {
+    ) -> Result<MirrorUrls, String> {
         let (url, place) = read(text)?;
         let alias = Name::parse(&format!("{kind}-{}.{ALIASES}", self.bases.len()));
         let alias = alias.ok_or("it has too many places")?;
-        let inside = format!("http://{alias}{}", url.path());
+        let by_alias = format!("http://{alias}{}", url.path());
         let prefix = format!("{}/", url.path().trim_end_matches('/'));
         let credentials = credentials(&url);
-        self.bases.push(MirrorBase { alias, place, prefix, index, credentials });
-        Ok(inside)
+        let base = MirrorBase { alias, place, prefix, index, credentials };
+        let urls = MirrorUrls { own: base.url(url.path()), by_alias };
+        self.bases.push(base);
+        Ok(urls)
+    }
+
+    /// Sets a variable of the client's, whose value is made of addresses.
+    pub(super) fn tell(&mut self, name: &str, urls: &[MirrorUrls]) {
+        let join = |of: fn(&MirrorUrls) -> &str| urls.iter().map(of).collect::<Vec<_>>().join(" ");
+        self.own.0.insert(name.to_owned(), join(|urls| &urls.own));
+        self.aliases.0.insert(name.to_owned(), join(|urls| &urls.by_alias));
+    }
+
+    /// Sets a variable of the client's.
+    pub(super) fn set(&mut self, name: &str, value: &str) {
+        for variables in [&mut self.own, &mut self.aliases] {
+            variables.0.insert(name.to_owned(), value.to_owned());
+        }
     }
 
     /// Adds the place that a client's URL names.

@@ -35,15 +35,15 @@ fn read(
 ) -> Result<Mirror, String> {
     let mut mirror = Mirror::default();
     let registry = settings.get("registry").ok_or("npm names no registry")?;
-    let inside = mirror.base("npm", registry, Some(IndexKind::Npm))?;
-    let env = [
-        ("npm_config_registry", inside.as_str()),
-        // A lock file names the registry that it was made with.
-        ("npm_config_replace_registry_host", "always"),
-        // An audit sends the list of packages, and nothing can be sent.
-        ("npm_config_audit", "false"),
-    ];
-    mirror.env.0.extend(env.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let urls = [mirror.base("npm", registry, Some(IndexKind::Npm))?];
+    // npm, yarn and pnpm read the first, Deno and Bun the other.
+    for name in ["npm_config_registry", "NPM_CONFIG_REGISTRY"] {
+        mirror.tell(name, &urls);
+    }
+    // A lock file names the registry that it was made with.
+    mirror.set("npm_config_replace_registry_host", "always");
+    // An audit sends the list of packages, and nothing can be sent.
+    mirror.set("npm_config_audit", "false");
     if let Some(proxy) = settings.get("https-proxy").or_else(|| settings.get("proxy")) {
         mirror.proxy(proxy)?;
     }
@@ -127,11 +127,14 @@ mod tests {
             let base = &mirror.bases[0];
             assert_eq!((base.place.name.as_str(), base.place.port), ("npm.example", 8443));
             assert_eq!(base.credentials, expected.and_then(Credentials::new), "{user}");
-            let env = &mirror.env.0;
-            let registry = "http://npm-0.mirrors.cofferdam.internal/api/";
-            assert_eq!(env["npm_config_registry"], registry);
-            assert!(env.keys().all(|name| !name.contains("_auth")), "{env:?}");
-            assert!(mirror.via.is_some() && !format!("{mirror:?} {env:?}").contains("s3cret"));
+            for (env, registry) in [
+                (&mirror.own.0, "https://npm.example:8443/api/"),
+                (&mirror.aliases.0, "http://npm-0.mirrors.cofferdam.internal/api/"),
+            ] {
+                assert_eq!(env["npm_config_registry"], registry);
+                assert!(env.keys().all(|name| !name.contains("_auth")), "{env:?}");
+                assert!(mirror.via.is_some() && !format!("{mirror:?} {env:?}").contains("s3cret"));
+            }
         }
         assert!(with("//npm.example:8443/api/:_authToken=${UNSET}\n").is_err());
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::client::{Mirror, ask};
-use crate::egress::forward::IndexKind;
+use crate::egress::forward::{IndexKind, MirrorBase};
+use crate::egress::policy::Wire;
 
 /// How its places' names begin inside.
 const KIND: &str = "pip";
@@ -57,22 +58,26 @@ fn read(said: &PipAnswer) -> Result<Mirror, String> {
             index
         }
     };
-    mirror.env.0.insert("PIP_INDEX_URL".into(), index.clone());
-    mirror.env.0.insert("UV_DEFAULT_INDEX".into(), index);
+    for name in ["PIP_INDEX_URL", "UV_DEFAULT_INDEX"] {
+        mirror.tell(name, std::slice::from_ref(&index));
+    }
     if let Some(extra) = said.setting("extra-index-url") {
         let all: Result<Vec<_>, _> = extra
             .split_whitespace()
             .map(|index| mirror.base(KIND, index, Some(IndexKind::Pip)))
             .collect();
-        let all = all?.join(" ");
-        mirror.env.0.insert("PIP_EXTRA_INDEX_URL".into(), all.clone());
-        mirror.env.0.insert("UV_INDEX".into(), all);
+        let all = all?;
+        for name in ["PIP_EXTRA_INDEX_URL", "UV_INDEX"] {
+            mirror.tell(name, &all);
+        }
     }
-    // Inside it is plain HTTP to the host, which verifies the index's certificate.
-    let trusted: Vec<_> = mirror.bases.iter().map(|base| base.alias.to_string()).collect();
-    mirror.env.0.insert("PIP_TRUSTED_HOST".into(), trusted.join(" "));
+    // By its alias it is plain HTTP to the host, which verifies the index's certificate.
+    let aliases = mirror.bases.iter().map(|base| base.alias.to_string());
+    let plain = mirror.bases.iter().filter(|base| base.place.wire == Wire::Plain);
+    let trusted: Vec<_> = aliases.chain(plain.map(MirrorBase::host)).collect();
+    mirror.set("PIP_TRUSTED_HOST", &trusted.join(" "));
     if let Some(value) = said.setting("default-timeout") {
-        mirror.env.0.insert("PIP_DEFAULT_TIMEOUT".into(), value.to_owned());
+        mirror.set("PIP_DEFAULT_TIMEOUT", value);
     }
     if let Some(proxy) = said.setting("proxy") {
         mirror.proxy(proxy)?;
@@ -83,7 +88,6 @@ fn read(said: &PipAnswer) -> Result<Mirror, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::policy::Wire;
     use super::*;
     use crate::egress::forward::Credentials;
 
@@ -101,7 +105,8 @@ mod tests {
         let names: Vec<_> =
             mirror.bases.iter().map(|b| (b.place.name.as_str(), b.index.is_some())).collect();
         assert_eq!(names, [("index.example", true), ("files.example", false)]);
-        let env = &mirror.env.0;
+        assert_eq!(mirror.own.0["PIP_INDEX_URL"], "https://index.example/simple/");
+        let env = &mirror.aliases.0;
         assert_eq!(env["PIP_INDEX_URL"], "http://pip-0.mirrors.cofferdam.internal/simple/");
         assert!(mirror.via.is_none() && mirror.origins.is_empty());
         assert!(mirror.bases.iter().all(|base| base.credentials.is_none()));
@@ -134,15 +139,19 @@ mod tests {
         assert_eq!(mirror.bases[0].credentials, basic("Basic dXNlcjpzM2NyZXQ="));
         assert_eq!(mirror.bases[1].credentials, None);
         assert_eq!(mirror.bases[2].credentials, basic("Basic dDBrZW46"));
-        let env = &mirror.env.0;
+        let (own, env) = (&mirror.own.0, &mirror.aliases.0);
         assert_eq!(env["PIP_INDEX_URL"], "http://pip-0.mirrors.cofferdam.internal/simple");
         assert_eq!(
             env["PIP_EXTRA_INDEX_URL"],
             "http://pip-1.mirrors.cofferdam.internal/a http://pip-2.mirrors.cofferdam.internal/b/"
         );
-        for (name, value) in env {
+        assert_eq!(own["UV_DEFAULT_INDEX"], "https://own.example:8443/simple");
+        assert_eq!(own["UV_INDEX"], "http://x.example/a https://y.example/b/");
+        // Only what is plain HTTP needs no certificate.
+        let trusted: Vec<&str> = own["PIP_TRUSTED_HOST"].split(' ').collect();
+        assert!(trusted.contains(&"x.example") && !own["PIP_TRUSTED_HOST"].contains("y.example"));
+        for (name, value) in own.iter().chain(env) {
             assert!(!value.contains("s3cret") && !value.contains("t0ken"), "{name}={value}");
-            assert!(!value.contains(".example"), "{name}={value}");
         }
         assert!(!format!("{mirror:?}").contains("s3cret"));
         assert!(mirror.via.is_some());

@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 
 pub use list::ListError;
 pub(crate) use mount::mount_at;
@@ -78,6 +78,8 @@ struct AllowedRoot {
 pub struct Allowed {
     roots: Vec<AllowedRoot>,
     never: Vec<PathBuf>,
+    /// Directory of programs that the operator installed for every task, although it lies in a state directory.
+    programs: Option<PathBuf>,
 }
 
 /// Why a path is not opened. Where not everything is open, [`OpenError::Refused`] is the only answer.
@@ -137,7 +139,7 @@ impl Allowed {
             Err(error) => Err((said.clone(), error)),
         };
         let roots = roots.iter().map(resolve).collect::<Result<_, _>>()?;
-        Ok(Self { roots, never })
+        Ok(Self { roots, never, programs: None })
     }
 
     /// The same without what cannot be resolved.
@@ -146,14 +148,20 @@ impl Allowed {
         let resolve = |said: &PathBuf| {
             Some(AllowedRoot { said: said.clone(), real: said.canonicalize().ok()? })
         };
-        Self { roots: roots.iter().filter_map(resolve).collect(), never }
+        Self { roots: roots.iter().filter_map(resolve).collect(), never, programs: None }
     }
 
     /// These directories, which are where they are said to be. Looks at nothing.
     #[must_use]
     pub fn resolved(roots: &[PathBuf], never: Vec<PathBuf>) -> Self {
         let root = |real: &PathBuf| AllowedRoot { said: real.clone(), real: real.clone() };
-        Self { roots: roots.iter().map(root).collect(), never }
+        Self { roots: roots.iter().map(root).collect(), never, programs: None }
+    }
+
+    /// The same with a directory of the operator's own, real path, whose files are given to every task.
+    #[must_use]
+    pub fn with_programs(self, dir: PathBuf) -> Self {
+        Self { programs: Some(dir), ..self }
     }
 
     /// What is never given.
@@ -164,7 +172,8 @@ impl Allowed {
     /// The same host for its own admin: everything but what is never given.
     #[must_use]
     pub fn everything(&self) -> Self {
-        Self::resolved(&[PathBuf::from("/")], self.never.clone())
+        let open = Self::resolved(&[PathBuf::from("/")], self.never.clone());
+        Self { programs: self.programs.clone(), ..open }
     }
 
     /// Whether every directory may be given, as to the host's own admin.
@@ -214,6 +223,17 @@ impl Opened {
             mode: found.st_mode & 0o777,
             len: u64::try_from(found.st_size).unwrap_or(u64::MAX),
         }
+    }
+
+    /// A directory that this program made for its own use; no link leads to it.
+    ///
+    /// # Errors
+    /// It is not there, or is something else.
+    pub(crate) fn own(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(CWD, path, flags, Mode::empty())?;
+        let found = fstat(&fd)?;
+        Ok(Self::new(fd, HostPath::said(path.display().to_string()), &found))
     }
 
     /// Whether it is a directory.

@@ -41,6 +41,9 @@ impl Allowed {
 
     /// The same as [`Allowed::open`], with the reason.
     pub(super) fn open_plainly(&self, path: &HostPath, links: Links) -> Result<Opened, OpenError> {
+        if let Some(found) = self.program(path)? {
+            return Ok(found);
+        }
         let mut last = OpenError::Refused(path.clone());
         for (root, rest) in self.beginnings(path) {
             let fault = |source: io::Error| OpenError::Open { path: path.clone(), source };
@@ -50,6 +53,21 @@ impl Allowed {
             }
         }
         Err(last)
+    }
+
+    /// A file that the operator installed for every task; the directory itself is never given.
+    fn program(&self, path: &HostPath) -> Result<Option<Opened>, OpenError> {
+        let Some(dir) = &self.programs else { return Ok(None) };
+        let Ok(rest) = path.path().strip_prefix(dir) else { return Ok(None) };
+        let fault = |source: io::Error| OpenError::Open { path: path.clone(), source };
+        let root = AllowedRoot { said: dir.clone(), real: dir.clone() };
+        let found = find(&root, rest, Links::Refused).map_err(|errno| fault(errno.into()))?;
+        let stat = fstat(&found.fd).map_err(|errno| fault(errno.into()))?;
+        let opened = Opened::new(found.fd, path.clone(), &stat);
+        match opened.is_file() {
+            true => Ok(Some(opened)),
+            false => Err(OpenError::State(path.clone())),
+        }
     }
 
     /// Holds what was found against what is never given.

@@ -416,3 +416,29 @@ fn s17_a_listing_crosses_into_no_other_mount() {
     }
     assert!(opened.file(Path::new("d/name")).is_ok());
 }
+
+#[test]
+fn agents_b1_of_a_state_directory_only_the_files_of_installed_programs_are_given() {
+    let world = World::new();
+    let state = world.state.path().canonicalize().unwrap();
+    let agents = state.join("agents");
+    fs::create_dir_all(agents.join("codex/1")).unwrap();
+    fs::write(agents.join("codex/1/codex"), "program").unwrap();
+    symlink(state.join("admin.key"), agents.join("key")).unwrap();
+    symlink(&state, agents.join("up")).unwrap();
+    for allowed in [world.allowed(), world.allowed().everything()] {
+        let open =
+            |allowed: &Allowed, path: &str| allowed.open(&said(&agents.join(path)), Links::Beneath);
+        assert!(open(&allowed, "codex/1/codex").is_err(), "nothing is installed for everybody");
+        let allowed = allowed.with_programs(agents.clone());
+        assert_eq!(text(&open(&allowed, "codex/1/codex").unwrap()), "program");
+        for wrong in
+            ["", "codex", "codex/1", "key", "up/admin.key", "../admin.key", "codex/../../admin.key"]
+        {
+            assert!(open(&allowed, wrong).is_err(), "{wrong}");
+        }
+        assert!(allowed.open(&said(&state.join("admin.key")), Links::Beneath).is_err());
+        let open_host = allowed.everything();
+        assert_eq!(text(&open(&open_host, "codex/1/codex").unwrap()), "program");
+    }
+}

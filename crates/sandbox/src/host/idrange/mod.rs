@@ -8,6 +8,7 @@
 //! **Two sandboxes that live never have an id in common**, whatever their workers and state directories: the ledger is one
 //! directory of the host, and a claim is the making of a name in it.
 
+mod exchange;
 mod ledger;
 mod region;
 mod shift;
@@ -19,10 +20,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cofferdam_ambient::random;
+use cofferdam_guest::wire::User;
 
 use crate::host::devices;
 use crate::host::runtime::Runtime;
 
+pub(crate) use exchange::exchanged;
 pub(crate) use ledger::{Withheld, give_back, hand_over, is_of, keep};
 pub(crate) use region::COUNT;
 pub use region::Region;
@@ -148,10 +151,15 @@ impl IdRanges {
         }
     }
 
-    /// A namespace in which one owner of the host is the root of the sandbox whose ids begin at `first`.
-    pub(crate) fn owned(&self, uid: u32, gid: u32, first: u32) -> io::Result<OwnedFd> {
-        let map = |id: u32| format!("{id} {first} 1\n");
-        space::made(&self.holder, &map(uid), &map(gid), 0)
+    /// A namespace in which one owner of the host is this user of the sandbox whose ids begin at `first`.
+    pub(crate) fn owned(&self, owner: User, first: u32, user: User) -> io::Result<OwnedFd> {
+        let map = |id: u32, inside: u32| format!("{id} {} 1\n", first.saturating_add(inside));
+        space::made(&self.holder, &map(owner.uid, user.uid), &map(owner.gid, user.gid), 0)
+    }
+
+    /// A namespace in which one owner of the host is this user of the sandbox, and the reverse.
+    pub(crate) fn exchanged(&self, taken: &Taken, owner: User, user: User) -> io::Result<OwnedFd> {
+        exchanged(&self.holder, Some(taken), owner, user)
     }
 
     /// Keeps the namespace of a range that was given back.

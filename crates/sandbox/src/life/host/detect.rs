@@ -14,6 +14,7 @@ use super::{Host, HostConfig};
 use crate::class::microvm::monitor::Kind;
 use crate::class::{self, HostRuntimes, docker, microvm, remote};
 use crate::egress;
+use crate::host::agents::agents_dir;
 use crate::host::ceiling::Ceilings;
 use crate::host::cgroup::{CgroupMode, Cgroups};
 use crate::host::crypt::LargeLayers;
@@ -55,6 +56,7 @@ impl Host {
         own::declare(&live_dir);
         let never = vec![state_dir.clone(), live_dir.clone()];
         let allowed = allowed(&config.allowed_roots, never)?;
+        let allowed = allowed.with_programs(agents_dir(&state_dir));
         let nofile = nofile::raise();
         let base = base::skeleton(&state_dir.join("base"))?;
         let guest = base::guest(&state_dir.join("guest"))?;

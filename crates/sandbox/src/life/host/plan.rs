@@ -1,15 +1,26 @@
 //! Planning on a host: an image that a request names is looked up first.
 
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::sandbox::SandboxRequest;
+use cofferdam_contracts::user::UserName;
 
 use super::Host;
 use crate::cache::ground;
-use crate::images::{Images, SCHEME};
+use crate::host::account;
+use crate::host::hostpath::{HostPath, Links};
+use crate::images::{ImageRoot, Images, SCHEME};
 use crate::plan::plan_on;
+use crate::plan::users::{self, Accounts};
 use crate::spec::plan::Plan;
-use crate::spec::refuse::PlanError;
+use crate::spec::refuse::{self, PlanError};
+
+/// How an `envRef` names a directory of the host.
+const DIRECTORY: &str = "dir:";
 
 impl Host {
     /// Plans a sandbox on this host, looking up the image that the request may name. An image that
@@ -17,11 +28,42 @@ impl Host {
     pub fn plan(&self, request: &SandboxRequest, id: &SandboxId) -> Result<Plan, PlanError> {
         let facts = self.facts();
         let Some(text) = request.env_ref.strip_prefix(SCHEME) else {
-            return plan_on(request, id, facts, None);
+            return plan_on(request, id, facts, (None, &self.accounts(request, None)?));
         };
         let found = Images::open(&facts.state_dir).and_then(|images| images.resolve(text));
         let image = found.map_err(|error| PlanError::new("envRef", error_chain(&error)))?;
-        plan_on(request, id, facts, Some(&image))
+        let accounts = self.accounts(request, Some(&image))?;
+        plan_on(request, id, facts, (Some(&image), &accounts))
+    }
+
+    /// Looks the users that a request names up in its root file system, through descriptors: a tenant may write in it.
+    fn accounts(
+        &self,
+        request: &SandboxRequest,
+        image: Option<&ImageRoot>,
+    ) -> Result<Accounts, PlanError> {
+        let named = users::named(request);
+        if named.is_empty() {
+            return Ok(Accounts::new());
+        }
+        let facts = self.facts();
+        let no_root = |words: String| PlanError::new("envRef", words);
+        let ours = |path: &Path| File::open(path).map_err(|error| no_root(error.to_string()));
+        let root: OwnedFd = match (image, request.env_ref.strip_prefix(DIRECTORY)) {
+            (Some(image), _) => ours(&image.root)?.into(),
+            (None, None) => ours(&facts.base)?.into(),
+            (None, Some(dir)) => {
+                refuse::absolute("envRef", dir)?;
+                let opened = facts.allowed.open(&HostPath::said(dir), Links::Refused);
+                let opened = opened.map_err(|error| no_root(error_chain(&error)))?;
+                opened.as_fd().try_clone_to_owned().map_err(|error| no_root(error.to_string()))?
+            }
+        };
+        let found = |(field, name): (String, &UserName)| match account::find(&root, name.as_str()) {
+            Ok(account) => Ok((name.clone(), account)),
+            Err(error) => Err(PlanError::new(field, error_chain(&error))),
+        };
+        named.into_iter().map(found).collect()
     }
 
     /// A digest of what a sandbox of this request begins as: its class, its image, and of the host's programs what tells that

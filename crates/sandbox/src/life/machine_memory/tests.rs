@@ -81,6 +81,7 @@ fn two_lives_of_one_memory_draw_other_numbers() {
                 timeout_ms: 20_000,
                 phase: Phase::Exec,
                 user: None,
+                groups: Vec::new(),
                 stdin_file: None,
                 jail: None,
             };

@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(env["DATABASE_URL"], "postgresql://postgres:pw@127.0.0.1:5433/postgres");
         assert_eq!((env["PGPORT"].as_str(), env["POSTGRES_DB"].as_str()), ("5433", "postgres"));
         service.name = "my-api".into();
-        service.program = Program::Command { argv: Vec::new(), env: BTreeMap::new() };
+        service.program = Program::Command { argv: Vec::new(), env: BTreeMap::new(), user: None };
         let env = of(&service, "pw");
         assert_eq!(
             (env["MY_API_HOST"].as_str(), env["MY_API_PORT"].as_str()),

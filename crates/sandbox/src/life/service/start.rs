@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::env::{self, HOST, POSTGRES_USER};
 use super::probe;
 use crate::agent::{Agent, AgentError, Manner};
+use crate::plan::users;
 use crate::spec::service::{PlannedService, Program};
 
 /// Where services keep their data: in the sandbox's layer, so it is wiped with it.
@@ -194,10 +195,11 @@ async fn launch(
             let manner = Manner { stdin: true, ..manner };
             (unprivileged(argv, &data), manner, Some(redis(service.port)))
         }
-        Program::Command { argv, env } => {
+        Program::Command { argv, env, user } => {
             let mut whole = earlier.clone();
             whole.extend(env.clone());
-            (exec(argv.clone(), "/", whole), manner, None)
+            let (user, groups) = users::told(user.as_ref());
+            (ExecRequest { user, groups, ..exec(argv.clone(), "/", whole) }, manner, None)
         }
     };
     let running = agent.start(request, manner).await.map_err(fault)?;
@@ -245,6 +247,7 @@ fn exec(argv: Vec<String>, cwd: &str, mut env: BTreeMap<String, String>) -> Exec
         timeout_ms,
         stream_limit_bytes,
         user: None,
+        groups: Vec::new(),
         stdin_file: None,
         jail: None,
     }

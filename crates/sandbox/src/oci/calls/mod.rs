@@ -49,12 +49,16 @@ fn names<'a>(calls: impl IntoIterator<Item = &'a Call>) -> Vec<&'static str> {
 pub(crate) struct Needs {
     /// Files of the host are written through, so none may become set-user-id.
     pub no_set_id: bool,
+    /// The sandbox has 65,536 ids of its own and no other.
+    pub own_ids: bool,
 }
 
 impl Needs {
     fn ruled(self) -> impl Iterator<Item = &'static Ruled> {
         let more = ruled::WITHOUT_SET_ID.iter().chain(ruled::OLD_WITHOUT_SET_ID);
-        ruled::ALL.iter().chain(more.filter(move |_| self.no_set_id))
+        let owners = ruled::WITH_OWN_IDS.iter().chain(ruled::OLD_WITH_OWN_IDS);
+        let more = more.filter(move |_| self.no_set_id);
+        ruled::ALL.iter().chain(more).chain(owners.filter(move |_| self.own_ids))
     }
 
     /// Whatever the arguments.
@@ -88,6 +92,7 @@ pub(crate) fn filter(needs: Needs) -> Value {
     rules.push(ignored_buffers());
     rules.extend(families());
     rules.extend(set_id(needs));
+    rules.extend(foreign_owners(needs));
     json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": ENOSYS, "syscalls": rules})
 }
 
@@ -117,7 +122,8 @@ fn cases(name: &'static str, case: &Case) -> Vec<Value> {
 /// Modes with a set-id bit, where none is allowed.
 fn set_id(needs: Needs) -> Vec<Value> {
     let mut rules = Vec::new();
-    for ruled in needs.ruled().filter(|ruled| !ruled::ALL.iter().any(|one| one.call == ruled.call))
+    let strict = Needs { own_ids: false, ..needs };
+    for ruled in strict.ruled().filter(|ruled| !ruled::ALL.iter().any(|one| one.call == ruled.call))
     {
         let name = named(&ruled.call);
         match ruled.cases {
@@ -152,6 +158,21 @@ fn ignored_buffers() -> Value {
         fields.insert("args".into(), json!([masked(1, whole, 1), masked(2, whole, 8)]));
     }
     rule
+}
+
+/// A change to an owner beyond the sandbox's ids is answered and not done.
+fn foreign_owners(needs: Needs) -> Vec<Value> {
+    let calls = ruled::WITH_OWN_IDS.iter().chain(ruled::OLD_WITH_OWN_IDS);
+    let calls = calls.filter(|_| needs.own_ids);
+    let of = |ruled: &Ruled| {
+        let argument = ruled.cases.first().map_or(0, |case| case.argument);
+        let name = named(&ruled.call);
+        ruled::FOREIGN_BITS.map(|bit| {
+            let bits = u64::from(ruled::LAST | bit);
+            refused(&[name], ruled.errno, Some(masked(argument, bits, u64::from(bit))))
+        })
+    };
+    calls.flat_map(of).collect()
 }
 
 fn families() -> impl Iterator<Item = Value> {

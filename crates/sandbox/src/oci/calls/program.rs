@@ -79,10 +79,15 @@ impl FilterProgram {
 
 /// The annotation of an OCI configuration.
 pub(crate) fn annotation(needs: Needs) -> io::Result<Value> {
-    // Two filters, and a plan for each sandbox.
-    static COMPILED: [OnceLock<String>; 2] = [const { OnceLock::new() }; 2];
-    let [usual, without_set_id] = &COMPILED;
-    let compiled = if needs.no_set_id { without_set_id } else { usual };
+    // Four filters, and a plan for each sandbox.
+    static COMPILED: [OnceLock<String>; 4] = [const { OnceLock::new() }; 4];
+    let [usual, own_ids, without_set_id, both] = &COMPILED;
+    let compiled = match (needs.no_set_id, needs.own_ids) {
+        (false, false) => usual,
+        (false, true) => own_ids,
+        (true, false) => without_set_id,
+        (true, true) => both,
+    };
     let text = match compiled.get() {
         Some(text) => text,
         None => {

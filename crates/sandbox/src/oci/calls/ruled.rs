@@ -116,6 +116,49 @@ pub(super) const OLD_WITHOUT_SET_ID: &[Ruled] = &[
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLD_WITHOUT_SET_ID: &[Ruled] = &[];
 
+/// Bits of an id beyond the 65,536 that a sandbox has; the last one is set in -1, which leaves an owner as it is.
+const BEYOND: u32 = 0xffff_0000;
+pub(super) const LAST: u32 = 0x8000_0000;
+
+/// The owner is an id that the sandbox has, or -1; one of the upper half fails as the kernel has it.
+const OWNED_BY_SECOND: &[Case] = &[case(1, BEYOND, &[0]), case(1, LAST, &[LAST])];
+const OWNED_BY_THIRD: &[Case] = &[case(2, BEYOND, &[0]), case(2, LAST, &[LAST])];
+
+/// In a sandbox with ids of its own: a file is given to an id that no process there can have. The file stays whose it is, and
+/// the caller, mostly an archiver, hears nothing (decision 0140).
+pub(super) const WITH_OWN_IDS: &[Ruled] = &[
+    ruled(call!(SYS_fchown), OWNED_BY_SECOND, IGNORED),
+    ruled(call!(SYS_fchownat), OWNED_BY_THIRD, IGNORED),
+];
+
+/// Those that only x86-64 has.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OLD_WITH_OWN_IDS: &[Ruled] = &[
+    ruled(call!(SYS_chown), OWNED_BY_SECOND, IGNORED),
+    ruled(call!(SYS_lchown), OWNED_BY_SECOND, IGNORED),
+];
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const OLD_WITH_OWN_IDS: &[Ruled] = &[];
+
+/// Bits of an id that make it one of these, each by itself.
+pub(super) const FOREIGN_BITS: [u32; 15] = [
+    1 << 16,
+    1 << 17,
+    1 << 18,
+    1 << 19,
+    1 << 20,
+    1 << 21,
+    1 << 22,
+    1 << 23,
+    1 << 24,
+    1 << 25,
+    1 << 26,
+    1 << 27,
+    1 << 28,
+    1 << 29,
+    1 << 30,
+];
+
 pub(super) const ALL: &[Ruled] = &[
     ruled(call!(SYS_clone), &[case(0, NEW_NAMESPACES, &[0])], EPERM),
     ruled(call!(SYS_fcntl), &[case(1, WHOLE, FCNTL)], EPERM),

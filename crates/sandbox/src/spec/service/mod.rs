@@ -10,7 +10,9 @@ use cofferdam_contracts::sandbox::SandboxSpec;
 use cofferdam_contracts::service::{
     DEFAULT_READY_MS, MAX_READY_MS, MAX_SERVICES, Probe, Service, ServiceDetail,
 };
+use cofferdam_contracts::user::UserName;
 
+use crate::host::account::Account;
 use crate::spec::refuse::{self, PlanError};
 
 pub use programs::Programs;
@@ -33,6 +35,8 @@ pub enum Program {
         argv: Vec<String>,
         /// The whole environment.
         env: BTreeMap<String, String>,
+        /// Whom it runs as; `None`: root.
+        user: Option<Account>,
     },
 }
 
@@ -51,13 +55,28 @@ pub struct PlannedService {
     pub ready_ms: u64,
 }
 
+/// Variables by name.
+type Environment = BTreeMap<String, String>;
+/// Finds the account of the user that a field names.
+type FindUser<'f, 'a> = dyn Fn(&str, &UserName) -> Result<&'a Account, PlanError> + 'f;
+/// Makes the whole environment, from what was asked for and the user.
+type Surround<'f> = dyn Fn(&Environment, Option<&Account>) -> Environment + 'f;
+
+/// What a command of a service finds.
+pub(crate) struct Surroundings<'f, 'a> {
+    /// Its account.
+    pub users: &'f FindUser<'f, 'a>,
+    /// Its environment.
+    pub environment: &'f Surround<'f>,
+}
+
 /// Plans the services of a spec, in their order. `programs` is what the root file system is known to
-/// have, nothing for one that is not the host's; `environment` makes a command's whole environment.
+/// have, nothing for one that is not the host's.
 pub(crate) fn plan(
     spec: Option<&SandboxSpec>,
     env_ref: &str,
     programs: &Programs,
-    environment: impl Fn(&BTreeMap<String, String>) -> BTreeMap<String, String>,
+    around: &Surroundings<'_, '_>,
 ) -> Result<Vec<PlannedService>, PlanError> {
     let asked = spec.and_then(|spec| spec.services.as_deref()).unwrap_or_default();
     if asked.len() > MAX_SERVICES {
@@ -67,7 +86,7 @@ pub(crate) fn plan(
     let mut planned = Vec::with_capacity(asked.len());
     for (index, service) in asked.iter().enumerate() {
         let field = Field(index);
-        let one = one(service, &field, env_ref, programs, &environment)?;
+        let one = one(service, &field, env_ref, programs, around)?;
         if !names.insert(one.name.clone()) {
             return Err(field.refuse(".name", "two services have this name"));
         }
@@ -96,7 +115,7 @@ fn one(
     field: &Field,
     env_ref: &str,
     programs: &Programs,
-    environment: impl Fn(&BTreeMap<String, String>) -> BTreeMap<String, String>,
+    around: &Surroundings<'_, '_>,
 ) -> Result<PlannedService, PlanError> {
     let name = &service.name;
     if !is_name(name) {
@@ -118,7 +137,7 @@ fn one(
         return Err(field.refuse(".health.timeout_ms", message));
     }
     let (program, port, probe) = match &detail.cmd {
-        Some(argv) => command(argv, &detail, field, environment)?,
+        Some(argv) => command(argv, &detail, field, around)?,
         None => known(name, &detail, field, programs)?,
     };
     let probe = health.probe.unwrap_or(probe);
@@ -129,14 +148,17 @@ fn command(
     argv: &[String],
     detail: &ServiceDetail,
     field: &Field,
-    environment: impl Fn(&BTreeMap<String, String>) -> BTreeMap<String, String>,
+    around: &Surroundings<'_, '_>,
 ) -> Result<(Program, u16, Probe), PlanError> {
     refuse::argv(&field.name(".cmd"), argv)?;
     refuse::variables(&field.name(".env"), &detail.env)?;
     let port = detail.port.ok_or_else(|| {
         field.refuse(".port", "a command's port must be given: it is how its health is asked")
     })?;
-    let program = Program::Command { argv: argv.to_vec(), env: environment(&detail.env) };
+    let user = detail.user.as_ref().map(|name| (around.users)(&field.name(".user"), name));
+    let user = user.transpose()?;
+    let env = (around.environment)(&detail.env, user);
+    let program = Program::Command { argv: argv.to_vec(), env, user: user.cloned() };
     Ok((program, port, Probe::Tcp))
 }
 
@@ -150,6 +172,10 @@ fn known(
         let message =
             "this host configures the services that it knows; give a cmd to do it yourself";
         return Err(field.refuse(".env", message));
+    }
+    if detail.user.is_some() {
+        let message = "this host runs the services that it knows as a user of their own; give a cmd to choose";
+        return Err(field.refuse(".user", message));
     }
     let (program, port, probe, package) = match name {
         "postgres" => {

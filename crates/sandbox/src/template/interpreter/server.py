@@ -171,8 +171,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.execute(body)
         if names == ["contexts"]:
             cwd = text_of(body, "cwd") or HOME
-            if not os.path.isdir(cwd):
-                raise Refused(400, f"cwd {cwd!r} is not a directory")
+            if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
+                raise Refused(400, f"cwd {cwd!r} is not a directory that the kernel's user can enter")
             return self.answer(201, CONTEXTS.create(language_of(text_of(body, "language")), cwd).view())
         if len(names) == 3 and (names[0], names[2]) == ("contexts", "restart"):
             context = CONTEXTS.find(names[1])

@@ -1,4 +1,4 @@
-"""What every Python kernel of the interpreter begins with: the data of charts and tables, beside their pictures."""
+"""What every Python kernel of the interpreter begins with: the data of charts and tables beside their pictures, and images."""
 
 
 def _cofferdam_formats():
@@ -44,3 +44,54 @@ def _cofferdam_formats():
 
 _cofferdam_formats()
 del _cofferdam_formats
+
+
+def _cofferdam_images():
+    """An image that is saved under a name is shown as well, as with E2B; a viewer of images is never started. Both once
+    Pillow is loaded, which most kernels never do."""
+    import importlib.util
+    import sys
+
+    def saved(module):
+        from IPython.display import display
+
+        save = module.Image.save
+
+        def shown(image, fp, format=None, **options):
+            if isinstance(fp, str):
+                display(image)
+            save(image, fp, format, **options)
+
+        module.Image.save = shown
+
+    def viewed(module):
+        module.UnixViewer.show_file = lambda self, path, **options: 0
+
+    hooks = {"PIL.Image": saved, "PIL.ImageShow": viewed}
+
+    class Finder:
+        """Finds these modules as ever, and changes them once they are loaded."""
+
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            hook = hooks.pop(name, None)
+            spec = importlib.util.find_spec(name) if hook else None
+            if spec is None or spec.loader is None:
+                return None
+            execute = spec.loader.exec_module
+
+            def executed(module):
+                execute(module)
+                hook(module)
+
+            spec.loader.exec_module = executed
+            return spec
+
+    for name in list(hooks):
+        if name in sys.modules:
+            hooks.pop(name)(sys.modules[name])
+    sys.meta_path.insert(0, Finder)
+
+
+_cofferdam_images()
+del _cofferdam_images

@@ -6,8 +6,9 @@ use std::sync::LazyLock;
 use super::super::{allowed, denied, filter, ruled};
 use super::*;
 
-const USUAL: Needs = Needs { no_set_id: false };
-const STRICT: Needs = Needs { no_set_id: true };
+const USUAL: Needs = Needs { no_set_id: false, own_ids: false };
+const STRICT: Needs = Needs { no_set_id: true, own_ids: false };
+const OWN: Needs = Needs { no_set_id: false, own_ids: true };
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
 /// What the kernel's interpreter does with these instructions.
@@ -88,6 +89,36 @@ fn l4_the_program_says_of_every_number_what_the_lists_say() {
 
 /// Arguments that a rule could be walked around with have bits that the kernel does not read.
 const HIGH: u64 = 1 << 32;
+
+#[test]
+fn r40_an_owner_that_no_process_can_be_is_answered_and_not_set() {
+    let program = program(OWN).unwrap();
+    let own = |number: libc::c_long, owner: u64| {
+        let (second, third) = match number {
+            libc::SYS_fchownat => (0, owner),
+            _ => (owner, 0),
+        };
+        let args = [3, second, third, 0, 0, 0];
+        run(&program, THIS_ARCH, u32::try_from(number).unwrap(), args)
+    };
+    let minus_one = u64::from(u32::MAX);
+    for number in [libc::SYS_fchown, libc::SYS_fchownat] {
+        for owner in [0, 1_000, 65_535, minus_one, u64::MAX, 1 << 31, HIGH | 1_000] {
+            assert_eq!(own(number, owner), ALLOW, "{owner:x}");
+        }
+        for owner in [65_536, 1_516_583_083, (1 << 31) - 1, HIGH | 65_536] {
+            assert_eq!(own(number, owner), errno(0), "{owner:x}");
+        }
+    }
+    assert_eq!(verdict(libc::SYS_fchown, [3, 65_536, 0, 0, 0, 0]), ALLOW, "the host's own ids");
+    let listed = filter(OWN)["syscalls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|rule| rule["names"] == json!(["fchownat"]) && rule["errnoRet"] == json!(0))
+        .count();
+    assert_eq!(listed, 15);
+}
 
 #[test]
 fn h7_arguments_decide_by_the_bits_that_the_kernel_reads() {
