@@ -62,7 +62,7 @@ async fn h4_pip_fetches_by_the_hosts_credentials_which_never_go_inside() {
          {} --path-as-is {at}/repo/simple/../../private/file; \
          {} --path-as-is {at}/repo/simple/%2e%2e/%2e%2e/private/file; \
          {} {at}/repo/simple/away/; {} {at}/repo/packages/other.whl; \
-         {} https://index.example:{}/repo/simple/tiny/; cat got.txt; {} https://other.example/; echo done",
+         {} https://index.example:{}/repo/simple/tiny/; cat got.txt; echo; {} https://other.example/; echo done",
         code("page"),
         code("headers"),
         code("linked"),

@@ -105,7 +105,9 @@ async fn made(
     let most = MAX_RAW.to_string();
     git(sandbox, plan, DIFF, &[format.as_str(), repo.commit.as_str(), &most]).await?;
     let raw = read(sandbox, "raw", MAX_RAW).await?;
-    let raw = patch::whole_lines(&raw);
+    // One that was not cut has no half line: what looks so is no diff, and is refused as that.
+    let cut = u64::try_from(raw.len()).is_ok_and(|len| len == MAX_RAW);
+    let raw = if cut { patch::whole_lines(&raw) } else { &raw };
     let mut changed = patch::changes(raw, format)?;
     let count = read(sandbox, "count", COUNT).await?;
     changed.unlisted = changed.unlisted.saturating_add(patch::uncounted(&count, raw)?);
@@ -137,10 +139,12 @@ async fn made(
 /// Tells git the blobs of these changes. `false`: there is none.
 async fn asked(sandbox: &Sandbox, changed: &Changed) -> Result<bool, NoPatch> {
     let ids: String = changed.blobs().iter().map(|id| format!("{}\n", id.as_str())).collect();
-    let (is_any, path) = (!ids.is_empty(), format!("{PLACE}/ids"));
-    let told = sandbox.agent().put(&path, 0o644, ids.into()).await;
+    if ids.is_empty() {
+        return Ok(false);
+    }
+    let told = sandbox.agent().put(&format!("{PLACE}/ids"), 0o644, ids.into()).await;
     told.map_err(|error| NoPatch::Git(format!("its questions: {error}")))?;
-    Ok(is_any)
+    Ok(true)
 }
 
 async fn read(sandbox: &Sandbox, name: &str, most: u64) -> Result<Vec<u8>, NoPatch> {

@@ -91,7 +91,7 @@ pub use egress::{
 };
 pub use host::agents::{
     AgentProgram, AgentProgramError, InstalledAgent, agent_installed, agent_place, agent_program,
-    agent_record, agents_dir, beginning,
+    agent_record, agents_dir, beginning, codex_native, is_executable,
 };
 pub use host::base::Base;
 pub use host::ceiling::{Ceilings, Tcp};
@@ -112,7 +112,7 @@ pub use life::{
     provision, provision_filled, provision_on, reconcile, remains, resume, verify_absent,
     verify_again,
 };
-pub use plan::plan;
+pub use plan::{USUAL_PATH, plan};
 pub use spec::class::{Class, ClassFact, Offer};
 pub use spec::command::Command;
 pub use spec::facts::HostFacts;

@@ -85,7 +85,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
         }
         for name in route.query {
             let twice = format!("{good}?{name}=1&{name}=1");
-            world.refused("a query key twice", route.method, &twice, None, SCHEMA).await;
+            world.refused("a query key twice", route.method, &twice, body.clone(), SCHEMA).await;
             for bad in ["x", "-1", "1e3", "%zz", "99999999999999999999", "1.5", "%20", "1%00"] {
                 if matches!(*name, "name" | "scope") && !bad.contains("%00") {
                     continue;
@@ -102,7 +102,7 @@ async fn ids_queries_methods_and_paths_that_are_not_right_are_refused() {
                         "a bad query value",
                         route.method,
                         &format!("{good}?{name}={bad}"),
-                        None,
+                        body.clone(),
                         wants,
                     )
                     .await;

@@ -19,7 +19,7 @@ use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::printable;
 use cofferdam_sandbox::{
     AgentProgram, InstalledAgent, agent_installed, agent_place, agent_program, agent_record,
-    agents_dir, beginning,
+    agents_dir, beginning, codex_native,
 };
 use serde_json::json;
 
@@ -93,28 +93,23 @@ impl Known {
         match self {
             Self::Codex => "0.169.0",
             Self::Claude => "2.1.197",
-            Self::Opencode => "1.18.33",
+            Self::Opencode => cofferdam_flows::OPENCODE,
         }
     }
 
     /// The program of this machine below `node_modules`: npm took the packages of this machine alone.
     fn program(self, modules: &Path) -> Option<PathBuf> {
-        let files: Vec<PathBuf> = match self {
-            Self::Codex => {
-                let packages = beginning(&modules.join("@openai"), "codex-linux-");
-                let vendors = packages.iter().flat_map(|dir| beginning(&dir.join("vendor"), ""));
-                vendors.map(|dir| dir.join("bin/codex")).collect()
-            }
-            Self::Claude => beginning(&modules.join("@anthropic-ai"), "claude-code-linux-")
-                .into_iter()
-                .map(|dir| dir.join("claude"))
-                .collect(),
-            Self::Opencode => beginning(modules, "opencode-linux-")
-                .into_iter()
-                .map(|dir| dir.join("bin/opencode"))
-                .collect(),
+        let first = |packages: Vec<PathBuf>, program: &str| {
+            let mut files = packages.into_iter().map(|dir| dir.join(program));
+            files.find(|file| file.is_file())
         };
-        files.into_iter().find(|file| file.is_file())
+        match self {
+            Self::Codex => codex_native(&modules.join("@openai")),
+            Self::Claude => {
+                first(beginning(&modules.join("@anthropic-ai"), "claude-code-linux-"), "claude")
+            }
+            Self::Opencode => first(beginning(modules, "opencode-linux-"), "bin/opencode"),
+        }
     }
 }
 

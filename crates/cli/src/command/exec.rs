@@ -12,6 +12,7 @@ use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
 use cofferdam_contracts::user::UserName;
+use cofferdam_sandbox::USUAL_PATH;
 use cofferdam_server::recipes::RecipeImported;
 use serde_json::{Value, json};
 
@@ -75,8 +76,6 @@ pub(crate) struct ExecArgs {
     pub cmd: Vec<String>,
 }
 
-/// PATH of image `host`.
-const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where the command's input lies in its sandbox; no directory of the task's is there.
 const STDIN: &str = "/run/cofferdam/stdin";
 

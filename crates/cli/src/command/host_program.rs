@@ -2,8 +2,9 @@
 //! version manager.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+
+use cofferdam_sandbox::is_executable;
 
 /// Directories that image `host` shows.
 const SHOWN: [&str; 4] = ["/usr", "/bin", "/sbin", "/lib"];
@@ -34,7 +35,7 @@ impl HostProgram {
         }
         let dirs = path.split(':').map(Path::new).filter(|dir| dir.is_absolute());
         let mut dirs = dirs.filter(|dir| !SHOWN.iter().any(|shown| dir.starts_with(shown)));
-        let dir = dirs.find(|dir| is_program(&dir.join(program)))?;
+        let dir = dirs.find(|dir| is_executable(&dir.join(program)))?;
         let target = dir.join(program).canonicalize().ok()?;
         let is_rustups = target.file_name().is_some_and(|name| name == "rustup");
         let beside = || Some(dir.parent()?.parent()?.join(".rustup"));
@@ -85,10 +86,6 @@ fn missing(words: &str) -> BTreeSet<&str> {
     words.lines().filter_map(|line| named(line.trim_end())).collect()
 }
 
-fn is_program(path: &Path) -> bool {
-    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-}
-
 /// PATH inside for directories that are shown besides: those of this host's own PATH come first. `None`: nothing of it is shown.
 pub(crate) fn path_inside(mounts: &[PathBuf], path: &str, usual: &str) -> Option<String> {
     let is_shown = |dir: &&str| mounts.iter().any(|mount| Path::new(dir).starts_with(mount));
@@ -100,6 +97,7 @@ pub(crate) fn path_inside(mounts: &[PathBuf], path: &str, usual: &str) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn r47_a_program_of_a_home_is_named_with_the_flag_that_shows_it() {

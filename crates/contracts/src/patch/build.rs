@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    FileMode, GitId, ObjectFormat, Opened, Patch, PatchError, PatchFile, PatchPath, SCHEMA_VERSION,
-    Side, mail,
+    FileMode, GitId, ObjectFormat, Opened, Patch, PatchError, PatchFile, PatchPath, Side, mail,
 };
 use crate::canonical::{self, digest_bytes};
 use crate::tree_change::{Image, PATCH_VERSION, TreeChange};
@@ -37,17 +36,7 @@ impl Opened {
                 files.push(PatchFile { path, before, after });
             }
         }
-        let (schema_version, base, refused) = (SCHEMA_VERSION, base.clone(), Vec::new());
-        let text = digest_bytes(b"");
-        let mut patch = Patch { schema_version, base, files, refused, unlisted: 0, text };
-        patch.check()?;
-        let bytes_of = |side: Option<&Side>| -> &[u8] {
-            side.and_then(|side| blobs.get(&side.blob)).map(Vec::as_slice).unwrap_or_default()
-        };
-        let text = mail::text(&patch, &bytes_of);
-        patch.text = digest_bytes(text.as_bytes());
-        let after = patch.files.iter().map(|file| bytes_of(file.after.as_ref()));
-        let contents = after.collect::<Vec<_>>().concat();
+        let (patch, contents, text) = Patch::of_files(base, files).with_text(&blobs)?;
         let index = canonical::canonical(&patch).map_err(|_| PatchError::NotCanonical)?;
         let opened = Self::open(&index, contents, text.into_bytes())?;
         Ok(Self { digest: digest_bytes(artifact), ..opened })

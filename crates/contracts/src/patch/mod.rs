@@ -21,6 +21,7 @@ mod raw;
 mod receipt;
 mod repo;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use schemars::JsonSchema;
@@ -284,6 +285,29 @@ impl Patch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.refused.is_empty()
+    }
+
+    /// A patch of these files with nothing refused. It has no text yet: see [`Self::with_text`].
+    fn of_files(base: &GitId, files: Vec<PatchFile>) -> Self {
+        let (schema_version, base, refused) = (SCHEMA_VERSION, base.clone(), Vec::new());
+        Self { schema_version, base, files, refused, unlisted: 0, text: digest_bytes(b"") }
+    }
+
+    /// The patch with its text, the contents that it writes, and that text, from the contents of its blobs. Its bounds are
+    /// held before anything is derived from it.
+    fn with_text<B: AsRef<[u8]>>(
+        mut self,
+        blobs: &BTreeMap<GitId, B>,
+    ) -> Result<(Self, Vec<u8>, String), PatchError> {
+        self.check()?;
+        let bytes_of = |side: Option<&Side>| -> &[u8] {
+            side.and_then(|side| blobs.get(&side.blob)).map(AsRef::as_ref).unwrap_or_default()
+        };
+        let text = mail::text(&self, &bytes_of);
+        self.text = digest_bytes(text.as_bytes());
+        let after = self.files.iter().map(|file| bytes_of(file.after.as_ref()));
+        let contents = after.collect::<Vec<_>>().concat();
+        Ok((self, contents, text))
     }
 
     /// Holds the patch to its bounds and to what no patch may hold.

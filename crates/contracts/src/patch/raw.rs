@@ -11,9 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::path::why_refused;
 use super::{
     FileMode, GitId, MAX_BYTES, MAX_FILE_BYTES, MAX_FILES, ObjectFormat, Patch, PatchError,
-    PatchFile, PatchPath, Refused, RefusedPath, SCHEMA_VERSION, Side,
+    PatchFile, PatchPath, Refused, RefusedPath, Side,
 };
-use crate::canonical::digest_bytes;
 
 /// Why an answer of git is not one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -226,20 +225,9 @@ pub fn contents(
         let (before, after) = (side(&file.before)?, side(&file.after)?);
         files.push(PatchFile { path: file.path.clone(), before, after });
     }
-    let refused = changed.refused.clone();
-    let (schema_version, base) = (SCHEMA_VERSION, base.clone());
-    let unlisted = changed.unlisted;
-    let mut patch =
-        Patch { schema_version, base, files, refused, unlisted, text: digest_bytes(b"") };
-    patch.check()?;
-    let bytes_of = |side: Option<&Side>| -> &[u8] {
-        side.and_then(|side| blobs.get(&side.blob).copied()).unwrap_or_default()
-    };
-    let text = super::mail::text(&patch, &bytes_of);
-    patch.text = digest_bytes(text.as_bytes());
-    let after = patch.files.iter().map(|file| bytes_of(file.after.as_ref()));
-    let bin = after.collect::<Vec<_>>().concat();
-    Ok((patch, bin, text))
+    let (refused, unlisted) = (changed.refused.clone(), changed.unlisted);
+    let patch = Patch { refused, unlisted, ..Patch::of_files(base, files) };
+    Ok(patch.with_text(&blobs)?)
 }
 
 /// `ID blob SIZE\n`, that many bytes, `\n`; again and again.

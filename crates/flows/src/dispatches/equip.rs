@@ -39,10 +39,8 @@ pub(crate) fn equipped(
 fn is_given(work: &AgentWork) -> bool {
     let place = program(work.agent_type);
     let is_above = |target: &str| {
-        let target = target.trim_end_matches('/');
-        let is_own = target.rsplit('/').next() == Some(work.agent_type.as_str());
-        let rest = place.strip_prefix(target);
-        is_own || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let target = Path::new(target);
+        target.ends_with(work.agent_type.as_str()) || Path::new(&place).starts_with(target)
     };
     let mounts = work.request.spec.as_ref().and_then(|spec| spec.mounts.as_deref());
     work.agent_type == AgentType::Command
@@ -64,17 +62,8 @@ fn with(work: &AgentWork, source: &str) -> AgentWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatches::work::work_of;
-    use cofferdam_contracts::dispatch::check_spec;
-    use cofferdam_contracts::id::DispatchId;
-    use serde_json::{Value, json};
-
-    fn work(agent: &str, spec: Value) -> AgentWork {
-        let request = json!({"agent_type": agent, "prompt": "p", "project_dir": "/srv/p"});
-        let checked = check_spec(&spec, false).unwrap();
-        let id = DispatchId::parse("abcd1234").unwrap();
-        work_of(&id, &serde_json::from_value(request).unwrap(), Some(&checked), None).unwrap()
-    }
+    use crate::dispatches::work::sample;
+    use serde_json::json;
 
     #[test]
     fn agents_b1_a_program_of_the_specs_own_is_not_looked_for() {
@@ -85,13 +74,13 @@ mod tests {
             at("/opt"),
             json!({"image": "image:a"}),
         ] {
-            assert!(is_given(&work("codex", spec.clone())), "{spec}");
+            assert!(is_given(&sample("codex", spec.clone())), "{spec}");
         }
         for spec in [json!({}), at("/opt/agents/bin/claude"), at("/home/agent")] {
-            assert!(!is_given(&work("codex", spec.clone())), "{spec}");
+            assert!(!is_given(&sample("codex", spec.clone())), "{spec}");
         }
-        assert!(is_given(&work("command", json!({}))));
-        let mounted = with(&work("codex", json!({})), "/opt/codex");
+        assert!(is_given(&sample("command", json!({}))));
+        let mounted = with(&sample("codex", json!({})), "/opt/codex");
         assert!(is_given(&mounted));
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! What no call could reach is refused at the spawn: an agent that finds out by itself takes minutes.
 
+use std::path::Path;
+
 use cofferdam_contracts::dispatch::{AgentType, SpawnRequest};
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{ModelName, TenantId};
@@ -13,6 +15,7 @@ use cofferdam_ledger::models::KnownProvider;
 use super::agents::HOME;
 use super::tools::refusal;
 use crate::error::Result;
+use crate::models::unknown_provider;
 
 /// Where agents look up the provider that we write for them.
 pub(crate) const PROVIDER: &str = "cofferdam";
@@ -39,11 +42,7 @@ const fn spoken(agent: AgentType) -> &'static [ModelProtocol] {
 
 /// Whether the caller gives the agent a home, and with it the agent's own configuration.
 pub(crate) fn is_configured(spec: &SandboxSpec) -> bool {
-    let is_home = |target: &str| {
-        let target = target.trim_end_matches('/');
-        target == HOME || target.strip_prefix(HOME).is_some_and(|rest| rest.starts_with('/'))
-    };
-    spec.mounts.iter().flatten().any(|mount| is_home(&mount.target))
+    spec.mounts.iter().flatten().any(|mount| Path::new(&mount.target).starts_with(HOME))
 }
 
 /// The model of a dispatch that calls by the endpoint; `None` where it names no `models`, or configures its agent itself.
@@ -55,12 +54,9 @@ pub(crate) async fn chosen(
 ) -> Result<Option<AgentModel>> {
     let Some(models) = &spec.models else { return Ok(None) };
     let known = ledger.models().providers(tenant, &models.providers).await?;
-    for (index, name) in models.providers.iter().enumerate() {
-        if !known.iter().any(|known| known.provider.name == *name) {
-            let field = format!("sandbox_spec.models.providers[{index}]");
-            let why = format!("no provider {name} is known; add it: cofferdam model add {name}");
-            return Err(refusal(&field, &why).into());
-        }
+    if let Some((index, why)) = unknown_provider(models, &known) {
+        let field = format!("sandbox_spec.models.providers[{index}]");
+        return Err(refusal(&field, &why).into());
     }
     if request.agent_type == AgentType::Command || is_configured(spec) {
         return Ok(None);
@@ -77,7 +73,8 @@ fn choose(
     let agent = request.agent_type;
     // What opencode itself would call it.
     let wanted = request.model.as_deref();
-    let wanted = wanted.map(|name| name.strip_prefix("cofferdam/").unwrap_or(name));
+    let bare = |name| str::strip_prefix(name, PROVIDER)?.strip_prefix('/');
+    let wanted = wanted.map(|name| bare(name).unwrap_or(name));
     let mut offered: Vec<(&ModelName, ModelProtocol)> = Vec::new();
     for protocol in spoken(agent) {
         let speak = known.iter().filter(|known| known.provider.protocols.contains(protocol));

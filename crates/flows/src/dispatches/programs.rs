@@ -119,17 +119,8 @@ pub(super) fn is_there(work: &AgentWork, tool: &str) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dispatches::work::work_of;
-    use cofferdam_contracts::dispatch::check_spec;
-    use cofferdam_contracts::id::DispatchId;
-    use serde_json::{Value, json};
-
-    fn work(agent: &str, spec: Value) -> AgentWork {
-        let request = json!({"agent_type": agent, "prompt": "p", "project_dir": "/srv/p"});
-        let checked = check_spec(&spec, false).unwrap();
-        let id = DispatchId::parse("abcd1234").unwrap();
-        work_of(&id, &serde_json::from_value(request).unwrap(), Some(&checked), None).unwrap()
-    }
+    use crate::dispatches::work::sample;
+    use serde_json::json;
 
     fn names(list: &[&str]) -> Option<Vec<String>> {
         Some(list.iter().map(|name| (*name).to_owned()).collect())
@@ -138,14 +129,14 @@ mod tests {
     #[test]
     fn d_r4_only_what_the_kernel_holds_is_recorded_as_held() {
         let spec = json!({"commands": {"denied": ["curl", "nosuchprogram"]}, "tools_denied": ["WebFetch"]});
-        let (policy, unheld) = held(&work("claude", spec), |tool| Some(tool == "curl"));
+        let (policy, unheld) = held(&sample("claude", spec), |tool| Some(tool == "curl"));
         assert_eq!(policy.unwrap().denied, names(&["curl"]));
         assert_eq!(unheld.keys().collect::<Vec<_>>(), ["nosuchprogram"]);
     }
 
     #[test]
     fn an_agent_without_a_shell_executes_nothing_of_its_model() {
-        let allowed = |spec| of(&work("claude", spec)).allowed;
+        let allowed = |spec| of(&sample("claude", spec)).allowed;
         assert_eq!(
             allowed(json!({"tools_allowed": ["Read", "Grep", "Bash"]})),
             None,
@@ -159,7 +150,7 @@ mod tests {
 
     #[test]
     fn work_stored_before_commands_existed_keeps_its_programs() {
-        let mut old = work("codex", json!({}));
+        let mut old = sample("codex", json!({}));
         old.tools_allowed = names(&["cat", "Bash"]);
         old.tools_denied = names(&["curl"]);
         let policy = of(&old);
@@ -176,7 +167,7 @@ mod tests {
             ("codex", json!({"commands": {"denied": ["curl"]}}), Some("commands.denied")),
             ("claude", json!({"tools_denied": ["Bash"]}), None),
         ] {
-            let mut work = work(agent, spec.clone());
+            let mut work = sample(agent, spec.clone());
             for (class, refused) in [(Container, None), (Gvisor, refused), (Microvm, refused)] {
                 let field = unheld(&work, class).map(|(field, _)| field);
                 assert_eq!(field, refused, "{spec} {class:?}");

@@ -255,6 +255,15 @@ fn plain(path: &str) -> Option<String> {
     plain.then(|| trimmed.to_owned())
 }
 
+/// What tests look at: the work of an agent with this spec.
+#[cfg(test)]
+pub(super) fn sample(agent: &str, spec: serde_json::Value) -> AgentWork {
+    let request = serde_json::json!({"agent_type": agent, "prompt": "p", "project_dir": "/srv/p"});
+    let checked = cofferdam_contracts::dispatch::check_spec(&spec, false).unwrap();
+    let id = DispatchId::parse("abcd1234").unwrap();
+    work_of(&id, &serde_json::from_value(request).unwrap(), Some(&checked), None).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::template_build::{BuildState, TemplateUser};
 use cofferdam_sandbox::inside::{Ended, ExecEnd, ExecRequest};
-use cofferdam_sandbox::{Agent, Manner, Running, Stream, User};
+use cofferdam_sandbox::{Agent, Manner, Running, Stream, USUAL_PATH, User};
 use tokio::task::{JoinError, JoinHandle};
 
 use super::basis::Begins;
@@ -148,9 +148,6 @@ pub(super) fn user_of(user: TemplateUser) -> User {
     }
 }
 
-/// Where programs are looked for.
-pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 /// Variables of every command of a long-lived sandbox: letters are UTF-8, and nothing in a sandbox but its own user manages
 /// its packages.
 pub const USUAL_VARIABLES: [(&str, &str); 2] =
@@ -165,7 +162,7 @@ pub(super) fn request(
 ) -> ExecRequest {
     let (name, home) = (state.user.as_str(), state.user.home());
     let own = [
-        ("PATH", PATH),
+        ("PATH", USUAL_PATH),
         ("HOME", home),
         ("USER", name),
         ("LOGNAME", name),

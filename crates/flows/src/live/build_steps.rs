@@ -8,9 +8,9 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, TemplateId};
 use cofferdam_contracts::template_build::{BuildState, BuildStep, MAX_BUILD_S, TemplateUser};
 use cofferdam_sandbox::inside::{Ended, ExecRequest, Unpack};
-use cofferdam_sandbox::{AgentError, Manner, Said};
+use cofferdam_sandbox::{AgentError, Manner, Said, USUAL_PATH};
 
-use super::begin::{PATH, request, user_of};
+use super::begin::{request, user_of};
 use super::build_layers::Contents;
 use super::build_log::BuildLog;
 use super::registry::Held;
@@ -108,7 +108,7 @@ impl Steps<'_> {
                 let (home, user) = (self.state.user.home(), self.state.user.as_str());
                 let env = self.held.env();
                 let look = move |name: &str| match name {
-                    "PATH" => Some(PATH.to_owned()),
+                    "PATH" => Some(USUAL_PATH.to_owned()),
                     "HOME" => Some(home.to_owned()),
                     "USER" => Some(user.to_owned()),
                     _ => env.get(name).cloned(),

@@ -66,7 +66,7 @@ use cofferdam_ledger::{Checked, OpError};
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::templates::Template;
 pub use cofferdam_sandbox::{
-    Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, Watching,
+    Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, USUAL_PATH, Watching,
 };
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;

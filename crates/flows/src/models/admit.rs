@@ -3,7 +3,7 @@
 use cofferdam_contracts::agent_plan::AgentSpec;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ProviderName, TenantId};
-use cofferdam_contracts::model::ModelProtocol;
+use cofferdam_contracts::model::{ModelProtocol, ModelsSpec};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::models::KnownProvider;
 use serde_json::json;
@@ -23,15 +23,23 @@ pub(crate) async fn planner_admit(
     Ok(offered(agent, &known)?)
 }
 
+/// The first provider of a spec that the tenant has not, by its place, and what to do about it.
+pub(crate) fn unknown_provider(
+    models: &ModelsSpec,
+    known: &[KnownProvider],
+) -> Option<(usize, String)> {
+    let is_known = |name: &ProviderName| known.iter().any(|known| known.provider.name == *name);
+    let mut names = models.providers.iter().enumerate();
+    let (index, name) = names.find(|(_, name)| !is_known(name))?;
+    Some((index, format!("no provider {name} is known; add it: cofferdam model add {name}")))
+}
+
 fn offered(agent: &AgentSpec, known: &[KnownProvider]) -> std::result::Result<(), Refusal> {
     let refuse = |field: &str, why: String| {
         let words = format!("plan.agent.{field}: {why}");
         Err(Refusal::new(ErrorCode::PolicyViolation, words).with(json!({"field": field})))
     };
-    let is_known = |name: &ProviderName| known.iter().any(|known| known.provider.name == *name);
-    let mut names = agent.models.providers.iter().enumerate();
-    if let Some((index, name)) = names.find(|(_, name)| !is_known(name)) {
-        let why = format!("no provider {name} is known; add it: cofferdam model add {name}");
+    if let Some((index, why)) = unknown_provider(&agent.models, known) {
         return refuse(&format!("models.providers[{index}]"), why);
     }
     let model = agent.model.as_str();

@@ -23,7 +23,7 @@ mod room;
 mod send;
 mod within;
 
-pub(crate) use admit::planner_admit;
+pub(crate) use admit::{planner_admit, unknown_provider};
 pub(crate) use calls::{Calls, CallsTaken};
 pub(crate) use client::Clients;
 pub(crate) use desk::CallDesk;

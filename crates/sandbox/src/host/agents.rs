@@ -142,7 +142,9 @@ pub fn agent_program(
         .ok_or_else(|| AgentProgramError::Script { name: name.to_owned(), path: real })
 }
 
-fn is_executable(file: &Path) -> bool {
+/// Whether a path leads to a file that somebody may execute.
+#[must_use]
+pub fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
@@ -160,7 +162,13 @@ fn is_elf(file: &Path) -> io::Result<bool> {
 fn native_of(script: &Path) -> Option<PathBuf> {
     let package = script.parent()?.parent()?;
     let places = [package.join("node_modules/@openai"), package.parent()?.to_owned()];
-    let vendors = places.iter().flat_map(|dir| beginning(dir, "codex-linux-"));
+    places.iter().find_map(|scope| codex_native(scope))
+}
+
+/// The program of the machine in one of codex's packages for a platform, in the directory of its scope.
+#[must_use]
+pub fn codex_native(scope: &Path) -> Option<PathBuf> {
+    let vendors = beginning(scope, "codex-linux-").into_iter();
     let triples = vendors.flat_map(|dir| beginning(&dir.join("vendor"), ""));
     triples.map(|dir| dir.join("bin/codex")).find(|file| file.is_file())
 }

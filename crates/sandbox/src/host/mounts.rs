@@ -186,16 +186,11 @@ pub(crate) fn mount_overlay(
     upper: &Path,
     work: &Path,
 ) -> io::Result<()> {
-    let dirs: Vec<&Path> = lowers.iter().map(PathBuf::as_path).chain([upper, work]).collect();
-    let held = HeldDirs::of(&dirs)?;
-    let mut paths = held.paths();
-    let (Some(work), Some(upper)) = (paths.pop(), paths.pop()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    Ok(mount_with(at, &overlay_options(&paths, &upper, &work))?)
+    let held = HeldDirs::overlay(lowers, upper, work)?;
+    Ok(mount_with(at, &held.options()?)?)
 }
 
-/// Mounts an overlay of one lower layer whose directories can be renamed: the kernel notes in the upper directory where such a
+/// The same of one lower layer whose directories can be renamed: the kernel notes in the upper directory where such a
 /// directory was, in an attribute that no task can write (`trusted.`). A kernel that cannot answers EXDEV to the
 /// rename, as before.
 pub(crate) fn mount_overlay_with_moves(
@@ -204,18 +199,10 @@ pub(crate) fn mount_overlay_with_moves(
     upper: &Path,
     work: &Path,
 ) -> io::Result<()> {
-    let held = HeldDirs::of(&[lower, upper, work])?;
-    let mut paths = held.paths();
-    let (Some(work), Some(upper)) = (paths.pop(), paths.pop()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let mut options = overlay_options(&paths, &upper, &work);
-    options.push("redirect_dir=on".to_owned());
-    if mount_with(at, &options).is_ok() {
-        return Ok(());
-    }
-    options.pop();
-    Ok(mount_with(at, &options)?)
+    let held = HeldDirs::overlay(&[lower.to_owned()], upper, work)?;
+    let plain = held.options()?;
+    let moves = [plain.as_slice(), &["redirect_dir=on".to_owned()]].concat();
+    Ok(mount_with(at, &moves).or_else(|_| mount_with(at, &plain))?)
 }
 
 /// The same of options that were written before.
@@ -244,6 +231,20 @@ impl HeldDirs {
         let open =
             |dir: &&Path| fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(dir);
         dirs.iter().map(open).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Those of an overlay, whose [`Self::options`] name them.
+    fn overlay(lowers: &[PathBuf], upper: &Path, work: &Path) -> io::Result<Self> {
+        let dirs: Vec<&Path> = lowers.iter().map(PathBuf::as_path).chain([upper, work]).collect();
+        Self::of(&dirs)
+    }
+
+    fn options(&self) -> io::Result<Vec<String>> {
+        let mut paths = self.paths();
+        let (Some(work), Some(upper)) = (paths.pop(), paths.pop()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        Ok(overlay_options(&paths, &upper, &work))
     }
 
     fn paths(&self) -> Vec<PathBuf> {

@@ -16,7 +16,7 @@ use cofferdam_ambient::clock::{Stopwatch, now_ms};
 use cofferdam_ambient::own;
 use cofferdam_contracts::error::error_chain;
 
-use super::error::{BootError, ProvisionError, UPLOAD_MS};
+use super::error::{BootError, ProvisionError};
 use crate::agent::Agent;
 use crate::cache::CacheBase;
 use crate::class::Attempts;
@@ -32,7 +32,7 @@ use crate::life::intake::Intake;
 use crate::life::keep::Filling;
 use crate::life::network::{self, Network};
 use crate::life::numbered::CommandNames;
-use crate::life::put::put;
+use crate::life::put::{put, put_dir};
 use crate::life::raise::raise;
 use crate::life::raised::Raised;
 use crate::life::sandbox::Sandbox;
@@ -245,12 +245,7 @@ async fn settle(agent: &Agent, resolved: &Resolved<'_>, plan: &Plan) -> Result<(
     let user = plan.task.user;
     if let Some(user) = user {
         for dir in own_dirs(resolved, plan) {
-            let limit = Duration::from_millis(UPLOAD_MS);
-            let path = || dir.to_owned();
-            tokio::time::timeout(limit, agent.mkdir(dir, 0o755, Some(user)))
-                .await
-                .map_err(|_| BootError::Slow { path: path() })?
-                .map_err(|source| BootError::Upload { path: path(), source })?;
+            put_dir(agent, dir, 0o755, user).await?;
         }
     }
     for file in &resolved.uploads {

@@ -34,6 +34,9 @@ use crate::spec::refuse::{self, PlanError};
 use crate::spec::service::{self, Programs};
 use users::{Accounts, PlanUsers};
 
+/// `PATH` of a command where neither its image nor its request says another.
+pub const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 impl Plan {
     /// The same of a container under another name.
     pub(crate) fn under(self, id: &SandboxId, facts: &HostFacts) -> Self {
@@ -210,7 +213,7 @@ fn environment(
     let mut env: BTreeMap<String, String> = [
         ("HOME", "/root"),
         ("LANG", "C.UTF-8"),
-        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("PATH", USUAL_PATH),
         ("TERM", "dumb"),
         ("GIT_CONFIG_SYSTEM", GITCONFIG_PATH),
     ]

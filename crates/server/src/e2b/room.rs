@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_flows::live::inside::User;
-use cofferdam_flows::live::{Held, STREAMS, USUAL_VARIABLES};
+use cofferdam_flows::live::{Held, STREAMS, USUAL_PATH, USUAL_VARIABLES};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::adopted::adopt;
@@ -87,7 +87,7 @@ const UNCONNECTED: [(&str, &str); 2] = [("PIP_RETRIES", "0"), ("npm_config_fetch
 /// Environment of a command of this person.
 pub(crate) fn environment(held: &Held, person: Person) -> BTreeMap<String, String> {
     let base = [
-        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("PATH", USUAL_PATH),
         ("HOME", person.home),
         ("USER", person.name),
         ("LOGNAME", person.name),

@@ -25,8 +25,8 @@ pub(crate) async fn run_create(mut call: Call) -> Answered {
 }
 
 pub(crate) async fn recipe_run(mut call: Call) -> Answered {
-    let request: RecipeRunRequest = call.body()?;
     let fed = call.flag("output")?;
+    let request: RecipeRunRequest = call.body()?;
     submitted(&call.flows().recipe_submit(&call.who, &request, fed).await?)
 }
 

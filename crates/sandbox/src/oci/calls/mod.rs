@@ -164,12 +164,15 @@ fn ignored_buffers() -> Value {
 fn foreign_owners(needs: Needs) -> Vec<Value> {
     let calls = ruled::WITH_OWN_IDS.iter().chain(ruled::OLD_WITH_OWN_IDS);
     let calls = calls.filter(|_| needs.own_ids);
-    let of = |ruled: &Ruled| {
+    // Each bit that makes an id one of these, by itself.
+    let foreign = ruled::BEYOND & !ruled::LAST;
+    let bits = (0..u32::BITS).map(|at| 1_u32.rotate_left(at)).filter(move |bit| bit & foreign != 0);
+    let of = |ruled: &'static Ruled| {
         let argument = ruled.cases.first().map_or(0, |case| case.argument);
         let name = named(&ruled.call);
-        ruled::FOREIGN_BITS.map(|bit| {
-            let bits = u64::from(ruled::LAST | bit);
-            refused(&[name], ruled.errno, Some(masked(argument, bits, u64::from(bit))))
+        bits.clone().map(move |bit| {
+            let mask = u64::from(ruled::LAST | bit);
+            refused(&[name], ruled.errno, Some(masked(argument, mask, u64::from(bit))))
         })
     };
     calls.flat_map(of).collect()

@@ -117,7 +117,7 @@ pub(super) const OLD_WITHOUT_SET_ID: &[Ruled] = &[
 pub(super) const OLD_WITHOUT_SET_ID: &[Ruled] = &[];
 
 /// Bits of an id beyond the 65,536 that a sandbox has; the last one is set in -1, which leaves an owner as it is.
-const BEYOND: u32 = 0xffff_0000;
+pub(super) const BEYOND: u32 = 0xffff_0000;
 pub(super) const LAST: u32 = 0x8000_0000;
 
 /// The owner is an id that the sandbox has, or -1; one of the upper half fails as the kernel has it.
@@ -139,25 +139,6 @@ pub(super) const OLD_WITH_OWN_IDS: &[Ruled] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLD_WITH_OWN_IDS: &[Ruled] = &[];
-
-/// Bits of an id that make it one of these, each by itself.
-pub(super) const FOREIGN_BITS: [u32; 15] = [
-    1 << 16,
-    1 << 17,
-    1 << 18,
-    1 << 19,
-    1 << 20,
-    1 << 21,
-    1 << 22,
-    1 << 23,
-    1 << 24,
-    1 << 25,
-    1 << 26,
-    1 << 27,
-    1 << 28,
-    1 << 29,
-    1 << 30,
-];
 
 pub(super) const ALL: &[Ruled] = &[
     ruled(call!(SYS_clone), &[case(0, NEW_NAMESPACES, &[0])], EPERM),
