@@ -4,7 +4,7 @@ CARGO ?= cargo
 DENY = target/tools/bin/cargo-deny
 
 .DEFAULT_GOAL := build
-.PHONY: setup build check policies unit contract release dist test attack fuzz demo bench chaos storm soak v2 docker fresh clean
+.PHONY: setup build check policies unit contract clients release dist test attack fuzz demo bench chaos storm soak v2 docker fresh clean
 .PHONY: lane-quick lane-check lane-full verdict
 
 ## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
@@ -49,6 +49,15 @@ lane-quick lane-check lane-full:
 verdict:
 	@scripts/gates verdict
 
+## every client of E2B that is tested, older versions and the interpreter's included: CI runs the newest, the oldest and a part
+clients: export COFFERDAM_TEST_LONG = 1
+clients: export OC_STRICT_MODE = 1
+clients: setup
+	@scripts/setup --agents
+	$(CARGO) build --workspace --bins --tests
+	$(CARGO) test --package cofferdam-tests --test system -- --include-ignored e2b::older_clients e2b::the_ e2b::built::templates_are \
+		e2b::interpreter e2b::cli e2b::classes::the_ e2b::network::the_ e2b::mixed e2b::expected
+
 ## the binary that is published: no check may be skipped, and the tests must pass
 release: export COFFERDAM_RELEASE = 1
 release: check test build
@@ -88,9 +97,12 @@ fuzz:
 bench: setup build
 	@$(CARGO) run --quiet --release --package cofferdam-tests --bin bench
 
-## workers, database and sandboxes killed at random; prints the seed that replays it
+## workers, database and sandboxes killed at random, and servers at each moment of a pause, resume, fork or snapshot; prints the seed
+## that replays it
+chaos: export COFFERDAM_TEST_LONG = 1
 chaos: setup build
 	$(CARGO) test --release --package cofferdam-tests --test system -- --ignored --nocapture chaos::
+	$(CARGO) test --release --package cofferdam-tests --test system -- kept_faults:: a_server_that_is_killed_around_a_pause_of_memory
 
 # How long it storms; SEED replays a schedule.
 SECONDS ?= 500

@@ -14,6 +14,7 @@
     reason = "a test that cannot go on should say so and stop"
 )]
 
+mod cluster;
 pub mod declared;
 pub mod e2b;
 pub mod leftovers;
@@ -93,13 +94,21 @@ impl Default for Home {
 }
 
 impl Home {
-    /// A fresh one.
+    /// A fresh one, whose database was made and migrated before.
     #[must_use]
     pub fn new() -> Self {
+        let home = Self::empty();
+        cluster::copy_into(home.path());
+        home
+    }
+
+    /// An empty one: its first command makes the database, with an identity of its own.
+    #[must_use]
+    pub fn empty() -> Self {
         Self::below(&std::env::temp_dir())
     }
 
-    /// A fresh one below a directory: on its file system.
+    /// An empty one below a directory: on its file system.
     #[must_use]
     pub fn below(dir: &Path) -> Self {
         let mut home = tempfile::Builder::new();
@@ -107,10 +116,10 @@ impl Home {
         Self { dir: home.expect("a temporary directory"), database: None }
     }
 
-    /// A fresh one whose commands use this database, which must outlive it.
+    /// An empty one whose commands use this database, which must outlive it.
     #[must_use]
     pub fn on(url: &str) -> Self {
-        let mut home = Self::new();
+        let mut home = Self::empty();
         home.database = Some(url.to_owned());
         home
     }

@@ -157,7 +157,7 @@ async fn on_a_workers_host_no_go_is_said_of_another_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_silent_or_not_understood_is_replaced_by_no_other() {
-    let home = Home::new();
+    let home = Home::empty();
     let mut up = home.up();
     let before = key(&home);
     signal(up.pid(), Signal::SIGSTOP);
@@ -195,7 +195,7 @@ async fn a_server_that_is_silent_or_not_understood_is_replaced_by_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_private_database_is_exchanged_for_another_by_adopt_alone() {
     let database = Postgres::start().await;
-    let home = Home::new();
+    let home = Home::empty();
     fine(&bare(&home, &["run", "examples/value.yaml"]));
     let before = key(&home);
     let words = refused(&with(&home, &database.url(), &["ps"]), "database_differs");
@@ -251,7 +251,7 @@ async fn a_directory_from_before_the_record_is_taken_on_where_its_key_says_whose
     assert_ne!(key(&fleet), lost);
     assert_eq!(count(&sql, ADMINS).await, 1);
 
-    let alone = Home::new();
+    let alone = Home::empty();
     fine(&alone.run(&["ps"]));
     let before = key(&alone);
     fs::remove_file(record(&alone)).unwrap();

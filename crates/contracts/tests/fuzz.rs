@@ -171,7 +171,8 @@ fn holds(opened: &Opened) {
     }
     let run = serde_json::from_value(json!(format!("rn_{}", "0".repeat(32)))).unwrap();
     let status = RunStatus::Succeeded;
-    let target = Target { run: &run, status, task: "t", repo: "/r", branch: "b" };
+    let (message, tasks) = (Some("said"), &[][..]);
+    let target = Target { run: &run, status, task: "t", repo: "/r", branch: "b", message, tasks };
     let shown = receipt(opened, &target);
     assert!(!shown.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{shown}");
 }

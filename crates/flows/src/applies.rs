@@ -10,8 +10,8 @@ use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, RunId, TenantId};
 use cofferdam_contracts::patch::{
-    AppliedRow, ApplyRecord, CONTENTS, GitId, INDEX, Opened, PatchCommit, ReceiptOf, TEXT,
-    apply_recipe, is_apply_recipe, is_receipt_of, named_in,
+    AppliedRow, ApplyRecord, CONTENTS, GitId, INDEX, Opened, PatchCommit, ReceiptOf, TEXT, TaskEnd,
+    apply_recipe, is_apply_recipe, is_receipt_of, message_of, named_in,
 };
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::RunHeader;
@@ -24,6 +24,14 @@ use crate::error::{Error, Result};
 
 fn receipt_in(inputs: &Value) -> &str {
     inputs.get("receipt").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What is known of a receipt besides its patch.
+struct Shown {
+    /// Repository and branch.
+    at: Option<(String, String)>,
+    /// How the run's tasks ended, until somebody agreed.
+    tasks: Option<Vec<TaskEnd>>,
 }
 
 impl Flows {
@@ -49,7 +57,11 @@ impl Flows {
         let header = header.ok_or_else(false_text)?;
         let opened = self.patch_opened(tenant, &header.run_id, &digest, &base).await?;
         let (opened, task) = opened.ok_or_else(false_text)?;
-        match self.is_receipt(text, opened, (&header.run_id, &task), None).await? {
+        let tasks = Some(TaskEnd::of_run(&self.ledger.steps().list(&header.run_id).await?));
+        match self
+            .is_receipt(text, opened, (&header.run_id, &task), Shown { at: None, tasks })
+            .await?
+        {
             true => Ok(()),
             false => Err(false_text().into()),
         }
@@ -107,13 +119,13 @@ impl Flows {
         text: &str,
         opened: Opened,
         (run, task): (&RunId, &str),
-        at: Option<(&str, &str)>,
+        shown: Shown,
     ) -> Result<bool> {
         let (text, run, task) = (text.to_owned(), run.clone(), task.to_owned());
-        let at = at.map(|(repo, branch)| (repo.to_owned(), branch.to_owned()));
         let compared = tokio::task::spawn_blocking(move || {
-            let at = at.as_ref().map(|(repo, branch)| (repo.as_str(), branch.as_str()));
-            is_receipt_of(&text, &opened, &ReceiptOf { run: &run, task: &task, at })
+            let at = shown.at.as_ref().map(|(repo, branch)| (repo.as_str(), branch.as_str()));
+            let tasks = shown.tasks.as_deref();
+            is_receipt_of(&text, &opened, &ReceiptOf { run: &run, task: &task, at, tasks })
         });
         compared.await.map_err(Error::corrupt("receipt"))
     }
@@ -144,20 +156,23 @@ impl Flows {
             None => false,
         };
         let opened = self.patch_opened(&who.tenant, &run.run_id, &new.patch, &new.base).await?;
+        let receipt = receipt_in(&context.inputs);
         let is_shown = match opened {
             Some((opened, task))
                 if is_gate && task == new.task.as_str() && opened.patch.base == new.base =>
             {
-                let at = Some((new.repo.as_str(), new.branch.as_str()));
-                let receipt = receipt_in(&context.inputs);
-                self.is_receipt(receipt, opened, (&run.run_id, &task), at).await?
+                let at = Some((new.repo.clone(), new.branch.clone()));
+                let shown = Shown { at, tasks: None };
+                self.is_receipt(receipt, opened, (&run.run_id, &task), shown).await?
             }
             _ => false,
         };
         if !is_shown {
             return Err(other("is not the gate of this patch, repository and branch").into());
         }
+        let message = message_of(receipt);
         let commit = PatchCommit {
+            message: message.as_deref(),
             run: &run.run_id,
             task: new.task.as_str(),
             patch: &new.patch,

@@ -19,4 +19,5 @@ SELECT p.run_id, p.approved_in, p.branch, p.base, p.patch_sha256, p.commit_id
                            AND a.step_id = p.step_id AND a.sha256 = p.patch_sha256))
     -- Rows of before trees were on record have none.
     OR p.commit_id <> app.patch_commit_id(p.run_id, p.step_id, p.patch_sha256, p.approved_in, p.base,
-                                          app.ms(o.created_at) / 1000, p.tree_id);
+                                          app.ms(o.created_at) / 1000, p.tree_id,
+                                          app.receipt_message(i.inputs ->> 'receipt'));

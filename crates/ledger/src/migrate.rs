@@ -34,6 +34,7 @@ migrations! {
     "0042_state_directories", "0043_doors_end_with_their_key", "0044_room_and_open_attempts",
     "0045_adopted_places", "0046_what_waits_says_so", "0047_a_place_is_counted_to_a_bound",
     "0048_classes_and_queues",
+    "0049_a_commit_says_what_was_shown",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

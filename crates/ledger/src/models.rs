@@ -7,8 +7,8 @@
 
 use cofferdam_contracts::id::{Digest, ProviderName, RunId, SandboxId, TenantId};
 use cofferdam_contracts::model::{
-    ModelCallRow, ModelLimit, ModelOutcome, ModelProtocol, ModelProvider, ModelSpent, ModelUsage,
-    ProviderRow,
+    CallRoom, ModelCallRow, ModelLimit, ModelOutcome, ModelProtocol, ModelProvider, ModelSpent,
+    ModelUsage, ProviderRow,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -274,6 +274,48 @@ impl Models<'_> {
         .fetch_all(self.pool())
         .await?;
         rows.iter().map(provider_of).collect()
+    }
+
+    /// What the budgets leave to one more call of a sandbox, a person's grants included. Another call may take it meanwhile.
+    pub async fn room(
+        self,
+        sandbox: &SandboxId,
+        provider: &ProviderName,
+        limits: &CallLimits,
+    ) -> Result<CallRoom> {
+        let row = sqlx::query(
+            "WITH grants AS (
+               SELECT coalesce(sum(g.tokens), 0) AS tokens, coalesce(sum(g.micros), 0) AS micros
+                 FROM app.model_grants g JOIN app.remote_execution_sessions s USING (task_key)
+                WHERE s.sandbox_id = $1),
+             left_over AS (
+               SELECT (l.value ->> 'tokens')::numeric - coalesce(u.tokens, 0)
+                        + CASE l.key WHEN 'sandbox' THEN g.tokens ELSE 0 END AS tokens,
+                      (l.value ->> 'micros')::numeric - coalesce(u.micros, 0)
+                        + CASE l.key WHEN 'sandbox' THEN g.micros ELSE 0 END AS micros
+                 FROM app.remote_execution_sessions s CROSS JOIN grants g CROSS JOIN jsonb_each($3) l
+                 LEFT JOIN app.model_usage u
+                   ON u.tenant_id = s.tenant_id AND u.scope = l.key
+                  AND u.key = app.model_scope_key(l.key, $1, s.run_id, $2, clock_timestamp())
+                WHERE s.sandbox_id = $1)
+             SELECT greatest(min(tokens), 0)::bigint AS tokens, greatest(min(micros), 0)::bigint AS micros,
+                    min(tokens) IS NULL AS any_tokens, min(micros) IS NULL AS any_micros FROM left_over",
+        )
+        .bind(sandbox.as_str())
+        .bind(provider.as_str())
+        .bind(json("model_calls.limits", limits)?)
+        .fetch_one(self.pool())
+        .await?;
+        let left = |any: &str, column: &str| -> Result<Option<u64>> {
+            match row.try_get(any)? {
+                true => Ok(None),
+                false => Ok(u64::try_from(row.try_get::<i64, _>(column)?).ok()),
+            }
+        };
+        Ok(CallRoom {
+            tokens: left("any_tokens", "tokens")?,
+            micros: left("any_micros", "micros")?,
+        })
     }
 
     /// Decides a call and writes its row. The same key a second time decides nothing.

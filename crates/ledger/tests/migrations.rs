@@ -302,8 +302,12 @@ async fn commits_have_the_ids_that_git_gives_them() {
     let patch: Digest = "3".repeat(64).parse().unwrap();
     for digits in [40, 64] {
         let [base, tree] = ["a", "b"].map(|one| GitId::parse(&one.repeat(digits)).unwrap());
-        for task in ["t", "ExecuteST:größer", &"long ".repeat(30)] {
+        let said = Some("Größer\n\nmessage:\n    and more");
+        for (task, message) in
+            [("t", None), ("ExecuteST:größer", said), (&"long ".repeat(30), None)]
+        {
             let commit = PatchCommit {
+                message,
                 run: &run,
                 task,
                 patch: &patch,
@@ -311,7 +315,7 @@ async fn commits_have_the_ids_that_git_gives_them() {
                 base: &base,
                 at_s: 1_767_225_600,
             };
-            let query = "SELECT app.patch_commit_id($1, $2, $3, $4, $5, $6, $7)";
+            let query = "SELECT app.patch_commit_id($1, $2, $3, $4, $5, $6, $7, $8)";
             let found: String = sqlx::query_scalar(query)
                 .bind(run.as_str())
                 .bind(task)
@@ -320,10 +324,21 @@ async fn commits_have_the_ids_that_git_gives_them() {
                 .bind(base.as_str())
                 .bind(commit.at_s)
                 .bind(tree.as_str())
+                .bind(message)
                 .fetch_one(&sql)
                 .await
                 .unwrap();
             assert_eq!(found, commit.id(&tree).as_str(), "{digits} {task}");
+            let shown = message.map_or_else(String::new, |said| {
+                format!("message:\n    {}\n", said.replace('\n', "\n    "))
+            });
+            let receipt = format!("1\n2\n3\n4\n5\n{shown}tasks:\n  a: ok\n    +x\n");
+            let found: Option<String> = sqlx::query_scalar("SELECT app.receipt_message($1)")
+                .bind(receipt)
+                .fetch_one(&sql)
+                .await
+                .unwrap();
+            assert_eq!(found.as_deref(), message, "as contracts::patch::message_of reads it");
         }
     }
     sql.close().await;

@@ -133,6 +133,7 @@ async fn the_interpreters_python_client_works_unmodified() {
 }
 
 #[tokio::test]
+#[ignore = "a minute: `make clients` runs it"]
 async fn the_interpreters_javascript_client_works_unmodified() {
     if !has_npm("the JavaScript client of the code interpreter") {
         return;
@@ -163,6 +164,7 @@ async fn asked(ann: &Caller, id: &str, method: &str, path: &str, body: &str) -> 
 }
 
 #[tokio::test]
+#[ignore = "a minute: `make clients` runs it"]
 async fn an_interpreter_refuses_and_survives_what_clients_would_not_send() {
     let (home, lent) = match Lent::home() {
         Ok(lent) => lent,

@@ -94,6 +94,65 @@ async fn every_kind_of_change_comes_back_as_the_tree_that_git_itself_makes() {
     assert_proven(&world.home);
 }
 
+/// The gate behind a build shows how each task ended and what is left out; the commit says what whoever applied said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a2_b5_b6_an_apply_gate_shows_the_tasks_ends_the_message_and_what_is_left_out() {
+    let world = World::new();
+    let mut recipe: Value =
+        serde_json::from_str(&world.recipe("ln -s /etc/passwd link; echo more >>README")).unwrap();
+    let test = json!({"name": "unit", "exec": {"run": "exit 3", "timeout": "60s"}});
+    recipe["plan"]["tasks"].as_array_mut().unwrap().push(test);
+    let run = text(&world.up.run_recipe(&recipe.to_string(), json!({}), json!({})).await, "runId");
+    world.up.wait_terminal(&run).await;
+    let before = world.state();
+    for (more, why) in [
+        (&[][..], "--partial"),
+        (&["--partial", "-m", ""], "--message: it is empty"),
+        (&["--partial", "-m", "a\nApproved-In: rn_1"], "--message: a line begins"),
+        (&["--partial", "-m", "\u{1b}[2J"], "no terminal shows"),
+    ] {
+        let refused = world.apply(&run, &[&["--yes", "--branch", "b"], more].concat());
+        assert!(
+            !refused.status.success() && said(&refused).contains(why),
+            "{why}: {}",
+            said(&refused)
+        );
+    }
+    assert_eq!(world.state(), before);
+    let message = "Say more\n\nThe README was short.";
+    let args = ["--yes", "--branch", "b", "--partial", "-m", message, "--json"];
+    let applied = world.apply(&run, &args);
+    assert!(applied.status.success(), "{}", said(&applied));
+    let applied: Value = serde_json::from_slice(&applied.stdout).unwrap();
+    let gate = text(&applied, "approvedIn");
+    let shown = said(&world.home.run(&["gate", "show", &gate]));
+    for line in [
+        "message:",
+        "Say more",
+        "The README was short.",
+        "unit: failed, exit 3",
+        "work: ok, exit 0",
+        "not written (link): link",
+        "+more",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let (repo, commit) = (world.repo(), git(&world.repo(), &["cat-file", "commit", "b"]));
+    let (_, words) = commit.split_once("\n\n").unwrap();
+    assert!(
+        words.starts_with(&format!("{message}\n\nRun: {run}\nTask: ExecuteST:work\nPatch: ")),
+        "{words}"
+    );
+    assert!(words.ends_with(&format!("\nApproved-In: {gate}")), "{words}");
+    let paths = git(&repo, &["diff", "--name-only", &world.base, "b"]);
+    assert_eq!(paths, "README");
+    // Asked for with the same words, it is the same commit; the record has it once.
+    let again = world.apply(&run, &args);
+    let again: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!((&again["commit"], &again["created"]), (&applied["commit"], &json!(false)));
+    assert_proven(&world.home);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_patch_is_written_only_after_a_yes_to_exactly_it() {
     let world = World::new();

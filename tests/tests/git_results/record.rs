@@ -119,6 +119,7 @@ async fn record_of(world: &World, run: &str, gate: &str) -> Value {
     let (patch, base) = (sha(world, run).await, GitId::parse(&world.base).unwrap());
     let id = |text: &str| RunId::parse(text).unwrap();
     let commit = PatchCommit {
+        message: None,
         run: &id(run),
         task: "ExecuteST:work",
         patch: &Digest::parse(&patch).unwrap(),

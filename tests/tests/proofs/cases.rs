@@ -83,7 +83,7 @@ pub const APPLIED: [&str; 2] = [
       WHERE i.id = p.intent_id",
     "INSERT INTO app.patch_applies (approved_in, run_id, step_id, patch_sha256, repo, branch, base, tree_id, key_id, commit_id)
      SELECT p.run_id, o.id, 't', '$H', '/r', 'b', repeat('a', 40), repeat('d', 40), p.key_id,
-            app.patch_commit_id(o.id, 't', '$H', p.run_id, repeat('a', 40), app.ms(r.created_at) / 1000, repeat('d', 40))
+            app.patch_commit_id(o.id, 't', '$H', p.run_id, repeat('a', 40), app.ms(r.created_at) / 1000, repeat('d', 40), NULL)
        FROM app.plan_approvals p, (SELECT min(id) AS id FROM app.runs WHERE id NOT IN (SELECT run_id FROM app.plan_approvals)) o
        JOIN app.runs r USING (id) LIMIT 1",
 ];

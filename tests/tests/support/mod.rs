@@ -23,6 +23,18 @@ use serde_json::Value;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgPool, Postgres};
 
+/// Whether suites that CI runs in part run whole, as `make clients` and `make chaos` have it.
+pub fn is_long() -> bool {
+    std::env::var_os("COFFERDAM_TEST_LONG").is_some()
+}
+
+/// Every so many of these in CI, the first and the last always; all of them in a long run.
+pub fn part<T: Copy>(all: &[T], every: usize) -> Vec<T> {
+    let last = all.len().saturating_sub(1);
+    let is_in = |n: usize| is_long() || n == last || n.is_multiple_of(every);
+    all.iter().copied().enumerate().filter(|(n, _)| is_in(*n)).map(|(_, one)| one).collect()
+}
+
 /// Random choices that a printed seed replays (`COFFERDAM_TEST_SEED`). SplitMix64.
 #[derive(Debug)]
 pub struct Dice(u64);

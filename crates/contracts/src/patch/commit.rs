@@ -23,16 +23,20 @@ pub struct PatchCommit<'a> {
     pub base: &'a GitId,
     /// Seconds since the epoch: the run's.
     pub at_s: i64,
+    /// What it says first, where whoever applied said it.
+    pub message: Option<&'a str>,
 }
 
 impl PatchCommit<'_> {
     /// Its message.
     #[must_use]
     pub fn message(&self) -> String {
-        format!(
-            "Result of Cofferdam run {}\n\nTask: {}\nPatch: sha256:{}\nApproved-In: {}\n",
-            self.run, self.task, self.patch, self.approved
-        )
+        let Self { run, task, patch, approved, message, .. } = self;
+        let (said, of) = match message {
+            None => (format!("Result of Cofferdam run {run}"), String::new()),
+            Some(said) => ((*said).to_owned(), format!("Run: {run}\n")),
+        };
+        format!("{said}\n\n{of}Task: {task}\nPatch: sha256:{patch}\nApproved-In: {approved}\n")
     }
 
     /// Its moment, as git is given it.

@@ -20,6 +20,7 @@ mod path;
 mod raw;
 mod receipt;
 mod repo;
+mod told;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,10 +38,11 @@ pub use object::{GitId, ObjectFormat};
 pub use path::{PatchPath, why_refused};
 pub use raw::{Changed, RawChange, RawError, changes, contents, fitting, uncounted, whole_lines};
 pub use receipt::{
-    APPLY_RECIPE, ReceiptOf, Target, apply_recipe, is_apply_recipe, is_receipt_of, named_in,
-    receipt,
+    APPLY_RECIPE, ReceiptOf, Target, apply_recipe, is_apply_recipe, is_receipt_of, message_of,
+    named_in, receipt,
 };
 pub use repo::{REPO_MOUNT, RepoIn, RepoSpec, mount, with_checkout};
+pub use told::{MAX_MESSAGE, TaskEnd, message_fault};
 
 /// Version of `patch.json`.
 pub const SCHEMA_VERSION: u32 = 1;

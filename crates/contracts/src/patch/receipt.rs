@@ -10,6 +10,7 @@ use crate::printable;
 use crate::recipe::Recipe;
 use crate::run::RunStatus;
 
+use super::told::{TaskEnd, may_be_tasks, message_fault, message_in, message_text, tasks_text};
 use super::{GitId, Opened, PatchFile};
 
 /// The recipe of an apply gate: it keeps the receipt once somebody agreed to it, and does nothing else.
@@ -45,13 +46,20 @@ pub struct Target<'a> {
     pub repo: &'a str,
     /// The new branch.
     pub branch: &'a str,
+    /// What the commit will say, where whoever applies said it.
+    pub message: Option<&'a str>,
+    /// How the run's tasks ended.
+    pub tasks: &'a [TaskEnd],
 }
 
 /// The receipt of a patch: one text for one patch, run, repository and branch. A line of a file is indented and marked,
 /// so none looks like a line of ours.
 #[must_use]
 pub fn receipt(opened: &Opened, target: &Target<'_>) -> String {
-    head(&opened.digest, target, &opened.patch.base) + &body(opened, target.run)
+    head(&opened.digest, target, &opened.patch.base)
+        + &message_text(target.message)
+        + &tasks_text(target.tasks)
+        + &body(opened, target.run)
 }
 
 /// What follows the head.
@@ -63,6 +71,13 @@ fn body(opened: &Opened, run: &RunId) -> String {
     let _ = writeln!(out, "{} files, {bytes} bytes written", patch.files.len());
     for file in &patch.files {
         let _ = writeln!(out, "  {}", line(file));
+    }
+    for refused in &patch.refused {
+        let (path, why) = (refused.path.shown(), refused.why.as_str());
+        let _ = writeln!(out, "  not written ({why}): {path}");
+    }
+    if patch.unlisted > 0 {
+        let _ = writeln!(out, "  not written: {} more", patch.unlisted);
     }
     let diff = opened.diff();
     if diff.len() > MAX_DIFF_BYTES {
@@ -81,9 +96,12 @@ fn body(opened: &Opened, run: &RunId) -> String {
     out
 }
 
+/// Lines of [`head`].
+const HEAD_LINES: usize = 5;
+
 /// What a receipt begins with.
 fn head(patch: &Digest, target: &Target<'_>, base: &GitId) -> String {
-    let Target { run, status, task, repo, branch } = *target;
+    let Target { run, status, task, repo, branch, .. } = *target;
     format!(
         "apply patch sha256:{patch}\nof run {run} ({}), task {}\nto repository {}\nbranch {}\nbase commit {base}\n",
         status.as_str(),
@@ -107,21 +125,39 @@ pub fn named_in(receipt: &str) -> Option<(Digest, RunId, GitId)> {
 /// branch: whatever line it names for them.
 #[must_use]
 pub fn is_receipt_of(text: &str, opened: &Opened, target: &ReceiptOf<'_>) -> bool {
-    let ReceiptOf { run, task, at } = *target;
+    let ReceiptOf { run, task, at, tasks } = *target;
     let named = at.or_else(|| {
         let mut lines = text.lines().skip(2);
         let repo = lines.next()?.strip_prefix("to repository ")?;
         Some((repo, lines.next()?.strip_prefix("branch ")?))
     });
     let Some((repo, branch)) = named else { return false };
-    let body = body(opened, run);
+    let Some(begin) = text.strip_suffix(body(opened, run).as_str()) else { return false };
     let is = |status: &RunStatus| {
-        let target = Target { run, status: *status, task, repo, branch };
-        text.strip_suffix(body.as_str())
-            .is_some_and(|begin| begin == head(&opened.digest, &target, &opened.patch.base))
+        let (message, shown) = (None, tasks.unwrap_or_default());
+        let target = Target { run, status: *status, task, repo, branch, message, tasks: shown };
+        let rest = begin.strip_prefix(&head(&opened.digest, &target, &opened.patch.base));
+        rest.is_some_and(|rest| is_told(rest, tasks))
     };
     // A run that was retried since has another status than the one that was shown.
     RunStatus::ALL.iter().filter(|status| status.is_terminal()).any(is)
+}
+
+/// Whether this is what a receipt has between its head and its files.
+fn is_told(text: &str, tasks: Option<&[TaskEnd]>) -> bool {
+    let (message, rest) = message_in(text);
+    message.is_none_or(|message| message_fault(&message).is_none())
+        && match tasks {
+            Some(tasks) => rest == tasks_text(tasks),
+            None => may_be_tasks(rest),
+        }
+}
+
+/// What the commit will say by a receipt, where whoever applies said it.
+#[must_use]
+pub fn message_of(receipt: &str) -> Option<String> {
+    let head = receipt.split_inclusive('\n').take(HEAD_LINES).map(str::len).sum();
+    message_in(receipt.get(head..)?).0
 }
 
 /// What a receipt is held against.
@@ -133,6 +169,8 @@ pub struct ReceiptOf<'a> {
     pub task: &'a str,
     /// The repository and the branch, where they are known.
     pub at: Option<(&'a str, &'a str)>,
+    /// How the run's tasks ended; `None` once the receipt was shown and agreed to, since a retry may end otherwise.
+    pub tasks: Option<&'a [TaskEnd]>,
 }
 
 /// Whether a recipe is the one of an apply gate to its last byte, whatever its law.
@@ -227,12 +265,24 @@ mod tests {
     fn a3f10_a_receipt_is_of_one_patch_run_repository_and_branch_to_its_last_byte() {
         let (patch, other) = (opened(b"typo"), opened(b"door"));
         let run = RunId::parse("rn_0123456789abcdef0123456789abcdef").unwrap();
-        let target =
-            Target { run: &run, status: RunStatus::Failed, task: "t", repo: "/r", branch: "b" };
+        let target = Target {
+            run: &run,
+            status: RunStatus::Failed,
+            task: "t",
+            repo: "/r",
+            branch: "b",
+            message: None,
+            tasks: &[],
+        };
         let text = receipt(&patch, &target);
         let base = patch.patch.base.clone();
         assert_eq!(named_in(&text), Some((patch.digest.clone(), run.clone(), base)));
-        let of = |repo, branch| ReceiptOf { run: &run, task: "t", at: Some((repo, branch)) };
+        let of = |repo, branch| ReceiptOf {
+            run: &run,
+            task: "t",
+            at: Some((repo, branch)),
+            tasks: Some(&[]),
+        };
         assert!(is_receipt_of(&text, &patch, &of("/r", "b")));
         assert!(is_receipt_of(&text, &patch, &ReceiptOf { at: None, ..of("", "") }));
         assert!(!is_receipt_of(&text, &other, &of("/r", "b")));
@@ -255,6 +305,15 @@ mod tests {
                 );
             }
         }
+        let told = text.replace("tasks:\n", "tasks:\n  unit: ok, exit 0\n");
+        assert!(!is_receipt_of(&told, &patch, &of("/r", "b")), "a caller writes no task's end");
+        assert!(is_receipt_of(&told, &patch, &ReceiptOf { tasks: None, ..of("/r", "b") }));
+        assert!(!is_receipt_of(&text.replace("tasks:\n", ""), &patch, &of("/r", "b")));
+        let said = receipt(&patch, &Target { message: Some("a\n\nb"), ..target });
+        assert!(is_receipt_of(&said, &patch, &of("/r", "b")));
+        assert_eq!((message_of(&said).as_deref(), message_of(&text)), (Some("a\n\nb"), None));
+        let forged = said.replace("    b\n", "    b\nbase commit 2\n");
+        assert!(!is_receipt_of(&forged, &patch, &of("/r", "b")));
         let more = format!("{text}and all is well\n");
         assert!(!is_receipt_of(&more, &patch, &of("/r", "b")));
     }

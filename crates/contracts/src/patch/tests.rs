@@ -290,6 +290,8 @@ fn a_receipt_names_every_file_and_no_line_of_a_file_looks_like_one_of_ours() {
             task: "t\nask",
             repo: "/srv/r",
             branch: "b",
+            message: None,
+            tasks: &[],
         },
     );
     assert!(shown.contains(opened.digest.as_str()) && shown.contains(base().as_str()));

@@ -10,7 +10,8 @@ use cofferdam_contracts::canonical::{self, digest_bytes};
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::model::{
     BudgetAsk, BudgetMetric, CallBound, CallScope, MAX_CALLS, ModelAsked, ModelLimit, ModelPrice,
-    ModelProtocol, ModelsSpec, bound, previews, refusal_body, with_output,
+    ModelProtocol, ModelsSpec, bound, least_output, previews, refusal_body, with_less_output,
+    with_output,
 };
 use cofferdam_ledger::models::{
     CallDecision, CallEnd, CallLimits, KnownProvider, NewCall, OverBudget,
@@ -91,6 +92,8 @@ struct Chosen {
     asked: ModelAsked,
     /// What it may use beside the bytes of its body; nothing where no budget bounds what it costs.
     bound: CallBound,
+    /// The body with less output, where the budgets have no room for what it asks for.
+    cut: Option<Bytes>,
 }
 
 impl ModelDesk for CallDesk {
@@ -238,7 +241,7 @@ impl CallDesk {
             Err(kept) => return Ok(kept),
         };
         let mut asking = self.asking(&call, digest_bytes(&call.body))?;
-        let chosen = match self.choose(&call).await {
+        let mut chosen = match self.choose(&call).await {
             Ok(chosen) => chosen,
             Err(refused) => {
                 if refused.status < 500 {
@@ -266,6 +269,7 @@ impl CallDesk {
                 return Err(refused);
             }
         };
+        self.fit(&call, &mut chosen).await;
         let left_ms = loop {
             match self.decide(&asking, Some(&chosen), None).await {
                 // What was refused stays refused: after a grant, it is another call.
@@ -273,16 +277,18 @@ impl CallDesk {
                     if self.spec.budget.ask && self.asked_for_more(&over).await =>
                 {
                     asking = self.asking(&call, asking.hash)?;
+                    self.fit(&call, &mut chosen).await;
                 }
                 decided => break decided?,
             }
         };
         drop(turn);
-        let Chosen { known, price, bound, .. } = chosen;
-        let body = match bound.output_member {
+        let Chosen { known, price, bound, cut, .. } = chosen;
+        let body = match (cut, bound.output_member) {
+            (Some(cut), _) => cut,
             // The provider ends the answer where what was set aside for it ends.
-            Some(member) => Bytes::from(with_output(&call.body, member, price.max_output)),
-            None => call.body.clone(),
+            (None, Some(member)) => Bytes::from(with_output(&call.body, member, price.max_output)),
+            (None, None) => call.body.clone(),
         };
         let client = self.flows.model_clients.get(known.private).ok_or_else(Refused::away)?;
         let allowed = Allowed {
@@ -362,7 +368,34 @@ impl CallDesk {
             }
             false => CallBound::default(),
         };
-        Ok(Chosen { known, price, asked, bound })
+        Ok(Chosen { known, price, asked, bound, cut: None })
+    }
+
+    /// Cuts the output that a call asks for to what its budgets have room for. Where they cannot be read, or have room for too
+    /// little, it stays as it is, and its decision refuses it.
+    async fn fit(&self, call: &ModelCall, chosen: &mut Chosen) {
+        let limits = self.limits(Some(&chosen.known));
+        if !limits.bounds_cost() {
+            return;
+        }
+        let provider = &chosen.known.provider.name;
+        let room = match self.flows.ledger.models().room(&self.sandbox, provider, &limits).await {
+            Ok(room) => room,
+            Err(error) => {
+                tracing::warn!(%error, "what budgets leave to a call was not read");
+                return;
+            }
+        };
+        let price = &chosen.price;
+        let input = (u64::try_from(call.body.len()).unwrap_or(u64::MAX), chosen.bound.more_input);
+        let asked = (chosen.asked.max_output.unwrap_or(price.max_output), chosen.asked.choices);
+        let Some(output) = room.output(price, input, asked, least_output(&call.body)) else {
+            return;
+        };
+        if let Some(body) = with_less_output(call.protocol, &call.body, output) {
+            chosen.asked.max_output = Some(output);
+            chosen.cut = Some(Bytes::from(body));
+        }
     }
 
     /// The bounds of a call by scope.

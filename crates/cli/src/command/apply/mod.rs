@@ -20,10 +20,12 @@ use cofferdam_contracts::dispatch::DispatchView;
 use cofferdam_contracts::gate_spec::{GateSpec, SelfApproval};
 use cofferdam_contracts::id::{DispatchId, GateKey, GroupId};
 use cofferdam_contracts::patch::{
-    AppliedRow, ApplyRecord, GitId, PatchCommit, Target, apply_recipe, receipt,
+    AppliedRow, ApplyRecord, GitId, PatchCommit, Target, TaskEnd, apply_recipe, message_fault,
+    receipt,
 };
 use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::step::StepRow;
 use serde_json::json;
 
 use super::at::At;
@@ -63,6 +65,12 @@ pub(crate) struct ApplyArgs {
     /// Task that left the patch; needed where several did
     #[arg(long, value_name = "NAME")]
     task: Option<String>,
+    /// Write the rest of a patch of which some paths are refused; the gate lists them
+    #[arg(long)]
+    partial: bool,
+    /// Message of the commit; the gate shows it, and lines that name run, patch and approval follow it
+    #[arg(long, short = 'm', value_name = "TEXT")]
+    message: Option<String>,
     /// Only members of this group may approve it
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
@@ -138,6 +146,10 @@ impl ApplyArgs {
 pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
     // What the repository alone can get wrong is said before anybody is asked.
     let repository = Repository::find(&args.repo)?;
+    let message = args.message.as_deref();
+    if let Some(why) = message.and_then(message_fault) {
+        return Err(Misuse(format!("--message: {why}")).into());
+    }
     let recipe = apply_recipe(args.law()?.as_ref()).map_err(|why| Misuse(why.to_string()))?;
     within(Connection::executing(at), async |api| {
         let client = &api.client;
@@ -152,10 +164,14 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
         if found.opened.patch.is_empty() {
             return nothing(args, &found);
         }
-        whole(&found)?;
+        if !args.partial || found.opened.patch.files.is_empty() {
+            whole(&found)?;
+        }
         let branch = args.branch.clone().unwrap_or_else(|| format!("cofferdam/{}", header.run_id));
         let name = repository.may_take(&branch, &found.opened.patch.base)?;
         repository.may_hold(&name, &found.opened.digest)?;
+        let steps = format!("/api/runs/{}/steps", segment(header.run_id.as_str()));
+        let steps: Vec<StepRow> = client.get(&steps).await?;
         let text = receipt(
             &found.opened,
             &Target {
@@ -164,6 +180,8 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
                 task: found.step.as_str(),
                 repo: &repository.shown(),
                 branch: &branch,
+                message,
+                tasks: &TaskEnd::of_run(&steps),
             },
         );
         let digest = found.opened.digest.clone();
@@ -187,6 +205,7 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
             approved: &approved,
             base: &found.opened.patch.base,
             at_s: header.created_at.div_euclid(1_000),
+            message,
         };
         let written = write::write(&repository, &found.opened, &branch, &commit)?;
         let record = ApplyRecord {
@@ -238,7 +257,7 @@ fn whole(found: &Found) -> anyhow::Result<()> {
     };
     let (path, why) = (first.path.shown(), first.why.as_str());
     Err(Negative(format!(
-        "refused: the task changed {path} ({why}){more}, which no patch may hold"
+        "refused: the task changed {path} ({why}){more}, which no patch may hold; the rest: --partial"
     ))
     .into())
 }

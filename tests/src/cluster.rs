@@ -1,0 +1,72 @@
+//! A database's files as the binary's first start leaves them: made once for each build of the binary, and copied into each home.
+//!
+//! `initdb`, roles and 48 migrations take a second of a processor, and the suite has hundreds of homes. What a first start does
+//! is tested by homes that are [`crate::Home::empty`].
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::{binary, repository};
+
+/// A cluster's directory below a state directory.
+const DATA: &str = "database/data";
+
+/// Puts the files into a state directory.
+pub(crate) fn copy_into(state: &Path) {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let made = MADE.get_or_init(made);
+    fs::create_dir(state.join("database")).expect("the state directory is empty");
+    copy(made, &state.join(DATA));
+}
+
+/// With owners, times and modes.
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(status.expect("cp starts").success(), "cp -a {} {}", from.display(), to.display());
+}
+
+/// The directory of this build's files, made by whoever comes first.
+fn made() -> PathBuf {
+    let build = fs::metadata(binary()).expect("the binary is there");
+    let at = build.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    let all = repository().join("target/clusters");
+    fs::create_dir_all(&all).expect("target can be written");
+    let made = all.join(format!("{}-{}", build.len(), at.unwrap_or_default().as_nanos()));
+    let lock = File::create(all.join("lock")).expect("target can be written");
+    lock.lock().expect("the lock of the clusters");
+    if made.is_dir() {
+        return made;
+    }
+    // Of other builds, and of one that was killed.
+    for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let state = tempfile::Builder::new().prefix("cofferdam-test-").tempdir();
+    let state = state.expect("a temporary directory");
+    start(state.path());
+    let half = made.with_extension("new");
+    copy(&state.path().join(DATA), &half);
+    fs::rename(half, &made).expect("it is on one file system");
+    made
+}
+
+/// A first start, to its end.
+fn start(state: &Path) {
+    let mut command = Command::new(binary());
+    for name in crate::UNSET {
+        command.env_remove(name);
+    }
+    let ran = command.arg("ps").env("COFFERDAM_STATE", state).stdin(Stdio::null()).output();
+    let ran = ran.expect("the binary starts");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while state.join(DATA).join("postmaster.pid").exists() {
+        assert!(Instant::now() < deadline, "the database did not stop");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
