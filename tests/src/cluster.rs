@@ -1,4 +1,4 @@
-//! A database's files as the binary's first start leaves them: made once for each build of the binary, and copied into each home.
+//! A database's files, and the keys that belong to it, as the binary's first start leaves them: made once for each build of the binary, and copied into each home.
 //!
 //! `initdb`, roles and 48 migrations take a second of a processor, and the suite has hundreds of homes. What a first start does
 //! is tested by homes that are [`crate::Home::empty`].
@@ -13,19 +13,26 @@ use crate::{binary, repository};
 
 /// A cluster's directory below a state directory.
 const DATA: &str = "database/data";
+/// The keys, which the database knows. What names the directory itself is each home's own.
+const KEYS: [&str; 3] = ["admin.key", "secrets.key", "signing.key"];
 
 /// Puts the files into a state directory.
 pub(crate) fn copy_into(state: &Path) {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let made = MADE.get_or_init(made);
     fs::create_dir(state.join("database")).expect("the state directory is empty");
-    copy(made, &state.join(DATA));
+    copy(made, state);
 }
 
-/// With owners, times and modes.
+/// From state directory to state directory, with owners, times and modes.
 fn copy(from: &Path, to: &Path) {
-    let status = Command::new("cp").arg("-a").arg(from).arg(to).status();
-    assert!(status.expect("cp starts").success(), "cp -a {} {}", from.display(), to.display());
+    let keys = KEYS.map(|key| from.join(key));
+    for (what, into) in
+        [(&[from.join(DATA)][..], to.join("database")), (&keys[..], to.to_path_buf())]
+    {
+        let status = Command::new("cp").arg("-a").args(what).arg(&into).status();
+        assert!(status.expect("cp starts").success(), "cp -a {what:?} {}", into.display());
+    }
 }
 
 /// The directory of this build's files, made by whoever comes first.
@@ -50,7 +57,8 @@ fn made() -> PathBuf {
     let state = state.expect("a temporary directory");
     start(state.path());
     let half = made.with_extension("new");
-    copy(&state.path().join(DATA), &half);
+    fs::create_dir_all(half.join("database")).expect("target can be written");
+    copy(state.path(), &half);
     fs::rename(half, &made).expect("it is on one file system");
     made
 }

@@ -67,6 +67,7 @@ const IGNORED: &[(&str, usize, &str)] = &[
     ("crates/sandbox/tests/orphans.rs", 1, "a process that the other tests start and kill"),
     ("crates/sandbox/tests/large_layers.rs", 1, "a process that the other tests start and kill"),
     ("tests/tests/ahead.rs", 1, "installs what others take: scripts/test runs it beside them"),
+    ("tests/tests/e2b/interpreter.rs", 2, "a minute each: `make clients` runs them"),
     ("tests/tests/chaos.rs", 1, "kills at random for minutes: `make chaos` runs it"),
     ("tests/tests/own_names.rs", 1, "190 MB by npm: `make contract` runs it"),
     ("tests/tests/planner/golden.rs", 1, "a minute: `make contract` runs it"),

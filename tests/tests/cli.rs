@@ -86,7 +86,7 @@ fn a_failed_run_exits_1_and_says_why() {
 
 #[test]
 fn wrong_usage_exits_3_and_touches_nothing() {
-    let home = Home::new();
+    let home = Home::empty();
     let cases: &[&[&str]] = &[
         &["frobnicate"],
         &["run"],
@@ -121,7 +121,7 @@ fn wrong_usage_exits_3_and_touches_nothing() {
 
 #[test]
 fn a_bad_recipe_is_named_by_file_line_and_field_before_anything_starts() {
-    let home = Home::new();
+    let home = Home::empty();
     let missing = home.run(&["run", "no/such/recipe.yaml"]);
     assert_eq!(code(&missing), 2, "{}", said(&missing));
     assert!(stderr(&missing).contains("no/such/recipe.yaml"), "{}", said(&missing));
@@ -361,7 +361,7 @@ fn exec_passes_output_and_status_through() {
 
 #[test]
 fn completions_schemas_and_the_openapi_document_need_no_server() {
-    let home = Home::new();
+    let home = Home::empty();
     for shell in ["bash", "zsh", "fish"] {
         let output = home.run(&["completions", shell]);
         assert_eq!(code(&output), 0);

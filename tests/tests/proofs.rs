@@ -121,7 +121,7 @@ impl Kept {
         self.url.replacen("/cofferdam?", &format!("/{name}?"), 1)
     }
 
-    /// A copy of everything, for one tampering.
+    /// A copy of everything, for one tampering; nothing of it is sealed, however long the runs took.
     async fn copy(&self, name: &str) -> (String, PgConnection) {
         let mut admin = PgConnection::connect(&self.database("postgres")).await.unwrap();
         admin
@@ -131,6 +131,7 @@ impl Kept {
         let url = self.database(name);
         let mut conn = PgConnection::connect(&url).await.unwrap();
         conn.execute("SET session_replication_role = replica").await.unwrap();
+        conn.execute("DELETE FROM app.ledger_chain").await.unwrap();
         (url, conn)
     }
 

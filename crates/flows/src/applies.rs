@@ -27,7 +27,7 @@ fn receipt_in(inputs: &Value) -> &str {
 }
 
 /// What is known of a receipt besides its patch.
-struct Shown {
+struct ReceiptKnown {
     /// Repository and branch.
     at: Option<(String, String)>,
     /// How the run's tasks ended, until somebody agreed.
@@ -59,7 +59,7 @@ impl Flows {
         let (opened, task) = opened.ok_or_else(false_text)?;
         let tasks = Some(TaskEnd::of_run(&self.ledger.steps().list(&header.run_id).await?));
         match self
-            .is_receipt(text, opened, (&header.run_id, &task), Shown { at: None, tasks })
+            .is_receipt(text, opened, (&header.run_id, &task), ReceiptKnown { at: None, tasks })
             .await?
         {
             true => Ok(()),
@@ -119,12 +119,12 @@ impl Flows {
         text: &str,
         opened: Opened,
         (run, task): (&RunId, &str),
-        shown: Shown,
+        known: ReceiptKnown,
     ) -> Result<bool> {
         let (text, run, task) = (text.to_owned(), run.clone(), task.to_owned());
         let compared = tokio::task::spawn_blocking(move || {
-            let at = shown.at.as_ref().map(|(repo, branch)| (repo.as_str(), branch.as_str()));
-            let tasks = shown.tasks.as_deref();
+            let at = known.at.as_ref().map(|(repo, branch)| (repo.as_str(), branch.as_str()));
+            let tasks = known.tasks.as_deref();
             is_receipt_of(&text, &opened, &ReceiptOf { run: &run, task: &task, at, tasks })
         });
         compared.await.map_err(Error::corrupt("receipt"))
@@ -162,8 +162,8 @@ impl Flows {
                 if is_gate && task == new.task.as_str() && opened.patch.base == new.base =>
             {
                 let at = Some((new.repo.clone(), new.branch.clone()));
-                let shown = Shown { at, tasks: None };
-                self.is_receipt(receipt, opened, (&run.run_id, &task), shown).await?
+                let known = ReceiptKnown { at, tasks: None };
+                self.is_receipt(receipt, opened, (&run.run_id, &task), known).await?
             }
             _ => false,
         };

@@ -16,9 +16,9 @@ pub const LEAST_OUTPUT: u64 = 4_096;
 /// What budgets leave to one call; absent where none bounds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallRoom {
-    /// Tokens.
+    /// Tokens that it may use, input and output.
     pub tokens: Option<u64>,
-    /// Micro-units.
+    /// Micro-units of money that it may cost.
     pub micros: Option<u64>,
 }
 
