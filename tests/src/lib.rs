@@ -94,7 +94,8 @@ impl Default for Home {
 }
 
 impl Home {
-    /// A fresh one, whose database was made and migrated before.
+    /// A fresh one, whose database and keys were made before: all of one run are copies of one installation, and another
+    /// installation or host is an [`Home::empty`].
     #[must_use]
     pub fn new() -> Self {
         let home = Self::empty();

@@ -433,7 +433,7 @@ async fn f6_recipes_have_an_overview_and_travel_as_bundles() {
     assert_eq!((&all[1]["name"], all[1]["updatedAt"].is_i64()), (&json!("plain"), true), "{all}");
     let (status, bundle) = shim.post("/api/recipes/export", &json!({"id": "gated"})).await;
     assert_eq!((status, bundle["versions"].as_array().unwrap().len()), (200, 2), "{bundle}");
-    let other = Home::new();
+    let other = Home::empty();
     let there = Server::start(&other, SHIM, &[]);
     let (status, imported) = there.post("/api/recipes/import", &json!({"bundle": bundle})).await;
     assert_eq!((status, imported["versions"].as_array().unwrap().len()), (201, 2), "{imported}");

@@ -110,7 +110,7 @@ fn e2_a_pipe_or_a_file_is_the_commands_input() {
 
 #[test]
 fn e2_input_that_cannot_be_passed_is_refused_by_name() {
-    let home = Home::new();
+    let home = Home::empty();
     for (input, word) in
         [(vec![b'x'; 128 * 1024 + 1], "131072 bytes"), (b"a\0b".to_vec(), "not text")]
     {

@@ -125,7 +125,7 @@ async fn of_many_who_follow_one_link_at_once_exactly_one_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn altered_foreign_expired_and_drifted_links_answer_nothing() {
-    let (home, other) = (Home::new(), Home::new());
+    let (home, other) = (Home::new(), Home::empty());
     let (up, elsewhere) = (home.up(), other.up());
     let run = gated(&up, 1).await;
     let path = link(&up, &run, json!({})).await;
@@ -279,7 +279,7 @@ async fn no_reply_in_a_links_name_is_recorded_without_its_link() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_signs_nothing_until_it_has_the_installations_key() {
-    let (home, second) = (Home::new(), Home::new());
+    let (home, second) = (Home::new(), Home::empty());
     let up = home.up();
     let run = gated(&up, 1).await;
     let path = link(&up, &run, json!({})).await;
@@ -453,7 +453,7 @@ async fn e6_a_link_says_the_public_address_and_its_page_shows_the_plan() {
 
 #[test]
 fn e6_a_public_address_is_checked_before_anything_starts() {
-    let home = Home::new();
+    let home = Home::empty();
     for bad in ["ftp://a.example", "https://u:p@a.example", "a.example", "https://a.example?x"] {
         let output = home.run(&["up", "--public-url", bad]);
         assert_eq!(output.status.code(), Some(3), "{bad}: {}", said(&output));

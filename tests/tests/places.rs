@@ -123,7 +123,7 @@ async fn e4_a_database_that_was_cloned_is_refused_until_it_is_adopted() {
     let home = Home::new();
     let up = home.up();
     let mut root = superuser(&up.sql().await).await;
-    let beside = Home::new();
+    let beside = Home::empty();
     let with = |url: &str, args: &[&str]| {
         let mut command = beside.command(args);
         command.env("DATABASE_URL", url);

@@ -30,7 +30,7 @@ fn refused(home: &Home, args: &[&str], path: &Path, more: (&str, &str)) -> Strin
 
 #[test]
 fn a_server_in_strict_mode_names_all_that_lacks_and_makes_nothing() {
-    let home = Home::new();
+    let home = Home::empty();
     let dir = tempfile::tempdir().unwrap();
     let args = [&ON_ANY_PORT[..], &["--egress-host", "a.example=127.0.0.1:1"]].concat();
     let said = refused(&home, &args, dir.path(), ("COFFERDAM_FAILPOINT", "nowhere"));

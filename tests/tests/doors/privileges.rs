@@ -100,7 +100,7 @@ async fn l8_a_shim_becomes_another_user_before_it_serves() {
     let home = Home::new();
     let up = home.up();
     let db = by_tcp(&home).await;
-    let other = Home::new();
+    let other = Home::empty();
     let args = ["shim", "--listen", "127.0.0.1:0", "--user", "nobody"];
     let mut shim = Server::start(&other, &args, &[("DATABASE_URL", &db)]);
     let threads = names(format!("/proc/{}/task", shim.pid()).as_ref());
@@ -149,7 +149,7 @@ async fn l8_a_shim_becomes_another_user_before_it_serves() {
 
 #[test]
 fn l8_a_user_that_a_shim_cannot_become_is_refused_before_anything_starts() {
-    let home = Home::new();
+    let home = Home::empty();
     for (args, why) in [
         (&["shim", "--user", "nobody"][..], "--db"),
         (&["shim", "--user", "root", "--db", "postgres://127.0.0.1:1/x"], "other than root"),

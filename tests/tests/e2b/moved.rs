@@ -68,7 +68,7 @@ async fn a3l_what_is_kept_is_used_after_an_adoption_and_what_is_lost_is_said() {
     sql.close().await;
     assert!(server.stop().success());
     // Another directory, and the original is gone; of one file the backup has nothing, and one is of another time.
-    let other = Home::new();
+    let other = Home::empty();
     copied(home.path(), other.path());
     drop(home);
     let kept = other.path().join("snapshots");
