@@ -65,6 +65,16 @@ impl ModelProtocol {
         }
     }
 
+    /// What a path below a call's own says, where the provider counts the tokens of a call without making it.
+    pub const COUNT: &str = "/count_tokens";
+
+    /// The protocol of a path inside a sandbox at which tokens are counted.
+    #[must_use]
+    pub fn counted_at(path: &str) -> Option<Self> {
+        let protocol = Self::of_path(path.strip_suffix(Self::COUNT)?)?;
+        (protocol == Self::AnthropicMessages).then_some(protocol)
+    }
+
     /// The protocol of a path inside a sandbox.
     #[must_use]
     pub fn of_path(path: &str) -> Option<Self> {
@@ -89,6 +99,15 @@ mod tests {
             ("/v1", None),
         ] {
             assert_eq!(ModelProtocol::of_path(path), protocol, "{path}");
+        }
+        for (path, protocol) in [
+            ("/v1/messages/count_tokens", Some(AnthropicMessages)),
+            ("/messages/count_tokens", Some(AnthropicMessages)),
+            ("/v1/messages", None),
+            ("/v1/responses/count_tokens", None),
+            ("/count_tokens", None),
+        ] {
+            assert_eq!(ModelProtocol::counted_at(path), protocol, "{path}");
         }
     }
 }

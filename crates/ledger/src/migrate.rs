@@ -35,6 +35,7 @@ migrations! {
     "0045_adopted_places", "0046_what_waits_says_so", "0047_a_place_is_counted_to_a_bound",
     "0048_classes_and_queues",
     "0049_a_commit_says_what_was_shown",
+    "0050_tokens_are_counted",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

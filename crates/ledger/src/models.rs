@@ -415,7 +415,8 @@ impl Models<'_> {
     /// The turns of a sandbox's agent: calls that a provider answered, or may have answered.
     pub async fn turns(self, sandbox: &SandboxId) -> Result<ModelTurns> {
         let row = sqlx::query(
-            "SELECT count(*) FILTER (WHERE outcome IS NULL OR outcome IN ('ok','cut','unknown')) AS turns,
+            "SELECT count(*) FILTER (WHERE reserved_tokens > 0 AND (outcome IS NULL OR outcome IN ('ok','cut','unknown')))
+                      AS turns,
                     coalesce(sum(tokens_in), 0)::bigint AS input, coalesce(sum(tokens_out), 0)::bigint AS output,
                     coalesce(sum(tokens_cached), 0)::bigint AS cached
                FROM app.model_calls WHERE sandbox_id = $1",

@@ -1,4 +1,4 @@
-//! Calls that ask for more than their budgets hold.
+//! What budgets make of a call: one that asks for more than they hold, and one that counts.
 
 use cofferdam_tests::Home;
 use serde_json::{Value, json};
@@ -30,5 +30,35 @@ async fn agents_b2_a_call_is_sent_with_the_output_that_its_budget_has_room_for()
     let roomy = "{providers: [fake], budget: {tokens: 100000}}";
     ran(&home, &up, roomy, &ask).await;
     assert_eq!(fake.heard()[2].body["max_tokens"], 32_000, "and what fits stays as it is");
+    assert_proven(&home);
+}
+
+/// A count sends the context to the provider, so it is a call on record; nothing is set aside for it, and nothing is paid.
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_b11_tokens_are_counted_by_the_provider_and_cost_nothing() {
+    let (home, fake) = (Home::new(), FakeModel::new());
+    let up = home.up();
+    provider(&up, &fake, json!({})).await;
+    let count = |model: &str, word: &str| {
+        let text = format!("do:{word} {}", "long ".repeat(100));
+        let body = json!({"model": model, "messages": [{"role": "user", "content": text}]});
+        format!(
+            "curl -s -o /tmp/a -w '%{{http_code}}\\n' -d '{body}' $ANTHROPIC_BASE_URL/v1/messages/count_tokens; "
+        )
+    };
+    let script = [
+        count("m", "ok"),
+        "cat /tmp/a; echo; ".to_owned(),
+        count("m", "429"),
+        count("other", "ok"),
+    ];
+    let budget = "{providers: [fake], budget: {tokens: 50, calls: 2}}";
+    let (run, out) = ran(&home, &up, budget, &script.concat()).await;
+    assert_eq!(out, ["200", "{\"input_tokens\":2095}", "429", "403"]);
+    let calls = calls(&up, &run).await;
+    assert_eq!(outcomes(&calls), ["counted", "provider_error", "refused"]);
+    assert!(calls.iter().all(|call| call["tokens"] == 0 && call["micros"] == 0), "{calls:?}");
+    let lines: Vec<String> = fake.heard().into_iter().map(|one| one.line).collect();
+    assert_eq!(lines, vec!["POST /v1/messages/count_tokens HTTP/1.1"; 2]);
     assert_proven(&home);
 }

@@ -98,6 +98,9 @@ impl FakeModel {
             }
             return Ok(());
         }
+        if line.contains("/messages/count_tokens") {
+            return whole(stream, "200 OK", "", &json!({"input_tokens": 2_095}));
+        }
         let events = if line.contains("/messages") {
             messages(usage, says("writes"))
         } else if line.contains("/responses") {

@@ -22,6 +22,8 @@ named! {
         Unreachable = "unreachable",
         /// Sent, and its answer ended early: what was paid is not known.
         Cut = "cut",
+        /// A count of tokens, answered to its end: nothing is paid for it, and it is no turn.
+        Counted = "counted",
         /// Sent, and its worker ended before the answer did: what was paid is not known.
         Unknown = "unknown",
     }

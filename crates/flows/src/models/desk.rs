@@ -205,8 +205,9 @@ impl CallDesk {
     }
 
     /// A turn for one more call, held until its row is written; refused where the agent has had all.
-    async fn turn(&self) -> Result<Option<MutexGuard<'_, ()>>, Refused> {
-        let Some(most) = self.max_turns else { return Ok(None) };
+    /// A count of tokens takes none.
+    async fn turn(&self, counts: bool) -> Result<Option<MutexGuard<'_, ()>>, Refused> {
+        let Some(most) = self.max_turns.filter(|_| !counts) else { return Ok(None) };
         let counting = self.counting.lock().await;
         let turns = patiently(|| self.flows.ledger.models().turns(&self.sandbox)).await;
         let turns = turns.map_err(|error| {
@@ -236,9 +237,13 @@ impl CallDesk {
 
     async fn answer(&self, call: ModelCall) -> Result<ModelReply, Refused> {
         let going = Going::new(&self.going);
-        let within = match self.placed(&call).await? {
-            Ok(within) => within,
-            Err(kept) => return Ok(kept),
+        let within = match call.counts {
+            // What is counted is no part of a prompt's record: a replay may count anew.
+            true => None,
+            false => match self.placed(&call).await? {
+                Ok(within) => within,
+                Err(kept) => return Ok(kept),
+            },
         };
         let mut asking = self.asking(&call, digest_bytes(&call.body))?;
         let mut chosen = match self.choose(&call).await {
@@ -259,7 +264,7 @@ impl CallDesk {
                 return Err(Refused::new("no_key", words));
             }
         };
-        let turn = match self.turn().await {
+        let turn = match self.turn(call.counts).await {
             Ok(turn) => turn,
             Err(refused) => {
                 if refused.status < 500 {
@@ -295,7 +300,8 @@ impl CallDesk {
             op_key: asking.op_key,
             protocol: call.protocol,
             price,
-            url: format!("{}{}", known.provider.url.trim_end_matches('/'), call.protocol.path()),
+            url: url_of(&known.provider.url, &call),
+            counts: call.counts,
             key,
             headers: call.headers.clone(),
             body,
@@ -357,7 +363,7 @@ impl CallDesk {
         let Some((known, price)) = found else {
             return Err(none("is offered by none of the task's providers in this protocol"));
         };
-        let bound = match self.limits(Some(&known)).bounds_cost() {
+        let bound = match self.limits(Some(&known)).bounds_cost() && !call.counts {
             true => {
                 let headers = call.headers.iter().map(|(name, value)| (*name, value.as_str()));
                 let bound = previews(headers).and_then(|()| bound(call.protocol, &call.body));
@@ -375,7 +381,7 @@ impl CallDesk {
     /// little, it stays as it is, and its decision refuses it.
     async fn fit(&self, call: &ModelCall, chosen: &mut Chosen) {
         let limits = self.limits(Some(&chosen.known));
-        if !limits.bounds_cost() {
+        if call.counts || !limits.bounds_cost() {
             return;
         }
         let provider = &chosen.known.provider.name;
@@ -416,7 +422,7 @@ impl CallDesk {
         refused: Option<&str>,
     ) -> Result<Option<u64>, Refused> {
         let bytes = u64::try_from(asking.call.body.len()).unwrap_or(u64::MAX);
-        let most = chosen.map(|chosen| {
+        let most = chosen.filter(|_| !asking.call.counts).map(|chosen| {
             let asked = &chosen.asked;
             let outputs = (asked.max_output, asked.choices);
             let most = chosen.price.most(bytes, chosen.bound.more_input, outputs);
@@ -469,6 +475,12 @@ impl CallDesk {
             tracing::warn!(%error, call = %op_key, "a call that was not sent may stand as unknown");
         }
     }
+}
+
+/// Where a call goes, below its provider's address.
+fn url_of(provider: &str, call: &ModelCall) -> String {
+    let count = if call.counts { ModelProtocol::COUNT } else { "" };
+    format!("{}{}{count}", provider.trim_end_matches('/'), call.protocol.path())
 }
 
 /// The refusal of a call that would pass a bound; `wanted` is what it may use, tokens and micro-units.

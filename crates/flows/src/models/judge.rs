@@ -47,6 +47,20 @@ pub(crate) fn judge(passed: Passed, price: &ModelPrice) -> CallJudged {
     CallJudged { outcome: ModelOutcome::Ok, usage, counted: usage.map(cost), why }
 }
 
+/// The law of a count of tokens: nothing is paid, whatever comes of it.
+pub(crate) fn judge_count(passed: Passed) -> CallJudged {
+    let Passed { status, metered, cut } = passed;
+    let error = metered
+        .error
+        .or_else(|| (status >= 400).then(|| format!("the provider answered {status}")));
+    let (outcome, why) = match (error, cut) {
+        (Some(error), _) => (ModelOutcome::ProviderError, Some(error)),
+        (None, Some(cut)) => (ModelOutcome::Cut, Some(cut)),
+        (None, None) => (ModelOutcome::Counted, None),
+    };
+    CallJudged { outcome, usage: None, counted: Some((0, 0)), why }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +80,24 @@ mod tests {
         let error = error.then(|| "no".to_owned());
         let metered = Metered { usage, error, is_whole };
         judge(Passed { status, metered, cut: cut.then(|| "cut".to_owned()) }, &price)
+    }
+
+    #[test]
+    fn agents_b11_a_count_of_tokens_costs_nothing_whatever_comes_of_it() {
+        use ModelOutcome::{Counted, Cut, ProviderError};
+        for (status, error, cut, outcome) in [
+            (200, false, false, Counted),
+            (200, false, true, Cut),
+            (200, true, false, ProviderError),
+            (529, false, false, ProviderError),
+        ] {
+            let error = error.then(|| "no".to_owned());
+            let metered = Metered { usage: None, error, is_whole: false };
+            let judged =
+                judge_count(Passed { status, metered, cut: cut.then(|| "cut".to_owned()) });
+            assert_eq!((judged.outcome, judged.counted), (outcome, Some((0, 0))));
+            assert_eq!(judged.why.is_none(), outcome == Counted);
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task;
 
 use super::hash::AnswerHash;
-use super::judge::{CallJudged, Passed, judge};
+use super::judge::{CallJudged, Passed, judge, judge_count};
 use super::leak::KeySearch;
 use super::pipe::Pipe;
 use super::room::Taken;
@@ -60,6 +60,8 @@ pub(crate) struct Allowed {
     pub left_ms: Option<u64>,
     /// Whether bodies are kept.
     pub keep: bool,
+    /// Whether its tokens are counted and nothing is written.
+    pub counts: bool,
     /// The prompt that it belongs to, and the sandbox that holds that.
     pub within: Option<(Within, SandboxId)>,
 }
@@ -100,6 +102,8 @@ struct Sent {
     is_held: bool,
     /// Whether its answer went on record within its prompt.
     is_recorded: bool,
+    /// Whether it is a count of tokens.
+    counts: bool,
     /// Looks for the key.
     leak: Option<KeySearch>,
     _going: Going,
@@ -131,6 +135,7 @@ pub(crate) async fn send(
         room,
         is_held: false,
         is_recorded: false,
+        counts: call.counts,
         clock: Stopwatch::start(),
         first_ms: None,
         hash: AnswerHash::new(),
@@ -320,7 +325,11 @@ impl Sent {
         cut: Option<String>,
     ) -> bool {
         let Some(meter) = meter else { return true };
-        let judged = judge(Passed { status, metered: meter.end(), cut }, &self.price);
+        let passed = Passed { status, metered: meter.end(), cut };
+        let judged = match self.counts {
+            true => judge_count(passed),
+            false => judge(passed, &self.price),
+        };
         let kept = judged.outcome != ModelOutcome::Ok || self.put_on_record(status).await;
         self.settle(Some(status), judged).await;
         kept

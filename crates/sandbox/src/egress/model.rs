@@ -126,8 +126,9 @@ async fn answer(
     if let (&Method::GET, "/v1/models" | "/models", Some(desk)) = (&head.method, path, &door.desk) {
         return Ok(listed(&desk.clone().models().await, head));
     }
-    let Some(protocol) = ModelProtocol::of_path(path) else {
-        let words = "the endpoint has chat/completions, responses, messages and models only";
+    let counted = ModelProtocol::counted_at(path);
+    let Some(protocol) = counted.or_else(|| ModelProtocol::of_path(path)) else {
+        let words = "the endpoint has chat/completions, responses, messages, messages/count_tokens and models only";
         return Err(refuse(guess, StatusCode::NOT_FOUND, "no_such_endpoint", words));
     };
     if head.headers.contains_key(header::UPGRADE) {
@@ -162,7 +163,7 @@ async fn answer(
     let whole = tokio::time::timeout(Duration::from_millis(BODY_MS), whole).await;
     let late = |_| refuse(protocol, StatusCode::BAD_REQUEST, "late", "the body did not arrive");
     let body = whole.map_err(late)?.map_err(|_| too_large(()))?.to_bytes();
-    let reply = desk.call(ModelCall { protocol, headers, body }).await;
+    let reply = desk.call(ModelCall { protocol, headers, body, counts: counted.is_some() }).await;
     Ok(told(reply))
 }
 

@@ -20,6 +20,8 @@ pub struct ModelCall {
     pub headers: Vec<(&'static str, String)>,
     /// Its body, whole.
     pub body: Bytes,
+    /// Whether its tokens are counted and nothing is written.
+    pub counts: bool,
 }
 
 /// An answer broke off.
