@@ -16,6 +16,9 @@ const DATA: &str = "database/data";
 /// The keys, which the database knows. What names the directory itself is each home's own.
 const KEYS: [&str; 3] = ["admin.key", "secrets.key", "signing.key"];
 
+/// As long as any suite takes.
+const OLD: Duration = Duration::from_secs(2 * 3_600);
+
 /// Puts the files into a state directory.
 pub(crate) fn copy_into(state: &Path) {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
@@ -47,9 +50,11 @@ fn made() -> PathBuf {
     if made.is_dir() {
         return made;
     }
-    // Of other builds, and of one that was killed.
+    // Of other builds, whose tests have ended by now, and of one that was killed.
     for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
+        let made_at = entry.metadata().and_then(|found| found.modified());
+        let age = made_at.ok().and_then(|at| at.elapsed().ok());
+        if entry.path().is_dir() && age.is_some_and(|age| age > OLD) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -57,6 +62,7 @@ fn made() -> PathBuf {
     let state = state.expect("a temporary directory");
     start(state.path());
     let half = made.with_extension("new");
+    let _ = fs::remove_dir_all(&half);
     fs::create_dir_all(half.join("database")).expect("target can be written");
     copy(state.path(), &half);
     fs::rename(half, &made).expect("it is on one file system");
