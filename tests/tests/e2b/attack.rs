@@ -2,9 +2,11 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cofferdam_tests::{Home, Server, text};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -59,7 +61,12 @@ async fn a_key_that_only_reads_is_given_no_token() {
 /// A directory that only the host's root gets through: sandboxes there have no ids of their own.
 #[tokio::test]
 async fn a3f7_a_pause_on_a_host_without_ranges_of_ids_is_resumed() {
-    let closed = tempfile::Builder::new().prefix("cofferdam-test-closed-").tempdir().unwrap();
+    let temporary = std::env::temp_dir();
+    let is_memory = |dir: &Path| statfs(dir).is_ok_and(|of| of.filesystem_type() == TMPFS_MAGIC);
+    // Of a state directory on a disk the sandboxes lie elsewhere.
+    let below = if is_memory(&temporary) { temporary } else { PathBuf::from("/dev/shm") };
+    let closed = tempfile::Builder::new().prefix("cofferdam-test-closed-").tempdir_in(below);
+    let closed = closed.unwrap();
     fs::set_permissions(closed.path(), Permissions::from_mode(0o700)).unwrap();
     let home = Home::below(closed.path());
     let server = home.up();

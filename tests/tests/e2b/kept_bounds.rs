@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, live_dir};
 use nix::sys::signal::{Signal, kill};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::{Value, json};
@@ -129,7 +129,8 @@ async fn a3f7_a_layer_that_no_sealer_can_seal_is_on_record_and_is_resumed() {
     // A node that no task can make, in its layer: as a fault of this host would leave it.
     inside(&home, &id, "echo kept > /home/user/a");
     // Its mounts are its server's.
-    let own = format!("/proc/{}/root{}", server.pid(), home.path().join("sandboxes").display());
+    let live = live_dir(home.path()).join("sandboxes");
+    let own = format!("/proc/{}/root{}", server.pid(), live.display());
     let layers = fs::read_dir(own).unwrap().flatten();
     let users = layers.map(|one| one.path().join("layer/upper/home/user"));
     let user = users.into_iter().find(|user| user.join("a").exists()).unwrap();
