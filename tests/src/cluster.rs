@@ -1,15 +1,16 @@
-//! A database's files, and the keys that belong to it, as the binary's first start leaves them: made once for each build of the binary, and copied into each home.
+//! A database's files, and the keys that belong to it, as the binary's first start leaves them: made once for each build of
+//! the binary, and copied into each home.
 //!
-//! `initdb`, roles and 48 migrations take a second of a processor, and the suite has hundreds of homes. What a first start does
-//! is tested by homes that are [`crate::Home::empty`].
+//! `initdb`, roles and migrations take a second of a processor, and the suite has hundreds of homes. What a first start does
+//! is tested by homes that are [`Home::empty`].
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::{binary, repository};
+use crate::{Home, binary, repository};
 
 /// A cluster's directory below a state directory.
 const DATA: &str = "database/data";
@@ -58,28 +59,22 @@ fn made() -> PathBuf {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-    let state = tempfile::Builder::new().prefix("cofferdam-test-").tempdir();
-    let state = state.expect("a temporary directory");
-    start(state.path());
+    let home = Home::empty();
+    started(&home);
     let half = made.with_extension("new");
     let _ = fs::remove_dir_all(&half);
     fs::create_dir_all(half.join("database")).expect("target can be written");
-    copy(state.path(), &half);
+    copy(home.path(), &half);
     fs::rename(half, &made).expect("it is on one file system");
     made
 }
 
 /// A first start, to its end.
-fn start(state: &Path) {
-    let mut command = Command::new(binary());
-    for name in crate::UNSET {
-        command.env_remove(name);
-    }
-    let ran = command.arg("ps").env("COFFERDAM_STATE", state).stdin(Stdio::null()).output();
-    let ran = ran.expect("the binary starts");
+fn started(home: &Home) {
+    let ran = home.run(&["ps"]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let deadline = Instant::now() + Duration::from_secs(30);
-    while state.join(DATA).join("postmaster.pid").exists() {
+    while home.path().join(DATA).join("postmaster.pid").exists() {
         assert!(Instant::now() < deadline, "the database did not stop");
         std::thread::sleep(Duration::from_millis(20));
     }

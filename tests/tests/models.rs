@@ -145,12 +145,7 @@ async fn a_provider_that_fails_cuts_lies_or_floods_leaves_a_typed_row() {
     provider(&up, &fake, json!({})).await;
     let script = "ask chat 429; ask chat 500; ask chat error-inside; ask chat cut; ask messages cut ',\"stream\":true'; \
                   ask chat lies; ask responses ok ',\"stream\":true'; ask chat ok ',\"stream\":true'; ask chat huge; true";
-    let (run, mut out) =
-        ran(&home, &up, "{providers: [fake], budget: {wall_ms: 60000}}", script).await;
-    // An answer that breaks off at once may end before its head is on the wire.
-    for early in out.iter_mut().take(5).skip(3).filter(|code| *code == "000") {
-        "200".clone_into(early);
-    }
+    let (run, out) = ran(&home, &up, "{providers: [fake], budget: {wall_ms: 60000}}", script).await;
     assert_eq!(out, ["429", "500", "200", "200", "200", "200", "200", "200", "200"], "{out:?}");
     let rows = calls(&up, &run).await;
     assert_eq!(

@@ -65,6 +65,15 @@ impl ModelProtocol {
         }
     }
 
+    /// Members of a body that bound its output; the first is the one that is added where a body has none.
+    pub(crate) const fn output_members(self) -> &'static [&'static str] {
+        match self {
+            Self::OpenaiChat => &["max_completion_tokens", "max_tokens"],
+            Self::OpenaiResponses => &["max_output_tokens"],
+            Self::AnthropicMessages => &["max_tokens"],
+        }
+    }
+
     /// What a path below a call's own says, where the provider counts the tokens of a call without making it.
     pub const COUNT: &str = "/count_tokens";
 

@@ -18,11 +18,15 @@ use crate::support::{count, part, said, texts, until};
 const SOON: Duration = Duration::from_secs(30);
 /// A moment in ms that is after the answer, on a busy machine too.
 pub(super) const ANSWERED: u64 = 60_000;
-/// After a request was sent, in ms: spread over the time that it takes. [`killed`] waits no longer than its answer. CI takes every
-/// third, `make chaos` all of them.
+/// After a request was sent, in ms: spread over the time that it takes. [`killed`] waits no longer than its answer.
 const MOMENTS: [u64; 10] = [0, 10, 20, 40, 60, 80, 110, 150, 200, ANSWERED];
 /// Of a file that takes long enough to be kept that some of the moments are within that time.
 const BYTES: usize = 16 * 1024 * 1024;
+
+/// CI takes every third, `make chaos` all of them.
+fn moments() -> Vec<u64> {
+    part(&MOMENTS, 3)
+}
 
 /// A sandbox with one large file in it.
 async fn filled(ann: &Caller, more: Value) -> (String, String) {
@@ -122,7 +126,7 @@ async fn stop(mut server: Server) {
 
 #[tokio::test]
 async fn a_server_that_is_killed_around_a_pause_leaves_it_done_or_undone() {
-    killed_around_a_pause("container", &part(&MOMENTS, 3)).await;
+    killed_around_a_pause("container", &moments()).await;
 }
 
 pub(super) async fn killed_around_a_pause(class: &'static str, moments: &[u64]) {
@@ -157,7 +161,7 @@ pub(super) async fn killed_around_a_pause(class: &'static str, moments: &[u64]) 
 /// server, as every sandbox does.
 #[tokio::test]
 async fn a_server_that_is_killed_around_a_resume_leaves_it_paused_or_ended_with_its_server() {
-    killed_around_a_resume("container", &part(&MOMENTS, 3)).await;
+    killed_around_a_resume("container", &moments()).await;
 }
 
 pub(super) async fn killed_around_a_resume(class: &'static str, moments: &[u64]) {
@@ -203,7 +207,7 @@ pub(super) async fn killed_around_a_resume(class: &'static str, moments: &[u64])
 async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all() {
     let home = Home::new();
     let (mut done, mut undone) = (0, 0);
-    for wait_ms in part(&MOMENTS, 3) {
+    for wait_ms in moments() {
         let (mut server, ann, id) = begun(&home, "container").await;
         let snapshot = (format!("/sandboxes/{id}/snapshots"), json!({}));
         let said = killed(&mut server, &ann, snapshot, wait_ms).await;
@@ -242,7 +246,7 @@ async fn a_server_that_is_killed_around_a_snapshot_leaves_it_whole_or_not_at_all
 #[tokio::test]
 async fn a_server_that_is_killed_around_a_fork_leaves_no_file_and_a_paused_origin_as_it_was() {
     let home = Home::new();
-    for (n, wait_ms) in part(&MOMENTS, 3).into_iter().chain([600]).enumerate() {
+    for (n, wait_ms) in moments().into_iter().chain([600]).enumerate() {
         let (mut server, ann, id) = begun(&home, "container").await;
         let is_paused = n % 2 == 1;
         if is_paused {

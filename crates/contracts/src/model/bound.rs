@@ -224,10 +224,10 @@ pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, Unbounde
     let output_member = match protocol {
         // It is asked for by the provider itself.
         ModelProtocol::AnthropicMessages => None,
-        ModelProtocol::OpenaiChat if has("max_tokens") || has("max_completion_tokens") => None,
-        ModelProtocol::OpenaiChat => Some("max_completion_tokens"),
-        ModelProtocol::OpenaiResponses if has("max_output_tokens") => None,
-        ModelProtocol::OpenaiResponses => Some("max_output_tokens"),
+        ModelProtocol::OpenaiChat | ModelProtocol::OpenaiResponses => {
+            let names = protocol.output_members();
+            names.first().copied().filter(|_| !names.iter().any(|name| has(name)))
+        }
     };
     if let Some(name) = output_member.filter(|name| body.contains_key(*name)) {
         return Err(beyond(format!("{name:?} without a number"), "name one, or leave it out"));

@@ -35,17 +35,22 @@ impl CallRoom {
     }
 
     /// The most output with which a call fits: `asked` tokens for each of `choices` answers, or fewer, but not fewer than
-    /// `least`. `None`: as it is asked for, because it fits so, or because it fits in no way.
+    /// `least`, which is asked for only where it does not fit. `None`: as it is asked for, because it fits so, or because it
+    /// fits in no way.
     #[must_use]
     pub fn output(
         &self,
         price: &ModelPrice,
         input: (u64, u64),
         (asked, choices): (u64, u64),
-        least: u64,
+        least: impl FnOnce() -> u64,
     ) -> Option<u64> {
         let holds = |output| self.holds(price, input, (output, choices));
-        if least >= asked || holds(asked) || !holds(least) {
+        if holds(asked) {
+            return None;
+        }
+        let least = least();
+        if least >= asked || !holds(least) {
             return None;
         }
         let (mut fits, mut beyond) = (least, asked);
@@ -84,11 +89,7 @@ pub fn least_output(body: &[u8]) -> u64 {
 /// provider's cache knows it so. `None`: it is no call's body.
 #[must_use]
 pub fn with_less_output(protocol: ModelProtocol, body: &[u8], output: u64) -> Option<Vec<u8>> {
-    let names: &[&str] = match protocol {
-        ModelProtocol::OpenaiChat => &["max_completion_tokens", "max_tokens"],
-        ModelProtocol::OpenaiResponses => &["max_output_tokens"],
-        ModelProtocol::AnthropicMessages => &["max_tokens"],
-    };
+    let names = protocol.output_members();
     let number = RawValue::from_string(output.to_string()).ok()?;
     let mut members = members(body)?;
     let mut is_named = false;
@@ -106,20 +107,12 @@ pub fn with_less_output(protocol: ModelProtocol, body: &[u8], output: u64) -> Op
 
 #[cfg(test)]
 mod tests {
+    use super::super::price::tests::price as cheap;
     use super::*;
-    use crate::id::ModelName;
 
     /// As the large models of the day cost: 3 and 15 a million.
     fn price() -> ModelPrice {
-        ModelPrice {
-            model: ModelName::parse("m").unwrap(),
-            input_micros: 3_000_000,
-            output_micros: 15_000_000,
-            cached_micros: None,
-            cache_write_micros: None,
-            cache_write_hour_micros: None,
-            max_output: 32_768,
-        }
+        ModelPrice { input_micros: 3_000_000, output_micros: 15_000_000, ..cheap() }
     }
 
     fn room(tokens: u64, micros: u64) -> CallRoom {
@@ -130,7 +123,8 @@ mod tests {
     #[test]
     fn b2_a_first_call_that_asks_for_more_than_its_budget_is_sent_with_what_fits() {
         // Claude's first request has 116 KB and asks for 32,000.
-        let fits = |room: CallRoom| room.output(&price(), (116_000, 0), (32_000, 1), LEAST_OUTPUT);
+        let fits =
+            |room: CallRoom| room.output(&price(), (116_000, 0), (32_000, 1), || LEAST_OUTPUT);
         assert_eq!(fits(room(140_000, 0)), Some(24_000));
         assert_eq!(fits(room(0, 800_000)), Some(30_133));
         assert_eq!(fits(room(140_000, 800_000)), Some(24_000), "the tighter of both");
@@ -138,9 +132,9 @@ mod tests {
         assert_eq!(fits(room(120_095, 0)), None, "less is not worth sending: it is refused");
         assert_eq!(fits(room(120_096, 0)), Some(LEAST_OUTPUT));
         assert_eq!(fits(CallRoom::default()), None);
-        let two = room(140_000, 0).output(&price(), (116_000, 0), (32_000, 2), LEAST_OUTPUT);
+        let two = room(140_000, 0).output(&price(), (116_000, 0), (32_000, 2), || LEAST_OUTPUT);
         assert_eq!(two, Some(12_000), "for each of two answers");
-        let small = room(10, 0).output(&price(), (5, 0), (100, 1), LEAST_OUTPUT);
+        let small = room(10, 0).output(&price(), (5, 0), (100, 1), || LEAST_OUTPUT);
         assert_eq!(small, None, "it asks for less than what is worth sending");
     }
 

@@ -142,10 +142,10 @@ impl ModelPrice {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn price() -> ModelPrice {
+    pub(in super::super) fn price() -> ModelPrice {
         ModelPrice {
             model: ModelName::parse("m").unwrap(),
             input_micros: 1_250_000,

@@ -134,8 +134,7 @@ pub fn is_receipt_of(text: &str, opened: &Opened, target: &ReceiptOf<'_>) -> boo
     let Some((repo, branch)) = named else { return false };
     let Some(begin) = text.strip_suffix(body(opened, run).as_str()) else { return false };
     let is = |status: &RunStatus| {
-        let (message, shown) = (None, tasks.unwrap_or_default());
-        let target = Target { run, status: *status, task, repo, branch, message, tasks: shown };
+        let target = Target { run, status: *status, task, repo, branch, message: None, tasks: &[] };
         let rest = begin.strip_prefix(&head(&opened.digest, &target, &opened.patch.base));
         rest.is_some_and(|rest| is_told(rest, tasks))
     };

@@ -395,9 +395,8 @@ impl CallDesk {
         let price = &chosen.price;
         let input = (u64::try_from(call.body.len()).unwrap_or(u64::MAX), chosen.bound.more_input);
         let asked = (chosen.asked.max_output.unwrap_or(price.max_output), chosen.asked.choices);
-        let Some(output) = room.output(price, input, asked, least_output(&call.body)) else {
-            return;
-        };
+        let least = || least_output(&call.body);
+        let Some(output) = room.output(price, input, asked, least) else { return };
         if let Some(body) = with_less_output(call.protocol, &call.body, output) {
             chosen.asked.max_output = Some(output);
             chosen.cut = Some(Bytes::from(body));

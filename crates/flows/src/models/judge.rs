@@ -29,7 +29,7 @@ pub(crate) fn judge(passed: Passed, price: &ModelPrice) -> CallJudged {
     let Passed { status, metered: Metered { usage, error, is_whole }, cut } = passed;
     let cost = |usage: ModelUsage| (usage.tokens(), price.cost_micros(usage));
     if status >= 400 {
-        let why = error.unwrap_or_else(|| format!("the provider answered {status}"));
+        let why = error.unwrap_or_else(|| by_status(status));
         let counted = usage.map_or((0, 0), cost);
         let outcome = ModelOutcome::ProviderError;
         return CallJudged { outcome, usage, counted: Some(counted), why: Some(why) };
@@ -47,12 +47,15 @@ pub(crate) fn judge(passed: Passed, price: &ModelPrice) -> CallJudged {
     CallJudged { outcome: ModelOutcome::Ok, usage, counted: usage.map(cost), why }
 }
 
+/// Why a call failed of which its provider said no more than a status.
+fn by_status(status: u16) -> String {
+    format!("the provider answered {status}")
+}
+
 /// The law of a count of tokens: nothing is paid, whatever comes of it.
 pub(crate) fn judge_count(passed: Passed) -> CallJudged {
     let Passed { status, metered, cut } = passed;
-    let error = metered
-        .error
-        .or_else(|| (status >= 400).then(|| format!("the provider answered {status}")));
+    let error = metered.error.or_else(|| (status >= 400).then(|| by_status(status)));
     let (outcome, why) = match (error, cut) {
         (Some(error), _) => (ModelOutcome::ProviderError, Some(error)),
         (None, Some(cut)) => (ModelOutcome::Cut, Some(cut)),

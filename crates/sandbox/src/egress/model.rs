@@ -192,7 +192,7 @@ fn listed(names: &[String], head: &Parts) -> ModelAnswer {
 }
 
 fn told(ModelReply { status, headers, body }: ModelReply) -> ModelAnswer {
-    let mut told = Response::new(Passing(body).boxed());
+    let mut told = Response::new(Passing { body, cut: None }.boxed());
     *told.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     for (name, value) in headers {
         if let Ok(value) = HeaderValue::from_str(&value) {
@@ -210,7 +210,11 @@ fn passed(headers: &HeaderMap) -> Vec<(&'static str, String)> {
 }
 
 /// A body that passes as it comes.
-struct Passing(mpsc::Receiver<Result<Bytes, ModelCut>>);
+struct Passing {
+    body: mpsc::Receiver<Result<Bytes, ModelCut>>,
+    /// It broke off; what came before that, and the head, are sent first.
+    cut: Option<ModelCut>,
+}
 
 impl Body for Passing {
     type Data = Bytes;
@@ -220,13 +224,38 @@ impl Body for Passing {
         mut self: Pin<&mut Self>,
         context: &mut Poll_<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ModelCut>>> {
-        self.0.poll_recv(context).map(|next| next.map(|bytes| bytes.map(Frame::data)))
+        if let Some(cut) = self.cut.take() {
+            return Poll::Ready(Some(Err(cut)));
+        }
+        match self.body.poll_recv(context) {
+            // Whatever was written is flushed while a body is pending; an error at once would take the head along.
+            Poll::Ready(Some(Err(cut))) => {
+                self.cut = Some(cut);
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            next => next.map(|next| next.map(|bytes| bytes.map(Frame::data))),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Waker;
+
+    #[test]
+    fn an_answer_that_breaks_off_at_once_lets_its_head_go_first() {
+        let (pipe, body) = mpsc::channel(2);
+        pipe.try_send(Ok(Bytes::from_static(b"a"))).unwrap();
+        pipe.try_send(Err(ModelCut)).unwrap();
+        let mut passing = Passing { body, cut: None };
+        let mut context = Poll_::from_waker(Waker::noop());
+        let mut next = || Pin::new(&mut passing).poll_frame(&mut context);
+        assert!(matches!(next(), Poll::Ready(Some(Ok(_)))));
+        assert!(next().is_pending());
+        assert!(matches!(next(), Poll::Ready(Some(Err(ModelCut)))));
+    }
 
     #[test]
     fn no_header_that_could_be_a_key_is_passed_on() {
