@@ -174,13 +174,17 @@ impl Refusal {
     }
 }
 
-/// An error and its causes, outermost first, as one line for a log or a record.
+/// An error and its causes, outermost first, as one line for a log or a record. A cause that the words before it end with was
+/// said by them.
 #[must_use]
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
-        words = format!("{words}: {inner}");
+        let next = inner.to_string();
+        if !words.ends_with(&next) {
+            words = format!("{words}: {next}");
+        }
         source = inner.source();
     }
     words
@@ -197,6 +201,8 @@ mod tests {
         struct Layer(&'static str, #[source] Option<Box<Layer>>);
         let deep = Layer("a", Some(Box::new(Layer("b", Some(Box::new(Layer("c", None)))))));
         assert_eq!(error_chain(&deep), "a: b: c");
+        let told = Layer("x cannot be opened: b: c", deep.1);
+        assert_eq!(error_chain(&told), "x cannot be opened: b: c");
     }
 
     #[test]

@@ -110,6 +110,7 @@ pub(crate) async fn drive(
     result.stdout = out.excerpt();
     result.stderr = err.excerpt();
     if let Some(watch) = &watch {
+        verdict::silent(&mut result);
         let mut report = watch.report(seen.as_ref(), &effective, &result, taken.as_ref());
         if let (Some(project), Some(work)) = (&project, agent) {
             report.findings = told(executor, task, (project, work), &kept, report.findings);

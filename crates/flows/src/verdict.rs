@@ -15,6 +15,9 @@ use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
 use cofferdam_contracts::step::IN_BUILD;
 use cofferdam_sandbox::{ExecOutcome, SandboxError};
 
+/// Characters of an agent's last words that its cause repeats.
+const MAX_LAST: usize = 300;
+
 /// The command that decides: the task's, or the build's where that failed.
 pub(crate) fn ran(result: &mut SandboxResult, outcome: &ExecOutcome, in_build: bool) {
     result.exit = outcome.exit;
@@ -71,6 +74,16 @@ pub(crate) fn complained(result: &mut SandboxResult, words: Option<String>) {
         }
         (_, Some(cause)) => result.cause = Some(format!("{words}; {cause}")),
         (_, None) => result.cause = Some(words),
+    }
+}
+
+/// An agent that says nothing of its failure: the last line that it wrote as an error is why.
+pub(crate) fn silent(result: &mut SandboxResult) {
+    let bare = format!("exit status {}", result.exit);
+    let last = result.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
+    if let (Some(last), true) = (last, result.cause.as_ref() == Some(&bare)) {
+        let last: String = last.chars().filter(|one| !one.is_control()).take(MAX_LAST).collect();
+        result.cause = Some(format!("{bare}: {last}"));
     }
 }
 
@@ -200,6 +213,20 @@ mod tests {
         complained(&mut result, said());
         assert_eq!(result.err_code, ErrCode::CmdNonzero);
         assert_eq!(result.cause, said());
+    }
+
+    #[test]
+    fn the_last_words_of_an_agent_that_told_nothing_are_why() {
+        let mut result = blank();
+        ran(&mut result, &outcome(ErrCode::CmdNonzero), false);
+        (result.exit, result.cause) = (127, Some("exit status 127".into()));
+        result.stderr = "sh: 1\nsh: 2: \u{1b}[1mit: not found\n\n".into();
+        silent(&mut result);
+        let told = Some("exit status 127: sh: 2: [1mit: not found");
+        assert_eq!(result.cause.as_deref(), told);
+        // Once, and not where something else was said.
+        silent(&mut result);
+        assert_eq!(result.cause.as_deref(), told);
     }
 
     #[test]

@@ -100,12 +100,20 @@ async fn status(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
 async fn poll(client: &Client, args: &PollArgs) -> anyhow::Result<Exit> {
     let view = view(client, &args.one.id, 0).await?;
     written(client, &view, &args.output).await?;
-    if args.one.json {
-        show(&view, true)
-    } else {
-        output::line(view.status.as_str())
-    }
+    told(&view, args.one.json);
     Ok(Exit::Ok)
+}
+
+/// Its status and, beside that, why it is no better.
+fn told(view: &DispatchView, as_json: bool) {
+    if as_json {
+        return show(view, true);
+    }
+    output::line(view.status.as_str());
+    let effective = view.sandbox_effective.as_ref();
+    if let Some(cause) = effective.and_then(|effective| effective.get("cause")?.as_str()) {
+        output::note(cause);
+    }
 }
 
 async fn kill(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
@@ -320,11 +328,7 @@ async fn wait(client: &Client, args: &WaitArgs) -> anyhow::Result<Exit> {
         }
     };
     written(client, &view, &args.output).await?;
-    if args.json {
-        show(&view, true)
-    } else {
-        output::line(view.status.as_str())
-    }
+    told(&view, args.json);
     Ok(if view.status == DispatchStatus::Completed { Exit::Ok } else { Exit::No })
 }
 

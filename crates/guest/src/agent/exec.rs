@@ -358,9 +358,11 @@ fn find(name: &str, env: &BTreeMap<String, String>, cwd: &Path) -> Result<PathBu
         };
     }
     let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
-    path.split(':')
-        .map(|directory| cwd.join(directory).join(name))
+    let programs = || path.split(':').map(|directory| cwd.join(directory).join(name));
+    // As shells have it: one that nobody may execute is said to be that, and not to be absent.
+    programs()
         .find(|program| is_executable(program))
+        .or_else(|| programs().find(|program| program.is_file()))
         .ok_or_else(|| StartError::NotFound(name.to_owned()))
 }
 
