@@ -368,6 +368,7 @@ fn r18_r19_r20_r83_programs_see_their_own_limits() {
 nproc; python3 -c 'import os; print(len(os.sched_getaffinity(0)))'
 cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
 cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us
+cat /sys/fs/cgroup/cpu.weight 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.shares
 cut -d: -f3 /proc/self/cgroup | sort -u
 grep -E ' cgroup2? ' /proc/self/mountinfo | cut -d' ' -f4 | sort -u
 for at in /sys/fs/cgroup /sys/fs/cgroup/memory; do mkdir $at/a 2>/dev/null && echo made; done; true
@@ -375,12 +376,54 @@ for at in /sys/fs/cgroup /sys/fs/cgroup/memory; do mkdir $at/a 2>/dev/null && ec
     let output = exec(&home, &["--cpu", "0.5", "--mem", "300", "--", "bash", "-c", script]);
     let words = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines: Vec<&str> = words.lines().collect();
-    let quota = if lines.get(3) == Some(&"50000 100000") { "50000 100000" } else { "50000" };
-    assert_eq!(lines, ["1", "1", "314572800", quota, "/", "/"], "{}", said(&output));
+    // Of version 2, and of version 1. Half a processor weighs half of what one does.
+    let [quota, weight] = match lines.get(3) {
+        Some(&"50000 100000") => ["50000 100000", "50"],
+        _ => ["50000", "512"],
+    };
+    assert_eq!(lines, ["1", "1", "314572800", quota, weight, "/", "/"], "{}", said(&output));
     // All of the host's are no limit.
     let output = exec(&home, &["--", "nproc"]);
     let host = Command::new("nproc").output().unwrap();
     assert_eq!(output.stdout, host.stdout, "{}", said(&output));
+}
+
+/// The nice value of a process, and of those that it started.
+fn nices(pid: i32) -> Vec<String> {
+    let pid = pid.to_string();
+    let shown = Command::new("ps").args(["-o", "ni=", "--pid", &pid, "--ppid", &pid]).output();
+    let shown = shown.unwrap();
+    String::from_utf8(shown.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r15_a_server_goes_first_and_its_sandboxes_do_not() {
+    let home = Home::new();
+    let up = home.up();
+    let nices = nices(up.pid());
+    assert!(nices.len() > 1 && nices.iter().all(|nice| nice == "-10"), "{nices:?}");
+    for class in ["container", "gvisor"] {
+        let output = exec(&home, &["--isolation", class, "--", "nice"]);
+        if class == "gvisor" && !output.status.success() {
+            not_run(class, "this host does not have it");
+            continue;
+        }
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n", "{class}: {}", said(&output));
+    }
+}
+
+#[test]
+fn r83_programs_in_gvisor_see_their_memory_and_their_processors() {
+    let home = Home::new();
+    let class = ["--isolation", "gvisor", "--cpu", "0.5", "--mem", "300"];
+    if !exec(&home, &[&class[..], &["--", "true"]].concat()).status.success() {
+        return not_run("gvisor", "this host does not have it");
+    }
+    let script = "import os; print(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')); \
+        print(open('/proc/meminfo').readline().split()[1]); print(len(os.sched_getaffinity(0)))";
+    let output = exec(&home, &[&class[..], &["--", "python3", "-c", script]].concat());
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(words, "314572800\n307200\n1\n", "{}", said(&output));
 }
 
 #[test]

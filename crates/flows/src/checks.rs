@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
+use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -65,11 +66,36 @@ impl CheckPlace<'_> {
     pub async fn run<T>(self, work: impl FnOnce() -> T) -> Result<T, Refusal> {
         let turn = tokio::time::timeout(self.places.patience, self.places.common.acquire());
         let _turn = turn.await.ok().and_then(Result::ok).ok_or_else(|| self.places.late())?;
+        let work = || {
+            let _usual = UsualPriority::begin();
+            work()
+        };
         Ok(match Handle::try_current().map(|handle| handle.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
             // Of tests: there is one thread.
             _ => work(),
         })
+    }
+}
+
+/// A thread that waits for processors as sandboxes do, and goes first again once this is dropped: a check is a tenant's own work.
+#[derive(Debug)]
+struct UsualPriority(Option<i32>);
+
+impl UsualPriority {
+    fn begin() -> Self {
+        let own = getpriority_process(None).ok().filter(|own| *own < 0);
+        Self(own.filter(|_| setpriority_process(None, 0).is_ok()))
+    }
+}
+
+impl Drop for UsualPriority {
+    fn drop(&mut self) {
+        if let Some(own) = self.0
+            && let Err(error) = setpriority_process(None, own)
+        {
+            tracing::warn!(%error, "a thread of the server waits for processors as its sandboxes do");
+        }
     }
 }
 
@@ -113,6 +139,18 @@ mod tests {
         assert_eq!(late.code, ErrorCode::Unavailable);
         drop((turn, held));
         assert_eq!(places.take(&one).await.unwrap().run(|| 2).await.unwrap(), 2);
+    }
+
+    #[test]
+    fn a_check_does_not_go_before_sandboxes_and_its_thread_does_again() {
+        let seen = std::thread::spawn(|| {
+            setpriority_process(None, -5).expect("this test needs root");
+            let usual = UsualPriority::begin();
+            let during = getpriority_process(None);
+            drop(usual);
+            (during, getpriority_process(None))
+        });
+        assert_eq!(seen.join().unwrap(), (Ok(0), Ok(-5)));
     }
 
     #[test]

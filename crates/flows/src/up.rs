@@ -117,7 +117,7 @@ pub(crate) fn begun(
     made: Result<Sandbox, ProvisionError>,
     (deps, memory): (Option<Deps>, MemoryShare),
 ) -> Result<Up, Box<End>> {
-    let sandbox = match made {
+    let mut sandbox = match made {
         Ok(sandbox) => sandbox,
         Err(e) => {
             let id = plan.traces.id.as_str();
@@ -126,6 +126,7 @@ pub(crate) fn begun(
             return Err(Box::new(End::bare(result, Some(*e.evidence))));
         }
     };
+    host.weigh(&mut sandbox, &task.tenant);
     host.expect(&plan, &sandbox);
     let keeper = Keeper::new(&executor.flows, task, sandbox.id());
     sandbox.keep_secrets(std::sync::Arc::new(keeper));

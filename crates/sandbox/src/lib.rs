@@ -105,6 +105,7 @@ pub use host::plain::{PlainLayer, measure_files, stream_sizes, write_files};
 pub use host::runtime::{Runtime, Sealed};
 pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};
+pub use host::weight::go_first;
 pub use life::{
     Ahead, Dropped, ExecOutcome, Filling, GivenUp, Host, HostConfig, KeepError, KillHandle,
     LayerKeeper, Name, Network, NetworkError, ProvisionError, Reserved, ResumeError, Sandbox,

@@ -121,6 +121,9 @@ fn start(cli: Cli) -> anyhow::Result<Exit> {
     if cli.command.executes() && nix::unistd::geteuid().is_root() {
         cofferdam_sandbox::enter_private_mounts()?;
     }
+    if matches!(cli.command, Command::Up(_) | Command::Api(_) | Command::Worker(_)) {
+        cofferdam_sandbox::go_first();
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(dispatch(cli));

@@ -364,7 +364,7 @@ pub fn seal_layer() -> io::Result<()> {
     let start = SealStart::of(order).ok_or_else(|| io::Error::other("an unknown order"))?;
     bound_memory()?;
     if !start.is_now() {
-        let _ = rustix::process::nice(NICE);
+        let _ = rustix::process::setpriority_process(None, NICE);
     }
     let job = read_job(job.into())?;
     let file = std::fs::File::from(file);

@@ -86,6 +86,8 @@ fn ended(ended: std::io::Result<()>) -> ExitCode {
 }
 
 fn start(reaper: Reaper) -> std::io::Result<()> {
+    // A server goes before its sandboxes, and what started this process had that from it.
+    let _ = rustix::process::setpriority_process(None, 0);
     // Both hold already under an OCI runtime that was asked for them; in a microVM this is the
     // only place that asks.
     nix::sys::prctl::set_no_new_privs()?;

@@ -119,7 +119,7 @@ impl Cgroups {
         written.map_err(|error| (path, error))
     }
 
-    fn with(&self, controller: &str) -> Option<&Hierarchy> {
+    pub(crate) fn with(&self, controller: &str) -> Option<&Hierarchy> {
         self.hierarchies.iter().find(|h| h.controllers.iter().any(|c| c == controller))
     }
 

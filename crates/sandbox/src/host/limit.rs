@@ -126,6 +126,38 @@ impl Group {
     }
 }
 
+/// Confines a sandbox to these processors by a group, where `at` has groups for that; of version 1 the group is made here.
+pub(crate) fn confine(at: &Path, traces: &Traces, cpus: &str) -> Result<(), (PathBuf, io::Error)> {
+    let of = |tree: &Path, file: &str| write(&tree.join(&traces.cgroup).join(file), cpus);
+    if at.join("cgroup.controllers").exists() {
+        for above in [at.to_owned(), at.join(CGROUP_PARENT)] {
+            write(&above.join("cgroup.subtree_control"), "+cpuset")?;
+        }
+        return of(at, "cpuset.cpus");
+    }
+    let tree = at.join("cpuset");
+    for (above, dir) in [
+        (tree.clone(), tree.join(CGROUP_PARENT)),
+        (tree.join(CGROUP_PARENT), tree.join(&traces.cgroup)),
+    ] {
+        make_dir(&dir)?;
+        // A new group has neither, and takes no process then.
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            inherit(&above.join(file), &dir.join(file))?;
+        }
+    }
+    of(&tree, "cpuset.cpus")
+}
+
+/// Gives a file that says nothing what the one above it says.
+fn inherit(above: &Path, file: &Path) -> Result<(), (PathBuf, io::Error)> {
+    let read = |path: &Path| fs::read_to_string(path).map_err(|error| (path.to_owned(), error));
+    match read(file)?.trim().is_empty() {
+        true => write(file, read(above)?.trim()),
+        false => Ok(()),
+    }
+}
+
 /// Moves every process of one group to another of the same tree.
 pub(crate) fn move_all(from: &Path, to: &Path) -> Result<(), (PathBuf, io::Error)> {
     let (procs, to) = (from.join("cgroup.procs"), to.join("cgroup.procs"));

@@ -49,3 +49,4 @@ pub(crate) mod traces;
 pub(crate) mod unread;
 pub(crate) mod upper;
 mod watched;
+pub(crate) mod weight;

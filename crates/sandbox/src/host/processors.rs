@@ -42,15 +42,18 @@ pub(crate) fn pin(cpu: f64, members: impl Fn() -> Vec<u32>) {
     }
 }
 
-/// What starts a program so, before its arguments: a kernel that is a program counts its processors once, as it starts. Empty where
-/// it has all of them.
-pub(crate) fn starter(cpu: f64) -> Vec<String> {
-    let chosen = choice(cpu);
-    if chosen.is_empty() || !Path::new(TASKSET).exists() {
-        return Vec::new();
+/// The processors of a sandbox, as the kernel's groups and programs write them; `None`: all of them.
+pub(crate) fn list(cpu: f64) -> Option<String> {
+    let chosen: Vec<String> = choice(cpu).iter().map(usize::to_string).collect();
+    (!chosen.is_empty()).then(|| chosen.join(","))
+}
+
+/// What starts a program on these, before its arguments: a kernel that is a program counts its processors once, as it starts.
+pub(crate) fn starter(list: &str) -> Vec<String> {
+    match Path::new(TASKSET).exists() {
+        true => [TASKSET, "-c", list].map(str::to_owned).to_vec(),
+        false => Vec::new(),
     }
-    let list: Vec<String> = chosen.iter().map(usize::to_string).collect();
-    [TASKSET, "-c", &list.join(",")].map(str::to_owned).to_vec()
 }
 
 /// Processors of this process for one sandbox; none: all of them.

@@ -187,6 +187,7 @@ async fn start(
         fresh: resolved.fresh.clone(),
         is_bare: resolved.is_bare(),
         _hold: hold,
+        weight: None,
         cached: cache,
         commands: CommandNames::default(),
     };

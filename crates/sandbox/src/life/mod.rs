@@ -38,6 +38,7 @@ mod service;
 mod unwanted;
 mod waits;
 mod warm;
+mod weigh;
 mod wipe;
 
 pub use ahead::{Ahead, Reserved};

@@ -83,6 +83,7 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
         fresh: Vec::new(),
         is_bare: false,
         _hold: None,
+        weight: None,
         cached: None,
         commands: CommandNames::default(),
     })

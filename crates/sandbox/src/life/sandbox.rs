@@ -165,9 +165,10 @@ pub struct Sandbox {
     pub(crate) is_bare: bool,
     /// Keeps the image that it runs on.
     pub(crate) _hold: Option<RootHold>,
+    /// What it weighs among the sandboxes of this host, once it is known whose it is.
+    pub(crate) weight: Option<crate::host::weight::Weight>,
     /// Keeps the cached dependencies that it runs on.
     pub(crate) cached: Option<CacheBase>,
-    /// Names of its commands.
     pub(crate) commands: CommandNames,
 }
 
@@ -273,8 +274,7 @@ impl Sandbox {
         self.egress().map(Egress::asked).unwrap_or_default()
     }
 
-    /// Admits a name that was asked for, in its phase and until a time (ms since the epoch). `false`:
-    /// it was not asked for.
+    /// Admits a name that was asked for, in its phase and until a time (ms since the epoch). `false`: it was not asked for.
     #[must_use]
     pub fn egress_grant(&self, asked: &Asked, until_ms: i64) -> bool {
         self.egress().is_some_and(|egress| egress.grant(asked, until_ms))

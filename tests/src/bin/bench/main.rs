@@ -1,7 +1,7 @@
 //! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked`, `backlog` (runs on the real binary), `models`, `schemas`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`,
+//! `parked`, `backlog` (runs on the real binary), `models`, `schemas`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`, `busy`,
 //! `egress` (the sandbox crate alone; they need root). `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
@@ -19,6 +19,7 @@
 
 mod backlog;
 mod bare;
+mod busy;
 mod cache;
 mod classes;
 mod e2b;
@@ -42,9 +43,19 @@ fn main() {
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let wanted = |name: &str| only.is_empty() || only.split(',').any(|one| one == name);
     // Only the thread that calls it and those that it starts later are moved.
-    if ["classes", "pair", "sandboxes", "egress", "e2b", "e2b_builds", "e2b_memory", "interpreter"]
-        .into_iter()
-        .any(wanted)
+    if [
+        "classes",
+        "pair",
+        "sandboxes",
+        "busy",
+        "egress",
+        "e2b",
+        "e2b_builds",
+        "e2b_memory",
+        "interpreter",
+    ]
+    .into_iter()
+    .any(wanted)
     {
         cofferdam_sandbox::enter_private_mounts().expect("a private mount namespace (root)");
     }
@@ -59,6 +70,9 @@ fn main() {
     }
     if wanted("sandboxes") {
         served(&runtime, sandboxes::run());
+    }
+    if wanted("busy") {
+        served(&runtime, busy::run());
     }
     if wanted("egress") {
         served(&runtime, egress::run());

@@ -24,9 +24,11 @@ use tokio::process::Command;
 use crate::class::kept_memory::KeptMemory;
 use crate::host::cgroup;
 use crate::host::guest::AGENT_PIDS;
+use crate::host::limit;
 use crate::host::process::Process;
 use crate::host::processors;
 use crate::host::starter;
+use crate::host::traces::Traces;
 use crate::oci::OciInput;
 use crate::oci::calls::{self, EPERM};
 use crate::spec::plan::Plan;
@@ -48,6 +50,10 @@ const MAX_PIDS: u64 = 1_024;
 
 /// Since May 2023 runsc runs tasks in another way (systrap) than by ptrace.
 const STEADY_FROM: &str = "20230501";
+
+/// Where runsc looks for groups, and the trees of version 1 without which it begins nothing.
+const GROUPS: &str = "/sys/fs/cgroup";
+const LIMITING: [&str; 3] = ["memory", "cpu", "pids"];
 
 /// Pid of the agent inside the sandbox.
 const AGENT_PID: u32 = 1;
@@ -137,8 +143,8 @@ fn kept_memory(version: &str, asked: Option<&str>) -> KeptMemory {
 fn unsteady(version: &str) -> Option<String> {
     (made(version)? < STEADY_FROM).then(|| {
         format!(
-            "{version} stops now and then on a busy host, until its task's time limit; one of July 2024, \
-             as in Debian 13, was not seen to"
+            "{version} stops now and then on a busy host, until its task's time limit, and refuses `ls` (Invalid \
+             argument: a flag that it does not know); one of July 2024, as in Debian 13, knows it and was not seen to stop"
         )
     })
 }
@@ -170,20 +176,41 @@ pub(crate) fn restore(plan: &Plan, groups: &[PathBuf], memory: &Path) -> Command
 /// runsc up to its subcommand.
 fn runsc(plan: &Plan, groups: &[PathBuf]) -> Command {
     let Plan { traces, runtime, .. } = plan;
+    let is_found = finds_groups(Path::new(GROUPS), traces);
+    let cpus = plan.effective.limits.cpu.and_then(processors::list);
+    // It counts those of its group. Elsewhere it counts those on which it may run.
+    let is_confined = |cpus: &String| match limit::confine(Path::new(GROUPS), traces, cpus) {
+        Ok(()) => true,
+        Err((path, error)) => {
+            tracing::debug!(?path, %error, "gVisor shows all processors of this host");
+            false
+        }
+    };
+    let asked = cpus.filter(|cpus| !(is_found && is_confined(cpus)));
     // Killed, it takes the kernel along, which would not always notice that its worker is gone.
     let mut command = starter::shell(ENTER);
     command
         .args(groups.iter().map(|group| cgroup::entrance(group)))
         .arg("--")
-        .args(plan.effective.limits.cpu.map(processors::starter).unwrap_or_default())
+        .args(asked.as_deref().map(processors::starter).unwrap_or_default())
         .arg(&runtime.path)
         .arg("--root")
         .arg(&traces.runtime_state)
         // What is written is on the host at once: newer versions keep it in a file of their own, which ends with them.
-        .args(["--network=none", "--oci-seccomp", "--ignore-cgroups", "--overlay2=none"])
+        .args(["--network=none", "--oci-seccomp", "--overlay2=none"])
+        .args((!is_found).then_some("--ignore-cgroups"))
         .arg("--pod-init-config")
         .arg(connects::config(traces));
     command
+}
+
+/// Whether runsc finds the groups that were made for it. It joins such groups and leaves them as they are, and its kernel shows their
+/// limit of memory as all that there is; without them it shows the host's.
+fn finds_groups(at: &Path, traces: &Traces) -> bool {
+    if at.join("cgroup.controllers").exists() {
+        return at.join(&traces.cgroup).is_dir();
+    }
+    LIMITING.iter().all(|name| at.join(name).join(&traces.cgroup).is_dir())
 }
 
 /// The task's kernel among the members of a cgroup. Its stubs are copies of it under the same name,
@@ -209,6 +236,23 @@ mod tests {
         for other in ["runsc version 0.0~20240729.0", "runsc version release-20230501.0", "runsc"] {
             assert_eq!(unsteady(other), None);
         }
+    }
+
+    #[test]
+    fn groups_are_found_where_all_that_limit_are_and_a_runtime_makes_the_others() {
+        let at = tempfile::tempdir().unwrap();
+        let id = cofferdam_contracts::id::SandboxId::parse("sb00000000000000000001").unwrap();
+        let traces = Traces::of(at.path(), at.path(), &id);
+        for name in ["memory", "cpu"] {
+            fs::create_dir_all(at.path().join(name).join(&traces.cgroup)).unwrap();
+        }
+        assert!(!finds_groups(at.path(), &traces));
+        fs::create_dir_all(at.path().join("pids").join(&traces.cgroup)).unwrap();
+        assert!(finds_groups(at.path(), &traces));
+        fs::write(at.path().join("cgroup.controllers"), "memory pids cpu").unwrap();
+        assert!(!finds_groups(at.path(), &traces));
+        fs::create_dir_all(at.path().join(&traces.cgroup)).unwrap();
+        assert!(finds_groups(at.path(), &traces));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::host::error::HostError;
 use crate::host::hostpath::{self, Allowed};
 use crate::host::idrange::IdRanges;
 use crate::host::runtime::Runtime;
+use crate::host::weight::Weights;
 use crate::host::{base, live, mounts, nofile};
 use crate::spec::facts::HostFacts;
 use crate::spec::service::Programs;
@@ -102,8 +103,10 @@ impl Host {
             live_dir,
         };
         let egress = Arc::new(egress::Resources::new(config.hosts));
+        let weights = Weights::begin(&facts.cgroups, facts.cpus);
         Ok(Self {
             facts: Arc::new(facts),
+            weights,
             egress,
             programs: Arc::default(),
             images: Arc::default(),

@@ -16,6 +16,7 @@ use crate::host::dynmods::Dynmods;
 use crate::host::error::HostError;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
+use crate::host::weight::Weights;
 use crate::host::{idrange, live};
 use crate::life::attest;
 use crate::life::unwanted::{GivenUp, UnwantedIds};
@@ -42,6 +43,7 @@ pub struct Host {
     waits: Arc<Waits>,
     ahead: AheadMarks,
     unwanted: UnwantedIds,
+    weights: Weights,
     /// Nobody asks for it; it is there.
     _dynmods: Arc<Dynmods>,
 }
@@ -50,6 +52,10 @@ impl Host {
     /// Has a sandbox that begins given up, for as long as the value lives: where it can be, it ends before it has begun.
     pub fn give_up(&self, id: &SandboxId) -> GivenUp {
         self.unwanted.give_up(id)
+    }
+
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
     }
 
     pub(crate) fn unwanted(&self) -> &UnwantedIds {
