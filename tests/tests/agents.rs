@@ -1,6 +1,7 @@
 //! Codex, Claude Code and OpenCode from npm as dispatches, against a scripted model: work, policy, limits, ends.
 
 mod proxied;
+mod walk;
 
 use std::time::Duration;
 

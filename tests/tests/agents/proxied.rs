@@ -12,15 +12,15 @@ use crate::support::dispatches::Project;
 use crate::support::{assert_proven, assert_wiped};
 
 /// Dropped in this order: the server ends first, and the home is looked at last.
-struct World {
-    up: Server,
+pub(super) struct World {
+    pub(super) up: Server,
     model: Model,
-    project: Project,
-    home: Home,
+    pub(super) project: Project,
+    pub(super) home: Home,
 }
 
 /// A server whose `PATH` has the agents as npm leaves them, and a provider.
-async fn world(programs: &Programs, protocols: Value) -> World {
+pub(super) async fn world(programs: &Programs, protocols: Value) -> World {
     let (home, model, project) = (Home::new(), Model::start(), Project::new());
     let path = env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", programs.bin().display());
@@ -34,7 +34,7 @@ async fn world(programs: &Programs, protocols: Value) -> World {
 
 impl World {
     /// `dispatch spawn` with a spec and nothing else: its exit code and what it printed.
-    fn spawned(
+    pub(super) fn spawned(
         &self,
         kind: &str,
         prompt: &str,
@@ -56,7 +56,7 @@ impl World {
     }
 }
 
-fn all() -> Value {
+pub(super) fn all() -> Value {
     json!(["openai-chat", "openai-responses", "anthropic-messages"])
 }
 
