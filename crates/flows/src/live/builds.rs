@@ -164,8 +164,10 @@ impl Flows {
         match build.and_then(|build| build.snapshot) {
             Some(snapshot) => Ok(Some(snapshot)),
             None => {
-                let why =
-                    format!("template \"{name}\" has no build that is ready with the tag {tag:?}");
+                // E2B's words, by which programs such as harbor wait for a build of another process.
+                let why = format!(
+                    "tag '{tag}' does not exist for template '{name}', or its build is not ready"
+                );
                 Err(refuse(ErrorCode::NotFound, why))
             }
         }
