@@ -70,7 +70,14 @@ pub(crate) fn refused(fault: Error) -> Response<Body> {
     if let Some(error) = said.filter(|_| refusal.code.status() >= 500) {
         tracing::error!(error, "a request of an E2B client failed");
     }
-    let mut response = error(refusal.code.status(), refusal.message);
+    let message = match refusal.code {
+        // E2B's words, by which programs such as harbor wait for a place.
+        ErrorCode::TooManySandboxes => {
+            format!("maximum number of concurrent E2B sandboxes reached: {}", refusal.message)
+        }
+        _ => refusal.message,
+    };
+    let mut response = error(refusal.code.status(), message);
     let headers = response.headers_mut();
     match refusal.code {
         ErrorCode::Unavailable => {
