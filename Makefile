@@ -49,7 +49,8 @@ lane-quick lane-check lane-full:
 verdict:
 	@scripts/gates verdict
 
-## every client of E2B that is tested, older versions and the interpreter's included: CI runs the newest, the oldest and a part
+## every client of E2B that is tested, older versions and the interpreter's included, and programs that use them: CI runs the newest
+## client, the oldest one and a part
 clients: export COFFERDAM_TEST_LONG = 1
 clients: export OC_STRICT_MODE = 1
 clients: setup
@@ -57,6 +58,7 @@ clients: setup
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --package cofferdam-tests --test system -- --include-ignored e2b::older_clients e2b::the_ e2b::built::templates_are \
 		e2b::interpreter e2b::cli e2b::classes::the_ e2b::network::the_ e2b::mixed e2b::expected
+	@scripts/e2b-consumers
 
 ## the binary that is published: no check may be skipped, and the tests must pass
 release: export COFFERDAM_RELEASE = 1
