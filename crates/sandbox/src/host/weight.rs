@@ -185,7 +185,7 @@ fn value(unified: bool, asked: u64) -> (&'static str, u64) {
 
 fn write(tree: &Hierarchy, group: &Path, asked: u64) -> io::Result<()> {
     let (file, value) = value(tree.unified, asked);
-    let mut file = fs::OpenOptions::new().write(true).open(group.join(file))?;
+    let mut file = fs::OpenOptions::new().write(true).truncate(true).open(group.join(file))?;
     io::Write::write_all(&mut file, value.to_string().as_bytes())
 }
 
