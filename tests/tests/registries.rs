@@ -39,7 +39,7 @@ fn exec(project: &Path, mirror: &str, script: &str) -> Output {
 
 fn lines(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{}", said(output));
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    crate::reports_world::lines(output)
 }
 
 #[test]

@@ -10,9 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use cofferdam_tests::Home;
-use cofferdam_tests::not_run::not_run;
 use nix::sys::signal::Signal;
-use support::{ended, said, signal};
+use support::{ended, has_class, said, signal};
 use tempfile::TempDir;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
@@ -207,8 +206,7 @@ fn r79_a_slow_reader_gets_all_of_it_and_one_that_leaves_ends_the_command() {
 fn r25_directories_of_a_project_are_renamed_and_linked_files_stay_linked() {
     let home = Home::new();
     for class in ["container", "gvisor"] {
-        if !exec(&home, &["--isolation", class, "--", "true"]).status.success() {
-            not_run(class, "this host does not have it");
+        if !has_class(class) {
             continue;
         }
         let project = TempDir::new().unwrap();
@@ -403,11 +401,10 @@ async fn r15_a_server_goes_first_and_its_sandboxes_do_not() {
     let nices = nices(up.pid());
     assert!(nices.len() > 1 && nices.iter().all(|nice| nice == "-10"), "{nices:?}");
     for class in ["container", "gvisor"] {
-        let output = exec(&home, &["--isolation", class, "--", "nice"]);
-        if class == "gvisor" && !output.status.success() {
-            not_run(class, "this host does not have it");
+        if !has_class(class) {
             continue;
         }
+        let output = exec(&home, &["--isolation", class, "--", "nice"]);
         assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n", "{class}: {}", said(&output));
     }
 }
@@ -415,10 +412,10 @@ async fn r15_a_server_goes_first_and_its_sandboxes_do_not() {
 #[test]
 fn r83_programs_in_gvisor_see_their_memory_and_their_processors() {
     let home = Home::new();
-    let class = ["--isolation", "gvisor", "--cpu", "0.5", "--mem", "300"];
-    if !exec(&home, &[&class[..], &["--", "true"]].concat()).status.success() {
-        return not_run("gvisor", "this host does not have it");
+    if !has_class("gvisor") {
+        return;
     }
+    let class = ["--isolation", "gvisor", "--cpu", "0.5", "--mem", "300"];
     let script = "import os; print(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')); \
         print(open('/proc/meminfo').readline().split()[1]); print(len(os.sched_getaffinity(0)))";
     let output = exec(&home, &[&class[..], &["--", "python3", "-c", script]].concat());

@@ -10,6 +10,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::reports::exec;
+use crate::reports_world::lines;
 use crate::support::dispatches::{Project, ended, spawn};
 use crate::support::said;
 
@@ -45,11 +46,9 @@ rm -r d0 && mv d1 e1 && echo y >d2/f5 && find . -type f | wc -l
     let given = dir.to_str().unwrap();
     let args = ["--work", given, "--timeout", "100s", "--", "bash", "-ec", script];
     let output = exec(&home, &args);
-    let words = String::from_utf8_lossy(&output.stdout).into_owned();
-    let lines: Vec<&str> = words.lines().collect();
     let absent = "No such file or directory";
     let wanted = ["200000", "10", absent, absent, "/etc/passwd", "199000"];
-    assert_eq!(lines, wanted, "{}", said(&output));
+    assert_eq!(lines(&output), wanted, "{}", said(&output));
     assert_eq!(fs::read_dir(dir.join("d0")).unwrap().count(), 1_000);
     assert_eq!(fs::read_to_string(dir.join("d2/f5")).unwrap(), "x");
     assert!(!dir.join("e1").exists());

@@ -9,17 +9,9 @@ use serde_json::{Value, json};
 
 use super::ended;
 use super::proxied::{World, all, world};
+use crate::git_results::world::git;
 use crate::support::agents::Programs;
 use crate::support::{assert_proven, assert_wiped};
-
-/// Git as a person of this test uses it.
-fn git(dir: &Path, args: &[&str]) -> String {
-    let mut command = Command::new("git");
-    command.args(["-c", "user.name=t", "-c", "user.email=t@t.example", "-C"]).arg(dir).args(args);
-    let done = command.output().expect("this test needs git");
-    assert!(done.status.success(), "{args:?}: {done:?}");
-    String::from_utf8(done.stdout).unwrap()
-}
 
 /// A program that subtracts where it should add, and its test.
 fn repository(dir: &Path) {

@@ -8,9 +8,9 @@ use cofferdam_tests::e2b::answered;
 use cofferdam_tests::{Home, live_dir, text};
 use serde_json::json;
 
-use super::classes::has_class;
 use super::kept_plain::fatal;
 use super::{Caller, gone};
+use crate::support::has_class;
 use crate::support::{count, texts, until};
 
 const SOON: Duration = Duration::from_secs(30);

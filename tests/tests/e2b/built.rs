@@ -9,9 +9,9 @@ use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 
-use super::classes::has_class;
 use super::interpreter::Lent;
 use super::{JAVASCRIPT, PYTHON, by_javascript, by_python_as, gone, older};
+use crate::support::has_class;
 use crate::support::{count, texts, until};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use super::built::{HASH, SOON, copy, ended, opened, run, sent, tar};
-use super::classes::has_class;
 use super::gone;
+use crate::support::has_class;
 use crate::support::{count, texts, until};
 
 /// Takes long enough to be worth a layer, and leaves what tells one run from another.

@@ -16,7 +16,7 @@ use super::kept_faults::{Next, killed};
 use super::network::greeter;
 use super::restart::{How, by};
 use super::{PYTHON, gone, installed, run};
-use crate::support::{count, part, said, texts, until};
+use crate::support::{count, has_class, part, said, texts, until};
 
 const SOON: Duration = Duration::from_secs(30);
 /// After a pause was sent, in ms: spread over the time that it takes.
@@ -25,16 +25,6 @@ const MOMENTS: [u64; 6] = [0, 40, 120, 200, 300, 450];
 const MEMORY: (&str, &str) = ("COFFERDAM_GVISOR_MEMORY", "1");
 /// In the memory of a process, and in no file.
 const SECRET: &str = "a-word-that-only-memory-has";
-
-/// Whether this host has a class; where it has not, that is reported.
-pub(super) fn has_class(class: &str) -> bool {
-    let doctor = Home::new().run_json(&["doctor", "--json"]);
-    let found = doctor["classes"][class] == true;
-    if !found {
-        not_run(&format!("the class {class}"), &doctor["classNotes"][class].to_string());
-    }
-    found
-}
 
 /// Whether pauses keep memory by default with this host's runsc; where they do not, that is reported.
 fn has_memory() -> bool {

@@ -8,8 +8,8 @@ use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use super::classes::has_class;
 use super::{Caller, answered, gone};
+use crate::support::has_class;
 use crate::support::{count, said, texts, until};
 
 const SOON: Duration = Duration::from_secs(30);

@@ -9,9 +9,10 @@ use cofferdam_tests::programs::write_program;
 use cofferdam_tests::{Home, Server, text};
 use serde_json::json;
 
-use super::classes::{encoded, has_class};
+use super::classes::encoded;
 use super::gone;
 use super::kept::{erased, files};
+use crate::support::has_class;
 use crate::support::{count, texts, until};
 
 const CLASS: &str = "microvm";

@@ -4,10 +4,11 @@ use cofferdam_tests::e2b::Caller;
 use cofferdam_tests::{Home, text};
 use serde_json::json;
 
-use super::classes::{encoded, has_class};
+use super::classes::encoded;
 use super::gone;
 use super::kept::{by_commands, damaged};
 use super::kept_faults::{ANSWERED, killed_around_a_pause, killed_around_a_resume, without_room};
+use crate::support::has_class;
 use crate::support::texts;
 
 const CLASS: &str = "microvm";

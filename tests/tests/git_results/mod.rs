@@ -2,7 +2,7 @@
 
 mod hostile;
 mod record;
-mod world;
+pub(crate) mod world;
 
 use std::fs;
 use std::path::Path;

@@ -28,6 +28,16 @@ pub fn is_long() -> bool {
     std::env::var_os("COFFERDAM_TEST_LONG").is_some()
 }
 
+/// Whether this host has a class; where it has not, that is reported.
+pub fn has_class(class: &str) -> bool {
+    let doctor = Home::new().run_json(&["doctor", "--json"]);
+    let found = doctor["classes"][class] == true;
+    if !found {
+        not_run(&format!("the class {class}"), &doctor["classNotes"][class].to_string());
+    }
+    found
+}
+
 /// Every so many of these in CI, the first and the last always; all of them in a long run.
 pub fn part<T: Copy>(all: &[T], every: usize) -> Vec<T> {
     let last = all.len().saturating_sub(1);

@@ -195,7 +195,7 @@ pub(crate) fn lower_memory(groups: &[PathBuf], bytes: u64) -> Result<(), (PathBu
     Ok(())
 }
 
-fn make_dir(path: &Path) -> Result<(), (PathBuf, io::Error)> {
+pub(crate) fn make_dir(path: &Path) -> Result<(), (PathBuf, io::Error)> {
     match fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err((path.to_owned(), error)),
         _ => Ok(()),
@@ -203,8 +203,8 @@ fn make_dir(path: &Path) -> Result<(), (PathBuf, io::Error)> {
 }
 
 /// Never makes the file: one that is not there is a limit that nobody would hold.
-fn write(path: &Path, text: &str) -> Result<(), (PathBuf, io::Error)> {
-    let opened = fs::OpenOptions::new().write(true).open(path);
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), (PathBuf, io::Error)> {
+    let opened = fs::OpenOptions::new().write(true).truncate(true).open(path);
     let written = opened.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
     written.map_err(|error| (path.to_owned(), error))
 }

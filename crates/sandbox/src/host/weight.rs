@@ -21,6 +21,7 @@ use cofferdam_contracts::id::TenantId;
 use rustix::process::{getpriority_process, setpriority_process};
 
 use crate::host::cgroup::{Cgroups, Hierarchy};
+use crate::host::limit;
 use crate::host::traces::{CGROUP_PARENT, Traces};
 
 /// Thousandths of a processor, so that sums are exact.
@@ -86,24 +87,24 @@ impl Weights {
         let weights =
             Self { tree: cgroups.with("cpu").cloned(), cpus: cpus.max(1), tenants: Arc::default() };
         if let Some(tree) = &weights.tree
-            && let Err(error) = weights.weigh_all(tree)
+            && let Err((path, error)) = weights.weigh_all(tree)
         {
-            tracing::warn!(%error, "all sandboxes together weigh as much as one program of this host");
+            tracing::warn!(?path, %error, "all sandboxes together weigh as much as one program of this host");
         }
         weights
     }
 
-    fn weigh_all(&self, tree: &Hierarchy) -> io::Result<()> {
+    fn weigh_all(&self, tree: &Hierarchy) -> Result<(), (PathBuf, io::Error)> {
         let all = tree.mount.join(CGROUP_PARENT);
-        fs::create_dir_all(&all)?;
+        limit::make_dir(&all)?;
         if tree.unified {
-            fs::write(tree.mount.join("cgroup.subtree_control"), "+cpu")?;
+            limit::write(&tree.mount.join("cgroup.subtree_control"), "+cpu")?;
         }
         let asked = u64::from(self.cpus).saturating_mul(WHOLE);
         // Another process may see more processors of this host, and its operator may want more.
         let (file, wanted) = value(tree.unified, asked);
-        let now = fs::read_to_string(all.join(file))?.trim().parse::<u64>();
-        if now.is_ok_and(|now| now >= wanted) { Ok(()) } else { write(tree, &all, asked) }
+        let now = fs::read_to_string(all.join(file)).ok().and_then(|text| text.trim().parse().ok());
+        if now.is_some_and(|now: u64| now >= wanted) { Ok(()) } else { write(tree, &all, asked) }
     }
 
     /// A sandbox weighs what it asks for, for as long as the value lives. A weight that cannot be written is the kernel's own.
@@ -183,10 +184,9 @@ fn value(unified: bool, asked: u64) -> (&'static str, u64) {
     (file, (asked.saturating_mul(one) / WHOLE).clamp(least, most))
 }
 
-fn write(tree: &Hierarchy, group: &Path, asked: u64) -> io::Result<()> {
+fn write(tree: &Hierarchy, group: &Path, asked: u64) -> Result<(), (PathBuf, io::Error)> {
     let (file, value) = value(tree.unified, asked);
-    let mut file = fs::OpenOptions::new().write(true).truncate(true).open(group.join(file))?;
-    io::Write::write_all(&mut file, value.to_string().as_bytes())
+    limit::write(&group.join(file), &value.to_string())
 }
 
 #[cfg(test)]

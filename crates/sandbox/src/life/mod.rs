@@ -11,6 +11,7 @@ mod attest;
 mod begin;
 mod boot;
 mod cached;
+mod egress;
 mod error;
 mod exec;
 mod hold;

@@ -10,7 +10,7 @@ use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, Phase, Violation, WipeEvidence,
+    EffectivePolicy, ErrCode, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, WipeEvidence,
 };
 use cofferdam_guest::wire::{CollectRequest, ExecRequest};
 
@@ -24,13 +24,14 @@ use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
 use crate::class::microvm::Storable;
 use crate::class::remote::Line;
-use crate::egress::{self, Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
+use crate::egress::{self, Egress, Unrouted};
 use crate::host::ended::FileSystem;
 use crate::host::mounts;
 use crate::host::plain::PlainLayer;
 use crate::host::process;
 use crate::host::sockets::SocketLimits;
 use crate::host::task::{Driver, blocking};
+use crate::host::weight::Weight;
 use crate::images::RootHold;
 use crate::life::exec::{self, ExecOutcome};
 use crate::life::hold::{Life, Origin};
@@ -166,9 +167,10 @@ pub struct Sandbox {
     /// Keeps the image that it runs on.
     pub(crate) _hold: Option<RootHold>,
     /// What it weighs among the sandboxes of this host, once it is known whose it is.
-    pub(crate) weight: Option<crate::host::weight::Weight>,
+    pub(crate) weight: Option<Weight>,
     /// Keeps the cached dependencies that it runs on.
     pub(crate) cached: Option<CacheBase>,
+    /// Names of its commands.
     pub(crate) commands: CommandNames,
 }
 
@@ -199,7 +201,7 @@ impl Sandbox {
     }
 
     /// `None`: it lists no name and never did, so there is no proxy.
-    fn egress(&self) -> Option<&Egress> {
+    pub(super) fn egress(&self) -> Option<&Egress> {
         self.network.egress()
     }
 
@@ -255,66 +257,6 @@ impl Sandbox {
         let now = self.facts.cgroups.peak_mem_mb(&self.subject.traces).unwrap_or(0);
         let now = now + self.life.inherited_mb();
         self.peak_mem_mb.fetch_max(now, Ordering::AcqRel).max(now)
-    }
-
-    /// What the egress proxy refused so far, what never reached it because no route leads there, and
-    /// how many attempts are not on the list.
-    #[must_use]
-    pub fn violations(&self) -> (Vec<Violation>, u64) {
-        let (mut list, unlisted) = self.egress().map(Egress::violations).unwrap_or_default();
-        let looked = self.unrouted.as_ref().map(|unrouted| unrouted.violations());
-        let (unrouted, more) = looked.unwrap_or_default();
-        list.extend(unrouted);
-        (list, unlisted.saturating_add(more))
-    }
-
-    /// Names that the running phase was refused and asks for, since the last call.
-    #[must_use]
-    pub fn egress_asked(&self) -> Vec<Asked> {
-        self.egress().map(Egress::asked).unwrap_or_default()
-    }
-
-    /// Admits a name that was asked for, in its phase and until a time (ms since the epoch). `false`: it was not asked for.
-    #[must_use]
-    pub fn egress_grant(&self, asked: &Asked, until_ms: i64) -> bool {
-        self.egress().is_some_and(|egress| egress.grant(asked, until_ms))
-    }
-
-    /// Sets who decides about calls of models, before the first command. Without it each is refused.
-    pub fn serve_models(&self, desk: Arc<dyn ModelDesk>) {
-        if let Some(egress) = self.egress() {
-            egress.serve_models(desk);
-        }
-    }
-
-    /// Ends its network: no connection is left when it returns.
-    pub async fn close_network(&self) {
-        self.network.close().await;
-    }
-
-    /// Opens the network of a phase without a command, until the sandbox ends: the variables by which programs find
-    /// it. For a sandbox whose commands come one by one.
-    ///
-    /// # Errors
-    /// The network cannot be set up; in words.
-    pub async fn open_network(&self, phase: Phase) -> Result<BTreeMap<String, String>, String> {
-        if let Some(unrouted) = &self.unrouted {
-            unrouted.enter(phase);
-        }
-        match self.egress() {
-            Some(egress) => {
-                let entered = egress.enter(phase).await;
-                entered.map_err(|error| error_chain(&error))
-            }
-            None => Ok(BTreeMap::new()),
-        }
-    }
-
-    /// From whom the secrets of its requests come; before its first command.
-    pub fn keep_secrets(&self, keeper: Arc<dyn SecretKeeper>) {
-        if let Some(egress) = self.egress() {
-            egress.keep_secrets(keeper);
-        }
     }
 
     /// What was changed below a directory that it sees copy-on-write, without what its `.gitignore` names; nothing

@@ -1,7 +1,6 @@
 //! What a sandbox gets of a host on which everything works: beside another tenant's sandboxes, and beside the host's own programs.
 
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cofferdam_contracts::id::TenantId;
@@ -64,10 +63,9 @@ async fn begin(place: &Place, script: &str, most: Duration, tenant: &TenantId) -
     asked.cmd = ["/bin/sh", "-c", script].map(str::to_owned).into();
     asked.timeout_ms = u64::try_from(most.as_millis()).unwrap();
     asked.limits.cpu = Some(1.0);
-    let host = Arc::clone(&place.host);
-    let its = planned(&host, &asked);
-    let mut sandbox = provision(&host, &its, &[]).await.unwrap();
-    host.weigh(&mut sandbox, tenant);
+    let its = planned(&place.host, &asked);
+    let mut sandbox = provision(&place.host, &its, &[]).await.unwrap();
+    place.host.weigh(&mut sandbox, tenant);
     (sandbox, its)
 }
 

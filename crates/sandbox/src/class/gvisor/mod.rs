@@ -179,14 +179,8 @@ fn runsc(plan: &Plan, groups: &[PathBuf]) -> Command {
     let is_found = finds_groups(Path::new(GROUPS), traces);
     let cpus = plan.effective.limits.cpu.and_then(processors::list);
     // It counts those of its group. Elsewhere it counts those on which it may run.
-    let is_confined = |cpus: &String| match limit::confine(Path::new(GROUPS), traces, cpus) {
-        Ok(()) => true,
-        Err((path, error)) => {
-            tracing::debug!(?path, %error, "gVisor shows all processors of this host");
-            false
-        }
-    };
-    let asked = cpus.filter(|cpus| !(is_found && is_confined(cpus)));
+    let is_confined = is_found && cpus.as_deref().is_some_and(|cpus| is_confined(traces, cpus));
+    let asked = cpus.filter(|_| !is_confined);
     // Killed, it takes the kernel along, which would not always notice that its worker is gone.
     let mut command = starter::shell(ENTER);
     command
@@ -202,6 +196,15 @@ fn runsc(plan: &Plan, groups: &[PathBuf]) -> Command {
         .arg("--pod-init-config")
         .arg(connects::config(traces));
     command
+}
+
+/// Confines a kernel that is to come to these processors, and says whether that could be.
+fn is_confined(traces: &Traces, cpus: &str) -> bool {
+    let confined = limit::confine(Path::new(GROUPS), traces, cpus);
+    if let Err((path, error)) = &confined {
+        tracing::debug!(?path, %error, "gVisor shows all processors of this host");
+    }
+    confined.is_ok()
 }
 
 /// Whether runsc finds the groups that were made for it. It joins such groups and leaves them as they are, and its kernel shows their
