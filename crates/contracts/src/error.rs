@@ -199,10 +199,12 @@ mod tests {
         #[derive(Debug, thiserror::Error)]
         #[error("{0}")]
         struct Layer(&'static str, #[source] Option<Box<Layer>>);
-        let deep = Layer("a", Some(Box::new(Layer("b", Some(Box::new(Layer("c", None)))))));
-        assert_eq!(error_chain(&deep), "a: b: c");
-        let told = Layer("x cannot be opened: b: c", deep.1);
-        assert_eq!(error_chain(&told), "x cannot be opened: b: c");
+        let of = |[a, b, c]: [&'static str; 3]| {
+            Layer(a, Some(Box::new(Layer(b, Some(Box::new(Layer(c, None)))))))
+        };
+        assert_eq!(error_chain(&of(["a", "b", "c"])), "a: b: c");
+        // Each says its own cause, too.
+        assert_eq!(error_chain(&of(["a: b: c", "b: c", "c"])), "a: b: c");
     }
 
     #[test]
