@@ -181,7 +181,7 @@ async def main():
     sandbox = await got(S.create("web:v2", timeout=60))
     check("a tag's own build", (await run("id -un; pwd; ls /home/user/texts")).stdout == "root\n/srv\none.txt\ntwo.txt\n")
     await got(sandbox.kill())
-    check("an unknown tag", "no build" in await fails(lambda: S.create("web:none")))
+    check("an unknown tag", "does not exist" in await fails(lambda: S.create("web:none")))
     if hasattr(T, "get_tags"):
         tags = await got(T.get_tags("web"))
         check("tags", {tag.tag for tag in tags} == {"default", "v2", "stable"})
@@ -231,7 +231,7 @@ async def main():
     bad = T().from_base_image().run_cmd("true").run_cmd("echo no luck; exit 7")
     why = await fails(lambda: T.build(bad, "bad", on_build_logs=lambda entry: logs.append(entry.message)), e2b.BuildException)
     check("a step fails", "exit status 7" in why and "no luck" in logs)
-    check("no such build", "no build" in await fails(lambda: S.create("bad")))
+    check("no such build", "does not exist" in await fails(lambda: S.create("bad")))
     unready = T().from_base_image().set_start_cmd("echo oh no >&2; exit 4", wait_for_port(1))
     why = await fails(lambda: T.build(unready, "unready"), e2b.BuildException)
     check("a program fails", "oh no" in why)

@@ -118,7 +118,10 @@ impl KeptRoom {
             io::ErrorKind::FileTooLarge if self.quota <= self.disk => self.lacks_quota().into(),
             io::ErrorKind::FileTooLarge | io::ErrorKind::StorageFull => self.lacks_disk().into(),
             _ if is_displaced(why) => refuse(ErrorCode::StateConflict, why.to_string()),
-            _ => refuse(ErrorCode::Unavailable, why.to_string()),
+            _ => {
+                let why = format!("the sandbox's files cannot be kept: {why}");
+                refuse(ErrorCode::Unavailable, why)
+            }
         }
     }
 
@@ -202,6 +205,10 @@ impl Flows {
 
 /// Puts so many bytes of a file on the disk, and looks that the database's part is left: others may do the same at this moment.
 pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    if bytes == 0 {
+        // Others have just taken the last of the room, and the kernel calls nothing an invalid number of bytes.
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes)?;
     match left(&fstatvfs(file)?) {
         0 => Err(io::ErrorKind::StorageFull.into()),
@@ -314,6 +321,14 @@ mod tests {
         }
         let other = full.fault(&io::ErrorKind::NotFound.into()).refusal();
         assert!(!other.message.contains("KiB"), "{}", other.message);
+    }
+
+    #[test]
+    fn a_room_that_others_have_emptied_is_full_and_no_fault_of_the_disk() {
+        let none = allocate(&tempfile::tempfile().unwrap(), 0).unwrap_err();
+        let full = room(&Arc::default(), "one", 5 * MIB, 9 * MIB);
+        let refused = full.fault(&none).refusal();
+        assert_eq!(refused.code, ErrorCode::QueuePolicyViolation, "{}", refused.message);
     }
 
     #[test]
