@@ -399,7 +399,7 @@ async fn r15_a_server_goes_first_and_its_sandboxes_do_not() {
     let home = Home::new();
     let up = home.up();
     let nices = nices(up.pid());
-    assert!(nices.len() > 1 && nices.iter().all(|nice| nice == "-10"), "{nices:?}");
+    assert!(nices.len() > 1 && nices.iter().all(|nice| nice == "-5"), "{nices:?}");
     for class in ["container", "gvisor"] {
         if !has_class(class) {
             continue;

@@ -165,6 +165,9 @@ async fn r62_a_project_of_a_thousand_files_is_sent_in_one_request() {
     let said = ann.started((&id, &token), "/bin/bash", &["-c", sum]).await;
     let wanted = base64::engine::general_purpose::STANDARD.encode("2890 999\n");
     assert!(said.contains(&wanted), "{said}");
+    // The kernel's own files have their bytes, too, though they say that they have none.
+    let kernel = ann.download((&id, &token), "/proc/sys/kernel/ostype");
+    assert_eq!(answered(kernel).await, (200, json!("Linux\n")));
     ann.kill(&id).await;
     gone(home, server).await;
 }

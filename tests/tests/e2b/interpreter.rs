@@ -262,7 +262,7 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
     assert_eq!((wrong.0, broken.0, slow.0), (400, 400, 400), "{} {} {}", wrong.1, broken.1, slow.1);
     let words = |answer: &Value| text(answer, "message");
     assert!(words(&broken.1).contains("exit status 3: the reason"), "{}", broken.1);
-    assert!(words(&slow.1).contains("20 s: exit status 1: not yet"), "{}", slow.1);
+    assert!(words(&slow.1).contains("40 s: exit status 1: not yet"), "{}", slow.1);
     let (typo, late, done) =
         tokio::join!(create(&ann, "typo"), create(&ann, "late"), create(&ann, "done"));
     assert_eq!((typo.0, late.0, done.0), (400, 201, 201), "{} {} {}", typo.1, late.1, done.1);

@@ -95,7 +95,7 @@ use crate::own_tasks::Place;
 use crate::{Flows, config, egress, floor};
 
 /// How long a creation may wait for room and for its start; below the patience of clients, which is 60 s.
-pub const CREATE_PATIENCE: Duration = Duration::from_secs(30);
+pub const CREATE_PATIENCE: Duration = Duration::from_secs(50);
 /// What is said of a sandbox whose host is lost.
 const LOST_HOST: &str = "the sandbox is canceled and its host is lost: that nothing is left of it is verified once a worker runs there \
     again; ask again later, or see `cofferdam session ls`";

@@ -2,7 +2,7 @@
 //! component with descriptors, so that a task cannot exchange one in the middle.
 
 use std::fs::File;
-use std::io::{self, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ use cofferdam_guest::tree::{Entry, NewDir, NodeKind, Path, Remove, Rename};
 use cofferdam_guest::wire::CollectEnd;
 use hyper::{Response, StatusCode};
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, mkdirat, openat,
-    readlinkat, renameat, statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Gid, MemfdFlags, Mode, OFlags, Stat, Uid, fchmod, fchown,
+    memfd_create, mkdirat, openat, readlinkat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::path::Arg;
@@ -28,6 +28,8 @@ use super::collect;
 const MAX_MODE: u32 = 0o1777;
 /// The kernel's own bounds on a path and on one name.
 const MAX_PATH: usize = 4_096;
+/// Bytes of a file that the kernel writes as it is read, and calls empty: those of `/proc` have some thousand.
+const MAX_UNSIZED: u64 = 1 << 20;
 
 /// Why a path was not used.
 #[derive(Debug, thiserror::Error)]
@@ -207,7 +209,26 @@ fn whole(request: &Path) -> Result<(File, u64)> {
         (true, size) if size > request.most => {
             Err(TreeError::Large { path: path.clone(), size, most: request.most })
         }
+        (true, 0) => unsized_file(file, request.most.min(MAX_UNSIZED), path),
         (true, size) => Ok((file, size)),
+    }
+}
+
+/// A file that says that it is empty, with what is in it all the same: of `/proc` and `/sys` nobody knows a size before the end.
+fn unsized_file(mut file: File, most: u64, path: &str) -> Result<(File, u64)> {
+    let fault = |source| TreeError::Io { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    let read = (&mut file).take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(fault)?;
+    let size = u64::try_from(read).unwrap_or(u64::MAX);
+    match size {
+        0 => Ok((file, 0)),
+        _ if size > most => Err(TreeError::Large { path: path.to_owned(), size, most }),
+        _ => {
+            let copy = memfd_create("unsized", MemfdFlags::CLOEXEC);
+            let mut copy = File::from(copy.map_err(|errno| fault(errno.into()))?);
+            copy.write_all(&bytes).and_then(|()| copy.rewind()).map_err(fault)?;
+            Ok((copy, size))
+        }
     }
 }
 
@@ -367,6 +388,19 @@ mod tests {
         assert_eq!(part(10, 30), (10, 20));
         assert_eq!((part(5, 4), part(size, u64::MAX)), ((5, 0), (size, 0)));
         std::fs::remove_file(at).unwrap();
+    }
+
+    #[test]
+    fn what_the_kernel_writes_as_it_is_read_has_its_bytes_and_an_end() {
+        let at = |path: &str, most| Path::whole(path.to_owned(), most);
+        let (mut file, size) = open(&at("/proc/version", 4_096)).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert!(size > 0 && text.len() == usize::try_from(size).unwrap(), "{size}: {text}");
+        assert_eq!(text, std::fs::read_to_string("/proc/version").unwrap());
+        let part = Path { part: Some((2, 7)), ..at("/proc/version", 4_096) };
+        assert_eq!(open(&part).unwrap().1, 5);
+        assert!(matches!(open(&at("/proc/version", 5)), Err(TreeError::Large { most: 5, .. })));
     }
 
     #[test]

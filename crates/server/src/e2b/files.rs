@@ -181,12 +181,15 @@ async fn read(
             return Ok(response);
         }
     };
+    // The kernel's own files, of `/proc` for one, say that they are empty: how many bytes they have is known once they are read.
+    let to = if size == 0 { MAX_FILE } else { to };
     let opened = agent.open_part(&real, MAX_FILE, (from, to)).await;
     let (coming, reading) = opened.map_err(|error| match error {
         AgentError::Refused { status: 413, error } => Fault::new("out_of_range", error),
         error if is_absent(&error) => Fault::missing(format!("path '{plain}' does not exist")),
         error => super::paths::unavailable(&error),
     })?;
+    let (to, size) = if size == 0 { (coming, coming) } else { (to, size) };
     // An agent from before parts were known sends the file from its beginning.
     let first = match coming {
         coming if coming == to - from => 0,
