@@ -25,7 +25,7 @@ check: setup
 
 ## the laws of the source: floors, SQL in one crate, clocks and randomness, no child session, words, no silent skip
 policies: setup
-	$(CARGO) test --package cofferdam-tests --test system -- architecture:: language:: skips:: release_gates::
+	$(CARGO) test --workspace --test system -- architecture:: language:: skips:: release_gates::
 
 ## unit tests of every crate
 unit: setup
@@ -38,7 +38,7 @@ contract: setup
 	@scripts/setup --agents
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --package cofferdam-opencode
-	$(CARGO) test --package cofferdam-tests --test system -- --include-ignored opencode:: strict:: \
+	$(CARGO) test --workspace --test system -- --include-ignored opencode:: strict:: \
 		architecture::children:: planner::golden:: planner::a_run_is_planned own_names::agents_b10_deno_and_bun
 
 ## the gates of a lane (scripts/gates.list), and the release's verdict in target/gates/verdict.json
@@ -56,7 +56,7 @@ clients: export OC_STRICT_MODE = 1
 clients: setup
 	@scripts/setup --agents
 	$(CARGO) build --workspace --bins --tests
-	$(CARGO) test --package cofferdam-tests --test system -- --include-ignored e2b::older_clients e2b::the_ e2b::built::templates_are \
+	$(CARGO) test --workspace --test system -- --include-ignored e2b::older_clients e2b::the_ e2b::built::templates_are \
 		e2b::interpreter e2b::cli e2b::classes::the_ e2b::network::the_ e2b::mixed e2b::expected
 	@scripts/e2b-consumers
 
