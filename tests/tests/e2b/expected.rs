@@ -168,6 +168,12 @@ async fn r62_a_project_of_a_thousand_files_is_sent_in_one_request() {
     // The kernel's own files have their bytes, too, though they say that they have none.
     let kernel = ann.download((&id, &token), "/proc/sys/kernel/ostype");
     assert_eq!(answered(kernel).await, (200, json!("Linux\n")));
+    // Its agent's own are as closed as they are to root inside.
+    for own in ["environ", "maps", "auxv"] {
+        let (status, answer) =
+            answered(ann.download((&id, &token), &format!("/proc/1/{own}"))).await;
+        assert!(status == 500 && text(&answer, "message").contains("denied"), "{own}: {answer}");
+    }
     ann.kill(&id).await;
     gone(home, server).await;
 }

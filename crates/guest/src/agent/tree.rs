@@ -209,9 +209,18 @@ fn whole(request: &Path) -> Result<(File, u64)> {
         (true, size) if size > request.most => {
             Err(TreeError::Large { path: path.clone(), size, most: request.most })
         }
+        (true, 0) if is_own(path) => {
+            Err(TreeError::Io { path: path.clone(), source: Errno::ACCESS.into() })
+        }
         (true, 0) => unsized_file(file, request.most.min(MAX_UNSIZED), path),
         (true, size) => Ok((file, size)),
     }
+}
+
+/// Whether it is a file of this process in `/proc`. The kernel refuses most of them to whoever else is inside, and nothing to itself.
+fn is_own(path: &str) -> bool {
+    let own = std::process::id().to_string();
+    matches!(names(path).as_deref(), Ok(["proc", pid, ..]) if *pid == own || pid.ends_with("self"))
 }
 
 /// A file that says that it is empty, with what is in it all the same: of `/proc` and `/sys` nobody knows a size before the end.
@@ -401,6 +410,20 @@ mod tests {
         let part = Path { part: Some((2, 7)), ..at("/proc/version", 4_096) };
         assert_eq!(open(&part).unwrap().1, 5);
         assert!(matches!(open(&at("/proc/version", 5)), Err(TreeError::Large { most: 5, .. })));
+        let own = std::process::id();
+        for name in ["environ".to_owned(), "maps".to_owned(), format!("task/{own}/auxv")] {
+            let refused = open(&at(&format!("/proc/{own}/{name}"), MAX_UNSIZED));
+            let is_denied = |why: &io::Error| why.kind() == io::ErrorKind::PermissionDenied;
+            assert!(
+                matches!(&refused, Err(TreeError::Io { source, .. }) if is_denied(source)),
+                "{name}"
+            );
+        }
+        assert!(
+            is_own("/proc/self/maps")
+                && is_own("/proc/thread-self/maps")
+                && !is_own("/proc/version")
+        );
     }
 
     #[test]
