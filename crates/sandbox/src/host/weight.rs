@@ -43,8 +43,8 @@ const WEIGHT: Scale = Scale { file: "cpu.weight", one: 100, least: 1, most: 10_0
 /// all written anew whenever one ends and the next begins.
 const SLACK: u64 = 125;
 
-/// How much nicer a server is than what it starts: a process so nice weighs as much as three that nobody weighed. More would let
-/// one busy server keep sandboxes of another one of its host from beginning.
+/// A server's `nice`: with it a process weighs as much as three that nobody weighed. A lower one would let one busy server keep
+/// sandboxes of another one of its host from beginning.
 const PRIORITY: i32 = -5;
 
 /// Has this process, and what it starts, go before sandboxes where both ask for a processor: all of them are served by it. Agents and
