@@ -177,15 +177,5 @@ pub async fn in_rows(sql: &PgPool, needles: &[Vec<u8>]) -> BTreeSet<String> {
 }
 
 fn memmem(bytes: &[u8], needles: &[Vec<u8>]) -> bool {
-    needles.iter().any(|needle| {
-        let first = needle[0];
-        let mut from = 0;
-        while let Some(at) = bytes[from..].iter().position(|b| *b == first) {
-            if bytes[from + at..].starts_with(needle) {
-                return true;
-            }
-            from += at + 1;
-        }
-        false
-    })
+    needles.iter().any(|needle| memchr::memmem::find(bytes, needle).is_some())
 }

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
@@ -28,6 +29,7 @@ pub enum Interrupt {
 pub struct Terminal {
     master: File,
     child: Child,
+    reader: JoinHandle<()>,
     seen: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -55,15 +57,15 @@ impl Terminal {
         command.stdin(slave()).stdout(slave()).stderr(slave());
         let child = command.spawn().expect("the binary starts");
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (mut reader, heard) = (master.try_clone().unwrap(), Arc::clone(&seen));
-        std::thread::spawn(move || {
+        let (mut from, heard) = (master.try_clone().unwrap(), Arc::clone(&seen));
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // An error is the end: nobody has the other side open any more.
-            while let Ok(count @ 1..) = reader.read(&mut bytes) {
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
                 heard.lock().unwrap().extend_from_slice(&bytes[..count]);
             }
         });
-        Self { master, child, seen }
+        Self { master, child, reader, seen }
     }
 
     /// What it showed so far.
@@ -111,8 +113,11 @@ impl Terminal {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                // What it wrote last may still be on its way to the reader.
-                std::thread::sleep(Duration::from_millis(100));
+                // What it wrote last may still be on its way to the reader, which ends with the terminal.
+                let hung_up = Instant::now() + Duration::from_secs(5);
+                while !self.reader.is_finished() && Instant::now() < hung_up {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 return (status, self.shown());
             }
             assert!(Instant::now() < deadline, "it did not end within {limit:?}: {}", self.shown());

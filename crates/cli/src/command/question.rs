@@ -7,7 +7,7 @@
 use cofferdam_ambient::clock;
 use cofferdam_contracts::gate::{GateState, GateView, ReplyAccepted};
 use cofferdam_contracts::plan_text;
-use cofferdam_contracts::run::{RunHeader, RunStatus};
+use cofferdam_contracts::run::RunHeader;
 use serde_json::json;
 
 use super::client::{Client, segment};
@@ -132,7 +132,8 @@ async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result
         let state = one.as_ref().map(|found| found.state);
         if matches!(state, Some(GateState::Pending | GateState::Canceled)) {
             let header: RunHeader = client.get(&run).await?;
-            if header.status == RunStatus::WaitingInput && state == Some(GateState::Pending) {
+            // A run that goes on has its answer; the gate says which one a moment later.
+            if state == Some(GateState::Pending) && !header.status.is_terminal() {
                 continue;
             }
             if header.status.is_terminal() {
