@@ -31,15 +31,15 @@ policies: setup
 unit: setup
 	$(CARGO) test --workspace --lib --bins
 
-## coding agents in strict mode: the daemon's contract (real and fake), no child session, the golden trace and the replay with a
-## seed; npm and its registry are needed, and nothing is skipped
+## coding agents in strict mode: the daemon's contract (real and fake), no child session, all that is planned, the golden trace and
+## the replay with a seed; npm and its registry are needed, and nothing is skipped
+contract: export COFFERDAM_TEST_LONG = 1
 contract: export OC_STRICT_MODE = 1
 contract: setup
 	@scripts/setup --agents
 	$(CARGO) build --workspace --bins --tests
-	$(CARGO) test --package cofferdam-opencode
-	$(CARGO) test --workspace --test system -- --include-ignored opencode:: strict:: \
-		architecture::children:: planner::golden:: planner::a_run_is_planned own_names::agents_b10_deno_and_bun
+	$(CARGO) test --workspace --test system -- --include-ignored opencode:: strict:: agents:: \
+		architecture::children:: planner:: own_names::agents_b10_deno_and_bun
 
 ## the gates of a lane (scripts/gates.list), and the release's verdict in target/gates/verdict.json
 lane-quick lane-check lane-full:

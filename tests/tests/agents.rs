@@ -121,11 +121,13 @@ async fn codex_works_in_gvisor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: `make contract` runs it"]
 async fn claude_works_in_gvisor() {
     works("claude", Some("gvisor")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: `make contract` runs it"]
 async fn opencode_works_in_gvisor() {
     works("opencode", Some("gvisor")).await;
 }

@@ -17,7 +17,7 @@ use sqlx::PgPool;
 use crate::secrets::scan;
 use crate::support::agents::Programs;
 use crate::support::gates::{EXECUTIONS, TASKS, number, say};
-use crate::support::{assert_proven, assert_wiped, texts, until};
+use crate::support::{assert_proven, assert_wiped, is_long, texts, until};
 use world::{
     END, KEY, MEND, World, answers, approved, at_gate, ended, plan, script, started, trace, unit,
 };
@@ -295,6 +295,7 @@ async fn a_worker_that_is_killed_at_any_step_asks_for_no_answer_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: `make contract` runs it"]
 async fn a_worker_that_is_killed_while_the_build_works_asks_for_no_answer_twice() {
     let Some(programs) = Programs::installed() else { return };
     let world = World::new(&programs);
@@ -337,6 +338,7 @@ async fn a_daemon_that_dies_is_driven_again_from_the_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: `make contract` runs it"]
 async fn a_turn_that_does_not_move_is_asked_smaller_and_ends_as_oc_timeout_without_a_patch() {
     let Some(programs) = Programs::installed() else { return };
     let world = World::new(&programs);
@@ -390,15 +392,18 @@ async fn a_build_that_leaves_its_plan_is_refused() {
     let Some(programs) = Programs::installed() else { return };
     let world = World::new(&programs);
     let up = world.up(&[]).await;
-    for (command, why) in [
+    let builds = [
         (format!("{MEND}; echo x > other.py"), "other.py"),
+        // What another file system takes for git's directory.
+        (format!("{MEND}; mkdir -p .GIT/hooks; echo x > .GIT/hooks/post-commit"), "git-directory"),
         (format!("{MEND}; ln -s /etc/passwd calc.link"), "calc.link"),
         // The gate showed an edit of it.
         ("rm calc.py".to_owned(), "was removed"),
-        // What another file system takes for git's directory.
-        (format!("{MEND}; mkdir -p .GIT/hooks; echo x > .GIT/hooks/post-commit"), "git-directory"),
         ("true".to_owned(), "changed nothing"),
-    ] {
+    ];
+    // Each takes half a minute of the real daemon; `make contract` has all of them.
+    let most = if is_long() { builds.len() } else { 2 };
+    for (command, why) in builds.into_iter().take(most) {
         let steps = script(&plan(&["calc.py"], &["unit"]), &command);
         let run = started(&up, &world.recipe(&steps, json!({}), unit())).await;
         approved(&up, &run).await;
@@ -410,6 +415,7 @@ async fn a_build_that_leaves_its_plan_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: `make contract` runs it"]
 async fn answers_that_are_no_plan_are_asked_again_and_the_build_follows_them() {
     let Some(programs) = Programs::installed() else { return };
     let world = World::new(&programs);
@@ -435,6 +441,7 @@ async fn answers_that_are_no_plan_are_asked_again_and_the_build_follows_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: `make contract` runs it"]
 async fn a_worker_that_is_killed_between_two_plans_goes_on_in_the_same_conversation() {
     let Some(programs) = Programs::installed() else { return };
     let world = World::new(&programs);

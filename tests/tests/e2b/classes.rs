@@ -56,11 +56,13 @@ async fn by_python(class: &str) {
 }
 
 #[tokio::test]
+#[ignore = "a minute: `make clients` runs it"]
 async fn the_python_client_works_unmodified_in_the_class_gvisor() {
     by_python("gvisor").await;
 }
 
 #[tokio::test]
+#[ignore = "a minute: `make clients` runs it"]
 async fn the_python_client_works_unmodified_in_the_class_microvm() {
     by_python("microvm").await;
 }

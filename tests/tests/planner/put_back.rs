@@ -38,6 +38,7 @@ async fn links_empty_directories_and_modes_that_a_dead_turn_took_are_put_back() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: `make contract` runs it"]
 async fn a_run_is_planned_built_and_tested_in_gvisor() {
     let Some(programs) = Programs::installed() else { return };
     let world = World::new(&programs);

@@ -17,8 +17,11 @@ use crate::spec::provider::Provider;
 
 /// A provider that does not take a connection for so long is down.
 const CONNECT: Duration = Duration::from_secs(10);
-/// One request. Providers make a sandbox in a second or less, and say so when they are full.
+/// One request.
 const REQUEST: Duration = Duration::from_secs(30);
+/// The request that makes a sandbox. Providers need a second or less; one that is busy may hold a creation for as long as E2B's
+/// own clients wait, and a Cofferdam says after 50 s that it has no room.
+const MAKE: Duration = Duration::from_secs(60);
 /// Bytes of an answer: a page of a hundred sandboxes takes some 50 KiB.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Of what a refusal says, so much is passed on.
@@ -123,7 +126,7 @@ impl Api {
             "allow_internet_access": false,
             "metadata": {META_SANDBOX: sandbox, META_STATE: self.provider.tag},
         });
-        let request = self.request(Method::POST, "sandboxes", what)?.json(&wanted);
+        let request = self.request(Method::POST, "sandboxes", what)?.json(&wanted).timeout(MAKE);
         let made: Created = parse(&good(request, what).await?, what)?;
         // It becomes part of addresses.
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
