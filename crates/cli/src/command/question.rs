@@ -121,32 +121,31 @@ enum Came {
 /// Until the gate is open no more, and how that came.
 async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result<String> {
     let run = format!("/api/runs/{}", segment(header.run_id.as_str()));
-    let look = async || -> anyhow::Result<Option<GateView>> {
+    let look = async || -> anyhow::Result<(Option<GateState>, Option<String>)> {
         let gates: Vec<GateView> = client.get(&format!("{run}/gates")).await?;
-        Ok(gates.into_iter().find(|found| found.gate_key.as_str() == gate))
+        let found = gates.into_iter().find(|found| found.gate_key.as_str() == gate);
+        let made = found.as_ref().and_then(|found| found.decision.as_ref());
+        let made = made.map(|made| format!("answered elsewhere: {}", made.decision.as_str()));
+        Ok((found.map(|found| found.state), made))
     };
     loop {
         clock::sleep(LOOK).await;
-        let mut one = look().await?;
-        let mut why = String::new();
-        let state = one.as_ref().map(|found| found.state);
-        if matches!(state, Some(GateState::Pending | GateState::Canceled)) {
-            let header: RunHeader = client.get(&run).await?;
-            // A run that goes on has its answer; the gate says which one a moment later.
-            if state == Some(GateState::Pending) && !header.status.is_terminal() {
-                continue;
-            }
-            if header.status.is_terminal() {
-                why = format!(": the run is {}", header.status.as_str());
-            }
-            // It may have been answered between the two looks.
-            one = look().await?;
+        let (state, made) = look().await?;
+        if let Some(made) = made {
+            return Ok(made);
         }
-        let made = one.as_ref().and_then(|found| found.decision.as_ref());
-        return Ok(match made {
-            Some(made) => format!("answered elsewhere: {}", made.decision.as_str()),
-            None => format!("no answer is awaited any more{why}"),
-        });
+        let header: RunHeader = client.get(&run).await?;
+        if header.status.is_terminal() {
+            // It may have been answered between the two looks.
+            let (_, made) = look().await?;
+            let over =
+                || format!("no answer is awaited any more: the run is {}", header.status.as_str());
+            return Ok(made.unwrap_or_else(over));
+        }
+        // An answer that was received is decided on, and said, a moment later.
+        if !matches!(state, Some(GateState::Pending | GateState::Received)) {
+            return Ok("no answer is awaited any more".to_owned());
+        }
     }
 }
 
