@@ -230,12 +230,12 @@ mod tests {
         assert!(has_failed());
         reclaim();
         assert!(is_of(first, dir.path()), "its directory is there");
-        let gone = dir.path().to_owned();
-        drop(dir);
-        // A process has one of its ids.
+        // A process has one of its ids: before the directory goes, since others of this host reclaim, too.
         let mut command = std::process::Command::new("sleep");
         command.arg("60").uid(first + 7);
         let mut child = command.spawn().unwrap();
+        let gone = dir.path().to_owned();
+        drop(dir);
         reclaim();
         let was_kept = is_of(first, &gone);
         child.kill().unwrap();
