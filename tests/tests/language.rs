@@ -1,6 +1,8 @@
 //! How the product speaks: the habits that `docs/style.md` lists are counted, and may only become fewer: in pages,
 //! `--help` (the doc comments of the command line), string literals and doc comments. What pages show exists.
 
+mod links;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,7 +49,14 @@ fn files(dir: &str, ending: &str) -> Vec<(String, String)> {
 /// Every page of the repository.
 fn pages() -> Vec<(String, String)> {
     let mut pages = files("docs", ".md");
-    for name in ["README.md", "ARCHITECTURE.md", "SPECIFICATION.md", "CHANGELOG.md"] {
+    for name in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "SPECIFICATION.md",
+    ] {
         pages.push((name.to_owned(), fs::read_to_string(root().join(name)).unwrap()));
     }
     pages
