@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 DENY = target/tools/bin/cargo-deny
+TYPOS = target/tools/bin/typos
 
 .DEFAULT_GOAL := build
 .PHONY: setup build check policies unit contract clients release dist test attack fuzz demo bench chaos storm soak v2 docker fresh clean
@@ -15,9 +16,11 @@ setup:
 build:
 	$(CARGO) build --release --bin cofferdam
 
-## format, lints, dependencies and their licences, documentation
+## format, typing errors, subjects of commits, lints, dependencies and their licences, documentation
 check: setup
 	$(CARGO) fmt --all --check
+	$(TYPOS) --format brief
+	@scripts/subjects
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(DENY) --log-level error check bans licenses sources
 	@scripts/advisories $(DENY)
