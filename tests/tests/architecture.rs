@@ -1,7 +1,9 @@
 //! The house rules that a compiler does not hold: which crate may import which, who knows the
 //! database, how long a file may be, and what is never said.
 
+mod arrows;
 mod children;
+mod circles;
 mod floors;
 mod messages;
 mod nouns;

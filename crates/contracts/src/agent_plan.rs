@@ -10,16 +10,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::error::{ErrorCode, Refusal};
 use crate::id::ModelName;
 use crate::model::ModelsSpec;
 use crate::patch::{Refused, why_refused};
-use crate::plan::{Plan, PlanTask};
-use crate::plan_text;
-use crate::sandbox::{IsolationSpec, Limits, SandboxRequest};
+use crate::plan_text::planned::bytes_of;
+use crate::sandbox::{IsolationSpec, Limits};
 use crate::schema::Validator;
 use crate::tree_change::{Image, TreeEntry};
-use crate::work::Work;
 
 /// Where the project is in the sandboxes of such a run.
 pub const PROJECT: &str = "/work";
@@ -111,53 +108,6 @@ pub struct AgentPlan {
     pub patch_plan: Vec<String>,
 }
 
-/// Work of OpenCode in a sandbox.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct OpencodeWork {
-    /// Its sandbox; the command is the daemon.
-    pub request: SandboxRequest,
-    /// What is to be achieved.
-    pub goal: String,
-    /// The model.
-    pub model: ModelName,
-    /// How long a turn may be silent, ms.
-    pub patience_ms: u64,
-    /// Planning or building.
-    pub role: AgentRole,
-}
-
-/// What OpenCode does in a sandbox. The worker chooses the daemon's agent by it, never a caller.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "snake_case")]
-pub enum AgentRole {
-    /// Gives a plan.
-    Plan {
-        /// The tests that it may name.
-        tests: Vec<PlanTask>,
-    },
-    /// Carries an approved plan out.
-    Build {
-        /// The plan.
-        plan: Box<AgentPlan>,
-        /// The conversation that the plan came from.
-        session: String,
-        /// The tests that the plan could name, as its prompts said.
-        tests: Vec<String>,
-    },
-}
-
-/// A test of a patched project, in a sandbox without the agent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PatchedWork {
-    /// Its sandbox, which sees the project as it was.
-    pub request: SandboxRequest,
-    /// The patch that is applied before the command: an artifact. Absent in a plan: there is none yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub patch: Option<String>,
-}
-
 /// Why a plan may not name a path, if it may not.
 fn why_unplannable(path: &str) -> Option<Refused> {
     why_refused(path.strip_suffix('/').unwrap_or(path).as_bytes())
@@ -228,7 +178,7 @@ impl AgentPlan {
             Some(format!("/files/{n}/path: {path:?} must be a path inside the project, relative, of plain names, outside .git and its hooks ({why})"))
         });
         let mut bad: Vec<String> = bad.take(20).collect();
-        let shown = plan_text::bytes_of(&plan);
+        let shown = bytes_of(&plan);
         if shown > MAX_SHOWN {
             bad.push(format!(
                 ": the plan has {shown} bytes as a person reads it; the limit is {MAX_SHOWN}"
@@ -242,51 +192,6 @@ impl AgentPlan {
     #[must_use]
     pub fn covers(&self, entry: &TreeEntry) -> bool {
         self.files.iter().any(|file| file.covers(entry))
-    }
-}
-
-impl Plan {
-    /// The tests that a draft's plan may name; `None`: it is no draft.
-    #[must_use]
-    pub fn draft_tests(&self) -> Option<&[PlanTask]> {
-        match self.tasks.as_slice() {
-            [PlanTask { work: Work::Opencode(work), .. }] => match &work.role {
-                AgentRole::Plan { tests } => Some(tests),
-                AgentRole::Build { .. } => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// The plan that a person approves: the draft's sandbox builds what the agent planned, then the tests run that the
-    /// plan names, in the recipe's order.
-    ///
-    /// # Errors
-    /// Where it is no draft.
-    pub fn adopt(mut self, agent: AgentPlan, session: String) -> Result<Self, Refusal> {
-        let none = || Refusal::new(ErrorCode::Internal, "the plan is not a draft");
-        let tests = self.draft_tests().ok_or_else(none)?.to_vec();
-        let Some(PlanTask { work: Work::Opencode(mut work), .. }) = self.tasks.pop() else {
-            return Err(none());
-        };
-        let names = tests.iter().map(|test| test.name.clone()).collect();
-        let plan = Box::new(agent.clone());
-        work.role = AgentRole::Build { plan, session, tests: names };
-        self.tasks = vec![PlanTask { name: BUILDING.to_owned(), work: Work::Opencode(work) }];
-        self.tasks.extend(tests.into_iter().filter(|test| agent.tests.contains(&test.name)));
-        Ok(self)
-    }
-
-    /// What the agent planned, where it builds.
-    #[must_use]
-    pub fn agent(&self) -> Option<&AgentPlan> {
-        match &self.tasks.first()?.work {
-            Work::Opencode(work) => match &work.role {
-                AgentRole::Build { plan, .. } => Some(plan),
-                AgentRole::Plan { .. } => None,
-            },
-            _ => None,
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod address;
 pub mod agent_plan;
+pub mod agent_report;
 pub mod artifact;
 pub mod cache;
 pub mod canonical;

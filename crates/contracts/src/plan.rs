@@ -5,7 +5,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent_plan::AgentRole;
 use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
@@ -20,8 +19,10 @@ use crate::shell;
 use crate::template::{Globber, RenderBudget, Scope, TemplateError, render, render_value};
 use crate::timeout::{self, Wall};
 use crate::user::UserName;
-pub use crate::work::Work;
+use crate::work::AgentRole;
+pub use crate::work::{PlanTask, Work};
 
+mod agent;
 mod draft;
 pub use draft::PORT as OPENCODE_PORT;
 
@@ -44,16 +45,6 @@ pub struct Plan {
     pub caps: Caps,
     /// The work, in order.
     pub tasks: Vec<PlanTask>,
-}
-
-/// One task of a plan.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PlanTask {
-    /// Its name, unique in the plan.
-    pub name: String,
-    /// What it is.
-    pub work: Work,
 }
 
 type Variables = std::collections::BTreeMap<String, String>;

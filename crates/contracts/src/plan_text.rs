@@ -1,17 +1,20 @@
 //! A plan for the person who is to agree to it: every command whole, each line of it marked, so that no
 //! text of a task looks like a line of ours.
 
+pub(crate) mod planned;
+
 use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use crate::agent_plan::{AgentPlan, AgentRole, PlannedChange};
 use crate::egress::{Egress, Entry};
-use crate::plan::{Plan, PlanTask};
+use crate::plan::Plan;
 use crate::printable;
 use crate::sandbox::SandboxRequest;
 use crate::secret::SecretUse;
-use crate::work::Work;
+use crate::work::{AgentRole, PlanTask, Work};
+
+use planned::{planned, text_of};
 
 /// Bytes of a plan's lines that one answer or page carries; a plan may have 8 MiB.
 pub const MAX_SHOWN_BYTES: usize = 256 * 1024;
@@ -61,32 +64,6 @@ fn one(task: &PlanTask, lines: &mut Vec<String>) {
         }
         Work::Patched(work) => sandbox(&work.request, lines),
     }
-}
-
-/// Bytes of the lines that show what an agent planned.
-pub(crate) fn bytes_of(plan: &AgentPlan) -> usize {
-    let mut lines = Vec::new();
-    planned(plan, &mut lines);
-    lines.iter().map(|line| printable::line(line).len().saturating_add(1)).sum()
-}
-
-/// What an agent planned, in its own words.
-fn planned(plan: &AgentPlan, lines: &mut Vec<String>) {
-    text_of("design", &plan.design, lines);
-    for file in &plan.files {
-        let what = match (file.change, file.path.ends_with('/')) {
-            (PlannedChange::Create, false) => "may create",
-            (PlannedChange::Edit, false) => "may edit",
-            (PlannedChange::Remove, false) => "may remove",
-            (PlannedChange::Create, true) => "may create anything in",
-            (PlannedChange::Edit, true) => "may create, edit and remove anything in",
-            (PlannedChange::Remove, true) => "may remove anything in",
-        };
-        text_of(&format!("{what} {}", json!(file.path)), &file.why, lines);
-    }
-    plan.risks.iter().for_each(|risk| text_of("risk", risk, lines));
-    plan.patch_plan.iter().for_each(|change| text_of("change", change, lines));
-    lines.push(format!("    tests that decide: {}", json!(plan.tests)));
 }
 
 fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
@@ -144,11 +121,6 @@ fn command(what: &str, cmd: &[String], lines: &mut Vec<String>) {
         [shell, flag, text] if shell == "/bin/sh" && flag == "-c" => text_of(what, text, lines),
         argv => lines.push(format!("    {what} {}", json!(argv))),
     }
-}
-
-fn text_of(what: &str, text: &str, lines: &mut Vec<String>) {
-    lines.push(format!("    {what}"));
-    lines.extend(text.split('\n').map(|line| format!("      | {line}")));
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! A run's egress policy by phase, as it stood when its execution began.
 
+pub mod asked;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -8,8 +10,6 @@ use serde::{Deserialize, Serialize};
 use crate::egress::{Egress, Entry, Mirror, Phase};
 use crate::id::{Digest, TenantId};
 use crate::named::named;
-use crate::plan::Plan;
-use crate::recipe::Recipe;
 
 /// The key of `dynamic_config` that lists names which the tasks of a tenant may reach without a gate:
 /// a JSON list of exact names and mirrors. The tenant's own row comes before the host's.
@@ -105,52 +105,12 @@ pub struct EgressSnapshot {
     pub created_at: i64,
 }
 
-/// The distinct policies of a plan's sandboxes in a phase, in a fixed order; none where it has no
-/// sandbox.
-#[must_use]
-pub fn policies_of(plan: &Plan, phase: Phase) -> Vec<Egress> {
-    let requests = plan.tasks.iter().filter_map(|task| task.work.request());
-    let mut all: Vec<Egress> = requests
-        .map(|request| match phase {
-            Phase::Exec => request.egress.clone(),
-            Phase::Build => request.build.as_ref().map_or(Egress::None, |b| b.egress.clone()),
-        })
-        .collect();
-    all.sort();
-    all.dedup();
-    all
-}
-
-/// A list of names that a phase of some task asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AskedNames<'a> {
-    /// Which phase.
-    pub phase: Phase,
-    /// The names and mirrors.
-    pub entries: &'a [Entry],
-}
-
-/// The lists of a recipe's tasks, each with its field.
-#[must_use]
-pub fn recipe_names(recipe: &Recipe) -> Vec<(String, AskedNames<'_>)> {
-    let mut found = Vec::new();
-    for (n, task) in recipe.plan.tasks.iter().enumerate() {
-        let build = task.build.as_ref().map(|build| (Phase::Build, &build.egress));
-        let exec = task.exec.as_ref().map(|exec| (Phase::Exec, &exec.egress));
-        for (phase, egress) in build.into_iter().chain(exec) {
-            if let Egress::Names(entries) = egress {
-                let field = format!("plan.tasks[{n}].{}.egress", phase.as_str());
-                found.push((field, AskedNames { phase, entries }));
-            }
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
+    use super::asked::{policies_of, recipe_names};
     use super::*;
     use crate::plan;
+    use crate::recipe::Recipe;
     use serde_json::json;
 
     const RECIPE: &str = "id: r\nv: \"1\"\nplan:\n  tasks:\n    - {name: a, exec: {run: x, egress: [b.example, a.example]}}\n    - {name: b, build: {run: y, egress: ['@pip']}, exec: {run: x}}\n    - {name: c, exec: {run: x}}\n    - {name: d, value: v}\n";

@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::agent_plan::{OpencodeWork, PatchedWork};
+use crate::agent_plan::AgentPlan;
 use crate::dispatch::AgentWork;
+use crate::id::ModelName;
 use crate::live::LiveWork;
 use crate::sandbox::SandboxRequest;
 
@@ -52,4 +53,61 @@ impl Work {
             Self::Value(_) => None,
         }
     }
+}
+
+/// One task of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlanTask {
+    /// Its name, unique in the plan.
+    pub name: String,
+    /// What it is.
+    pub work: Work,
+}
+
+/// Work of OpenCode in a sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpencodeWork {
+    /// Its sandbox; the command is the daemon.
+    pub request: SandboxRequest,
+    /// What is to be achieved.
+    pub goal: String,
+    /// The model.
+    pub model: ModelName,
+    /// How long a turn may be silent, ms.
+    pub patience_ms: u64,
+    /// Planning or building.
+    pub role: AgentRole,
+}
+
+/// What OpenCode does in a sandbox. The worker chooses the daemon's agent by it, never a caller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum AgentRole {
+    /// Gives a plan.
+    Plan {
+        /// The tests that it may name.
+        tests: Vec<PlanTask>,
+    },
+    /// Carries an approved plan out.
+    Build {
+        /// The plan.
+        plan: Box<AgentPlan>,
+        /// The conversation that the plan came from.
+        session: String,
+        /// The tests that the plan could name, as its prompts said.
+        tests: Vec<String>,
+    },
+}
+
+/// A test of a patched project, in a sandbox without the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchedWork {
+    /// Its sandbox, which sees the project as it was.
+    pub request: SandboxRequest,
+    /// The patch that is applied before the command: an artifact. Absent in a plan: there is none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<String>,
 }

@@ -14,9 +14,9 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate_spec::{GateSpec, Silence};
 use cofferdam_contracts::id::{IntentId, TenantId};
 use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::policy::asked::{AskedNames, policies_of, recipe_names};
 use cofferdam_contracts::policy::{
-    AskedNames, MIRRORS, MirrorGrants, PolicySource, allowed_key, may_mirror, needs_consent,
-    policies_of, recipe_names,
+    MIRRORS, MirrorGrants, PolicySource, allowed_key, may_mirror, needs_consent,
 };
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::sandbox::SandboxRequest;

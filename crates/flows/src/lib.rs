@@ -1,9 +1,9 @@
 //! Decides and executes. Everything that writes passes through here.
 //!
 //! ```text
-//! shim --intents, submit, reply, ops--> ledger rows + queued workflow --NOTIFY--> dispatch
-//!   dispatch --claim--> run workflow:  CompileST -> gate -> ExecuteST rounds -> finish
-//!                       task workflow: begin -> sandbox -> finish (result + artifacts + wipe)
+//! API --intents, submit, reply, ops--> ledger rows + queued workflow --NOTIFY--> claims (a worker's)
+//!   claims --> run workflow:  CompileST -> gate -> ExecuteST rounds -> finish
+//!              task workflow: begin -> sandbox -> finish (result + artifacts + wipe)
 //! worker: heartbeats, leadership, takeover of the dead, orphans of this host
 //! ```
 //! **Workflows only control; steps only do IO; what is decided is decided in [`decide`], which is

@@ -3,17 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{Config, Fault, PlanTask, text};
-use crate::agent_plan::{
-    AgentRole, AgentSpec, BUILDING, MAX_GOAL_BYTES, OpencodeWork, PLANNING, PROGRAM, PROJECT,
-    PatchedWork,
-};
+use crate::agent_plan::{AgentSpec, BUILDING, MAX_GOAL_BYTES, PLANNING, PROGRAM, PROJECT};
 use crate::duration::Duration;
 use crate::error::Refusal;
 use crate::recipe::Recipe;
 use crate::sandbox::{AccessMode, FileIn, Limits, Mount, SandboxRequest, SandboxSpec};
 use crate::template::Scope;
 use crate::timeout::{self, Wall};
-use crate::work::Work;
+use crate::work::{AgentRole, OpencodeWork, PatchedWork, Work};
 
 use super::CompileError;
 

@@ -16,12 +16,14 @@
 //! backquotes, here-documents or arithmetic, where its own quotes would mean something else.
 
 mod argv;
+mod quote;
 mod reader;
 mod scan;
 #[cfg(test)]
 mod tests;
 mod words;
 
+pub use quote::quoted;
 use scan::Scan;
 use serde_json::Value;
 use words::{MAX_REFS, below, is_word};
@@ -31,18 +33,6 @@ use crate::template::{Filter, Piece, call, lone, pieces};
 
 /// Programs whose `-c` is followed by shell text.
 const SHELLS: &[&str] = &["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"];
-
-/// Hands over the text as one word of a POSIX shell, part by part.
-pub fn quoted<E>(text: &str, mut push: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
-    push("'")?;
-    for (n, part) in text.split('\'').enumerate() {
-        if n > 0 {
-            push(r"'\''")?;
-        }
-        push(part)?;
-    }
-    push("'")
-}
 
 /// Which values are held against the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,7 +28,7 @@ use cofferdam_contracts::dispatch::{
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{DispatchId, IntentId};
-use cofferdam_contracts::policy::AskedNames;
+use cofferdam_contracts::policy::asked::AskedNames;
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase, SandboxRequest};
 use cofferdam_ledger::audit::Audit;

@@ -58,7 +58,7 @@ use crate::vault::FileKey;
 pub const SEAL_COMMAND: &str = "seal-layer";
 /// The program that runs.
 const SELF: &str = "/proc/self/exe";
-/// SealJob, layer and file.
+/// Descriptors of one job: its text, the layer, the file.
 const MAX_HANDED: usize = 3;
 /// Whoever uses the layer is ended with its worker, within this time.
 const USERS_END: Duration = Duration::from_secs(1);

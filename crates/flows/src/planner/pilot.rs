@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random;
-use cofferdam_contracts::agent_plan::{AgentPlan, AgentRole, OpencodeWork, PROJECT};
+use cofferdam_contracts::agent_plan::{AgentPlan, PROJECT};
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical::{self, digest};
 use cofferdam_contracts::id::{RunId, SandboxId, StepId};
@@ -14,6 +14,7 @@ use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
 use cofferdam_contracts::schema::unstorable;
 use cofferdam_contracts::tree_change::{Tree, TreeChange};
+use cofferdam_contracts::work::{AgentRole, OpencodeWork};
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::planner::{PromptEnded, PromptOutcome, PromptTaken, PromptUse, TakenPrompt};
 use cofferdam_ledger::tasks::TaskContext;

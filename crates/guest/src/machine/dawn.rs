@@ -19,8 +19,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
+use super::fault::{Fault, at};
 use super::stream::Stream;
-use super::{Fault, at, clock, random};
+use super::{clock, random};
 
 /// What the port goes beside.
 const BESIDE: &[u8] = b"p";

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_guest::setup::{Setup, Tree};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::{Fault, at, make, write};
+use super::fault::{Fault, at, make, write};
 use crate::agent::sleep_ms;
 
 /// Where the new root is put together.

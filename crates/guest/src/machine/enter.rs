@@ -17,10 +17,9 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities,
 };
 
+use super::fault::{Fault, at, make, write};
 use super::stream::Stream;
-use super::{
-    Fault, at, clock, dawn, disk, fill, keeper, limit, make, random, rehearsal, vsock, write,
-};
+use super::{clock, dawn, disk, fill, keeper, limit, random, rehearsal, vsock};
 use crate::agent::sleep_blocking_ms;
 
 const PORTS: &str = "/sys/class/virtio-ports";

@@ -6,8 +6,9 @@ use std::path::Path;
 use cofferdam_guest::setup::FILES;
 use cofferdam_guest::upper;
 
+use super::disk;
+use super::fault::{Fault, at};
 use super::stream::Stream;
-use super::{Fault, at, disk};
 
 const PIECE_BYTES: usize = 64 * 1024;
 const STEP: &str = "the files of its snapshot cannot be used";

@@ -14,8 +14,9 @@ use cofferdam_guest::pieces::PieceWriter;
 use cofferdam_guest::upper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::fault::{CGROUPS, write};
 use super::stream::Stream;
-use super::{CGROUPS, dawn, disk, limit, write};
+use super::{dawn, disk, limit};
 use crate::agent::sleep_blocking_ms;
 
 /// Looks whether every process stands still, a millisecond apart.

@@ -10,8 +10,9 @@ use cofferdam_guest::setup::Setup;
 use cofferdam_guest::wire::{Counted, NoRoute};
 use rustix::fs::statvfs;
 
+use super::fault::{CGROUPS, Fault, TRACES, at, write};
+use super::network;
 use super::trace::Trace;
-use super::{CGROUPS, Fault, TRACES, at, network, write};
 use crate::agent::sleep_ms;
 
 /// How often the layer is looked at while a command runs: as the host does where it can.

@@ -13,6 +13,7 @@ mod clock;
 mod dawn;
 mod disk;
 mod enter;
+mod fault;
 mod fill;
 mod keeper;
 mod limit;
@@ -33,11 +34,12 @@ use std::process::{Command, ExitCode};
 
 use cofferdam_guest::setup::{ENTER, MODULES};
 use nix::kmod::{ModuleInitFlags, finit_module};
-use nix::mount::{MsFlags, mount};
+use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::reboot::{RebootMode, reboot};
 
 pub use enter::run as enter;
+use fault::{CGROUPS, Fault, TRACES, at, make, write};
 pub use keeper::line as keeper;
 pub use limit::{LayerWatch, counted, no_routes, tried};
 pub use rehearsal::run as rehearse;
@@ -46,25 +48,6 @@ pub use rehearsal::run as rehearse;
 /// read the table of the partitions, which is the same on every disk, and no byte of any.
 const DISK_MODULE: &str = "virtio_blk";
 const AUTOPROBE: &str = "/sys/bus/virtio/drivers_autoprobe";
-/// Where both look for the cgroup tree.
-const CGROUPS: &str = "/cgroups";
-/// And for what the kernel traces.
-const TRACES: &str = "/traces";
-
-/// A step that failed, in words.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}: {source}")]
-pub struct Fault {
-    what: String,
-    source: io::Error,
-}
-
-/// Names the step of an error.
-fn at<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Fault {
-    let what = what.into();
-    move |error| Fault { what, source: error.into() }
-}
-
 /// Runs the machine to its end.
 pub fn run() -> ExitCode {
     if let Err(fault) = boot() {
@@ -125,19 +108,4 @@ fn load_modules() -> Result<(), Fault> {
         finit_module(&module, c"", ModuleInitFlags::empty()).map_err(at(&name))?;
     }
     Ok(())
-}
-
-/// Mounts a file system that has no device.
-fn make(kind: &str, path: &Path, flags: MsFlags, data: Option<&str>) -> Result<(), Fault> {
-    mount(Some(kind), path, Some(kind), flags, data)
-        .map_err(at(format!("{kind} at {}", path.display())))
-}
-
-/// Writes one of the kernel's files.
-fn write(path: impl AsRef<Path>, text: &str) -> Result<(), Fault> {
-    let path = path.as_ref();
-    let written = fs::OpenOptions::new().write(true).open(path);
-    written
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(at(path.display().to_string()))
 }

@@ -26,7 +26,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use nix::sched::{CloneFlags, unshare};
 use tokio::task::JoinSet;
 
-use super::{Fault, at, disk, enter};
+use super::fault::{Fault, at};
+use super::{disk, enter};
 use crate::agent::now_ms;
 
 /// A command that a root without any file has: this program, which ends where its input does.

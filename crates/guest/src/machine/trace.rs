@@ -14,7 +14,7 @@ use std::path::Path;
 
 use cofferdam_guest::wire::NoRoute;
 
-use super::{Fault, at, write};
+use super::fault::{Fault, at, write};
 
 /// Of each processor: some hundred events.
 const RING_KB: &str = "64";

@@ -15,7 +15,7 @@ use cofferdam_guest::setup::STREAM;
 use libc::{sock_filter, sock_fprog};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, VsockAddr, connect, socket};
 
-use super::{Fault, at};
+use super::fault::{Fault, at};
 
 /// Offsets in `struct seccomp_data`.
 const NUMBER: u32 = 0;

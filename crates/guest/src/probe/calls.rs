@@ -2,8 +2,8 @@
 
 use libc::*;
 
+use super::entry::{Probe, Run};
 use super::table::calls;
-use super::{Probe, Run};
 
 /// Refused, or not there at all.
 const NO: &[&str] = &["EPERM", "ENOSYS"];

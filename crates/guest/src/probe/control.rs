@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use super::answer::{DONE, said};
-use super::{Probe, probe};
+use super::entry::{Probe, probe};
 
 pub const PROBES: &[Probe] = &[
     probe("control.write", "write and remove a file in /work", &[DONE], |_| {

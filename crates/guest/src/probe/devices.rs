@@ -5,7 +5,7 @@ use std::fs;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use super::answer::{NOTHING, failed, open_read, said};
-use super::{Probe, probe};
+use super::entry::{Probe, probe};
 
 const ABSENT: &[&str] = &["ENOENT"];
 /// What an OCI runtime puts there.

@@ -1,8 +1,8 @@
 //! Files of the kernel and devices, one line each.
 
+use super::entry::{Probe, Run};
 use super::table::paths;
 use super::trying::Way;
-use super::{Probe, Run};
 
 /// Masked, absent, or refused: in no case a byte or a name.
 const EMPTY: &[&str] = &["nothing", "ENOENT", "EACCES", "EPERM", "ENOTDIR"];

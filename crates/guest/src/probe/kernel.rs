@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::answer::{NOTHING, failed, names, open_masked, open_read, open_write, read_any, said};
-use super::{Probe, probe};
+use super::entry::{Probe, probe};
 
 /// Masked, absent, or refused: in no case a byte.
 const EMPTY: &[&str] = &[NOTHING, "ENOENT", "EACCES", "EPERM"];

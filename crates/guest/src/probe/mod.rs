@@ -14,6 +14,7 @@ mod answer;
 mod calls;
 mod control;
 mod devices;
+mod entry;
 mod files;
 mod kernel;
 mod mounts;
@@ -32,45 +33,11 @@ use std::process::{Command, ExitCode, Stdio};
 
 use cofferdam_guest::escape::{PROBE, Probed, Setting};
 
+use entry::Probe;
 pub use neighbours::neighbour;
 
 /// Longest answer that is kept: it is a word or two unless something is wrong.
 const MAX_ANSWER: usize = 200;
-
-/// One thing to try.
-struct Probe {
-    id: &'static str,
-    tries: &'static str,
-    /// Every answer that holds.
-    expected: &'static [&'static str],
-    run: Run,
-}
-
-/// How it is tried.
-enum Run {
-    /// In a way of its own.
-    By(fn(&Setting) -> String),
-    /// As many others are.
-    Way(trying::Way),
-}
-
-impl Run {
-    fn go(&self, setting: &Setting) -> String {
-        match self {
-            Self::By(run) => run(setting),
-            Self::Way(way) => way.go(),
-        }
-    }
-}
-
-const fn probe(
-    id: &'static str,
-    tries: &'static str,
-    expected: &'static [&'static str],
-    run: fn(&Setting) -> String,
-) -> Probe {
-    Probe { id, tries, expected, run: Run::By(run) }
-}
 
 const AREAS: [(&str, &[Probe]); 27] = [
     ("control", control::PROBES),

@@ -8,7 +8,7 @@ use rustix::mount::{FsOpenFlags, OpenTreeFlags, fsopen, open_tree};
 use rustix::process::{chroot, pivot_root};
 
 use super::answer::{NOTHING, failed, first_present, said};
-use super::{Probe, probe};
+use super::entry::{Probe, probe};
 
 pub const PROBES: &[Probe] = &[
     probe("mount.tmpfs", "mount a tmpfs", &["EPERM"], |_| {

@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::gethostname;
 
 use super::answer::{failed, said};
-use super::{Probe, probe};
+use super::entry::{Probe, probe};
 
 const OWN: &[&str] = &["own"];
 

@@ -11,8 +11,8 @@ use cofferdam_guest::escape::{NEIGHBOUR_FILE, NEIGHBOUR_PORT, NEIGHBOUR_READY};
 use rustix::process::{Pid, test_kill_process};
 
 use super::answer::{NOTHING, failed, first_present, said};
+use super::entry::{Probe, probe};
 use super::network::{abstract_socket, connect};
-use super::{Probe, probe};
 
 pub const PROBES: &[Probe] = &[
     probe("neighbour.file", "read what the neighbour wrote", &[NOTHING], |_| {

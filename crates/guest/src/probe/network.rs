@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use super::answer::{NOTHING, failed, said};
-use super::{Probe, probe};
+use super::entry::{Probe, probe};
 
 /// An address on this machine or its link answers or refuses at once; waiting longer would only
 /// tell how a firewall drops.

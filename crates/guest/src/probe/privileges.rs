@@ -7,7 +7,7 @@ use rustix::process::{
 };
 
 use super::answer::{failed, said, status};
-use super::{Probe, probe};
+use super::entry::{Probe, probe};
 
 const NONE: &[&str] = &["0000000000000000"];
 /// CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE.

@@ -5,8 +5,8 @@ use nix::sys::socket::{
 };
 
 use super::answer::failed;
+use super::entry::{Probe, probe};
 use super::table::sockets;
-use super::{Probe, probe};
 
 const NO_FAMILY: &[&str] = &["EAFNOSUPPORT"];
 /// Runtimes that read the filter as a list have no errno of its own for a second condition, and Docker's engine before 23

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::answer::{DONE, said, status};
-use super::{Probe, probe};
+use super::entry::{Probe, probe};
 
 const EPERM: &[&str] = &["EPERM"];
 

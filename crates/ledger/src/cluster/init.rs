@@ -13,8 +13,9 @@ use tokio::process::Command;
 
 use super::account::Account;
 use super::error::ClusterError;
+use super::names::NAME;
 use super::server::Server;
-use super::{NAME, lock, place};
+use super::{lock, place};
 
 /// Half a second on a laptop; a hundred times that on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -13,6 +13,7 @@ use tokio::process::Child;
 use tokio::sync::{Mutex, oneshot};
 
 use super::error::ClusterError;
+use super::launch::launch;
 use super::lock;
 use super::place::Place;
 use super::postmaster::{self, Found, Ready};
@@ -43,7 +44,7 @@ pub(super) async fn bring_up(
         Found::Ready(server) => server,
         Found::Nobody(hold) => {
             let mut child = running.child.lock().await;
-            let launched = child.insert(super::launch(place, home, hold, search).await?);
+            let launched = child.insert(launch(place, home, hold, search).await?);
             postmaster::started(home, &data, launched).await?
         }
     };

@@ -18,8 +18,10 @@ mod error;
 mod fetch;
 mod init;
 mod keeper;
+mod launch;
 mod lock;
 mod log;
+mod names;
 mod place;
 mod postmaster;
 mod probe;
@@ -36,19 +38,16 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use nix::sys::signal::Signal;
-use tokio::process::Child;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use self::account::Account;
 pub use self::error::ClusterError;
 use self::keeper::Running;
+use self::names::{LEDGER, NAME};
 use self::place::Place;
-use self::postmaster::Launch;
 pub use self::server::Search;
 
-/// The database, and the superuser of its cluster: the ledger is somebody else, see [`roles`].
-const NAME: &str = "cofferdam";
 /// How often, and how far apart, `Drop` looks for its turn: a start by another process makes that
 /// process a user anyway, and another one's goodbye takes a millisecond.
 const DROP_TRIES: u32 = 25;
@@ -126,13 +125,13 @@ impl Cluster {
     #[must_use]
     pub fn url(&self) -> String {
         let host = percent_encoded(self.socket_dir.as_os_str().as_bytes());
-        format!("postgres://{}@localhost/{NAME}?host={host}&sslmode=disable", roles::LEDGER)
+        format!("postgres://{}@localhost/{NAME}?host={host}&sslmode=disable", LEDGER)
     }
 
     /// The same as the cluster's superuser: for maintenance by hand, and for nothing that serves.
     #[must_use]
     pub fn superuser_url(&self) -> String {
-        self.url().replacen(&format!("//{}@", roles::LEDGER), &format!("//{NAME}@"), 1)
+        self.url().replacen(&format!("//{}@", LEDGER), &format!("//{NAME}@"), 1)
     }
 
     /// The server's main process.
@@ -211,26 +210,6 @@ pub fn is_made(state_dir: &Path) -> bool {
 
 /// The user that is made for it; nothing else runs as this one.
 pub const OWN_USER: &str = account::OWN;
-
-/// Starts the server, and makes its files first where there are none.
-async fn launch(
-    place: &Place,
-    home: &Path,
-    hold: File,
-    search: &Search,
-) -> Result<Child, ClusterError> {
-    let data = &home.join("data");
-    let server = &search.server(data).await?;
-    let account = &Account::of(data)?;
-    place.admit(home, account, server).await?;
-    init::data(home, account, server).await?;
-    let socket_dir = &place::socket_dir(home);
-    place::make_socket_dir(socket_dir, account)?;
-    let config = &settings::write(home, socket_dir, server.major)?;
-    roles::write_law(home, place.state())?;
-    roles::split(home, data, account, server, config).await?;
-    postmaster::launch(Launch { home, data, socket_dir, config, account, server, hold })
-}
 
 pub(crate) fn percent_encoded(bytes: &[u8]) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);

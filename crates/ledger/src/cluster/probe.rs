@@ -10,8 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use super::NAME;
-use super::roles::LEDGER;
+use super::names::{LEDGER, NAME};
 
 /// A local server answers in 3 ms; one that takes longer is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -19,11 +19,10 @@ use nix::unistd::{Uid, User, geteuid};
 
 use super::account::Account;
 use super::error::ClusterError;
+use super::names::{LEDGER, NAME};
 use super::server::Server;
-use super::{NAME, init, lock, place, postmaster};
+use super::{init, lock, place, postmaster};
 
-/// Who the ledger is.
-pub(super) const LEDGER: &str = "ledger";
 /// Says, in the data directory, that the roles are these: it moves with the files.
 const MARKER: &str = "cofferdam-roles";
 

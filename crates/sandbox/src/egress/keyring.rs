@@ -114,7 +114,7 @@ impl Keyring {
 
     /// What is added to one request of these uses; `None`: one of them cannot be used now.
     pub(crate) async fn added(&self, phase: Phase, uses: &[SecretUse]) -> Option<Vec<Arc<Added>>> {
-        // HeldSecret while the ledger is asked, so that a hundred requests ask it once.
+        // Held while the ledger is asked, so that a hundred requests ask it once.
         let mut held = self.held.lock().await;
         let mut all = Vec::with_capacity(uses.len());
         for used in uses {

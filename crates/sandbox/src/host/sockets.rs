@@ -1,4 +1,4 @@
-//! SocketLimits whose queues no cgroup counts, bounded by their number.
+//! Sockets whose queues no cgroup counts, bounded by their number.
 //!
 //! ```text
 //! what is queued                                   counted by      bounded by
@@ -32,7 +32,7 @@ pub(crate) struct SocketLimits {
     /// `/proc/<pid>/net` of the sandbox's first process.
     net: PathBuf,
     init: u32,
-    /// SocketLimits that are neither TCP's nor UNIX's.
+    /// Sockets that are neither TCP's nor UNIX's.
     most: u64,
     /// Bytes that wait for an `accept`.
     most_waiting: u64,

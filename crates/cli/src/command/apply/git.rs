@@ -24,7 +24,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::super::exit::{Misuse, Negative};
-use super::absolute;
 
 /// What wins over every configuration file.
 const SETTINGS: &[&str] = &[
@@ -273,6 +272,13 @@ fn absent() -> anyhow::Error {
     let why = "this host has no git, and nothing was written: install git, or take the patch to a host that has it \
                (cofferdam patch RUN > changes.patch; git am changes.patch)";
     Negative(why.to_owned()).into()
+}
+
+/// A path that the user names, absolute.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    path.canonicalize()
+        .with_context(|| format!("cannot find the repository {}", path.display()))
+        .map_err(|error| Misuse(format!("{error:#}")).into())
 }
 
 /// The absolute directories of the search path: a relative one could lie in the repository.

@@ -285,10 +285,3 @@ pub(crate) async fn run_of(client: &Client, said: &str) -> anyhow::Result<String
     let run = view.run_id.map(|run| run.to_string());
     run.ok_or_else(|| Negative(format!("dispatch {said} was imported and has no run here")).into())
 }
-
-/// A path that the user names, absolute.
-fn absolute(path: &std::path::Path) -> anyhow::Result<PathBuf> {
-    path.canonicalize()
-        .with_context(|| format!("cannot find the repository {}", path.display()))
-        .map_err(|error| Misuse(format!("{error:#}")).into())
-}

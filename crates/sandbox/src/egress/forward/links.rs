@@ -16,7 +16,7 @@ use super::place::{IndexKind, MirrorBase};
 use super::{anchors, path};
 use crate::egress::policy::MirrorName;
 
-/// PageLinks outside their index's own path that one sandbox may follow: more than a large project's page has.
+/// Links outside their index's own path that one sandbox may follow: more than a large project's page has.
 /// A fresh page makes room, because it is fetched before its files.
 const MAX_LINKS: usize = 20_000;
 /// Beside a file, its metadata: pip derives the address.

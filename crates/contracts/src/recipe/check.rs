@@ -1,0 +1,154 @@
+//! Reading a recipe, and what its types cannot say.
+
+use serde_json::Value;
+
+use super::{MAX_RECIPE_BYTES, MAX_TASKS, Recipe, TaskSpec};
+use crate::error::{ErrorCode, Refusal};
+use crate::schema::Validator;
+use crate::yaml::{self, YamlError};
+use crate::{secret, shell, user};
+
+impl Recipe {
+    /// Parses YAML (and so JSON). `origin` names the text in errors: a file name.
+    pub fn from_yaml(origin: &str, text: &str) -> Result<Self, Refusal> {
+        if text.len() > MAX_RECIPE_BYTES {
+            return Err(invalid(origin, &format!("larger than {MAX_RECIPE_BYTES} bytes")));
+        }
+        let recipe: Self = yaml::parse(text).map_err(|e| unparsed(origin, &e))?;
+        recipe.check().map_err(|e| invalid(origin, &e))?;
+        Ok(recipe)
+    }
+
+    /// What the types cannot say.
+    pub fn check(&self) -> Result<(), String> {
+        if self.v.is_empty() || self.v.len() > 32 {
+            return Err("v: must be 1 to 32 characters".into());
+        }
+        if self.plan.tasks.is_empty() || self.plan.tasks.len() > MAX_TASKS {
+            return Err(format!("plan.tasks: must list 1 to {MAX_TASKS} tasks"));
+        }
+        if let Some(agent) = &self.plan.agent {
+            agent.check(self).map_err(|e| format!("plan.agent{e}"))?;
+        }
+        if let Some(gate) = &self.plan.gate {
+            gate.check(self.form.as_ref()).map_err(|e| format!("plan.gate.{e}"))?;
+        }
+        let caps = self.caps;
+        if !(1..=1000).contains(&caps.concurrency)
+            || !(1..=10_000).contains(&caps.steps)
+            || !(1..=100_000).contains(&caps.sandbox_minutes)
+        {
+            return Err(
+                "caps: concurrency must be 1 to 1000, steps 1 to 10000, sandbox_minutes 1 to 100000".into()
+            );
+        }
+        if let Some(form) = &self.form {
+            if form.get("type").and_then(Value::as_str) != Some("object") {
+                return Err("form: must be a JSON Schema with `type: object`".into());
+            }
+            Validator::compile(form).map_err(|e| format!("form: {e}"))?;
+        }
+        for (i, task) in self.plan.tasks.iter().enumerate() {
+            task.check().map_err(|e| format!("plan.tasks[{i}].{e}"))?;
+        }
+        shell::check(self, shell::Held::All)
+    }
+}
+
+impl TaskSpec {
+    /// A repository is checked out by the build phase, which a cached base replaces.
+    fn check_repo(&self) -> Result<(), String> {
+        let Some(repo) = &self.repo else { return Ok(()) };
+        repo.check()?;
+        if self.exec.is_none() {
+            return Err("repo: a task with `value` has no files; remove `repo`".to_owned());
+        }
+        if self.cache.is_some() || self.build.as_ref().is_some_and(|build| build.cache.is_some()) {
+            return Err("repo: cannot be combined with `cache`; remove one of them".to_owned());
+        }
+        match repo.url.is_some() && self.build.is_none() {
+            true => Err("repo.url: needs `build.egress` with its host; add `build: {run: \"true\", egress: [HOST]}`".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.name.is_empty() || self.name.len() > 128 {
+            return Err("name: must be 1 to 128 characters".into());
+        }
+        match (&self.exec, &self.value) {
+            (Some(_), None) => {}
+            (None, Some(_)) => {
+                if self.profile.is_some() {
+                    return Err(
+                        "profile: a task with `value` has no wall time or limits; remove `profile`"
+                            .into(),
+                    );
+                }
+                if self.build.is_some() || !self.files.is_empty() || !self.services.is_empty() {
+                    return Err("value: a task with `value` has no build, files or services; remove them, or use `exec`".into());
+                }
+            }
+            _ => return Err("exec: give exactly one of `exec` and `value`".into()),
+        }
+        self.check_repo()?;
+        let build_user = self.build.as_ref().and_then(|build| build.user.as_deref());
+        user::check(self.user.as_deref(), build_user, self.exec.is_some())?;
+        if let Some(models) = &self.models {
+            if self.exec.is_none() {
+                return Err("models: a task with `value` calls no model; remove `models`".into());
+            }
+            models.check()?;
+        }
+        for (i, file) in self.files.iter().enumerate() {
+            if file.from.is_some() == file.text.is_some() {
+                return Err(format!("files[{i}]: give exactly one of `from` and `text`"));
+            }
+        }
+        if self.cache.is_some() && self.build.is_none() {
+            return Err(
+                "cache: needs a build phase, which fills it; add `build`, or remove `cache`".into(),
+            );
+        }
+        if self.cache.is_some() && self.build_cache().is_some() {
+            return Err("cache: given here and at `build.cache`; give it once".into());
+        }
+        if let Some(exec) = &self.exec {
+            secret::check(&exec.secrets, &exec.egress).map_err(|e| format!("exec.{e}"))?;
+        }
+        if let Some(build) = &self.build {
+            secret::check(&build.secrets, &build.egress).map_err(|e| format!("build.{e}"))?;
+        }
+        if self.image.as_deref().is_none_or(|image| image == "host") {
+            let exec = self.exec.as_ref().map(|exec| ("exec", &exec.egress));
+            let build = self.build.as_ref().map(|build| ("build", &build.egress));
+            for (phase, egress) in exec.into_iter().chain(build) {
+                egress.of_host().map_err(|e| format!("{phase}.egress: {e}"))?;
+            }
+        }
+        let timeouts = [
+            ("exec.timeout", self.exec.as_ref().and_then(|e| e.timeout.as_ref())),
+            ("build.timeout", self.build.as_ref().and_then(|b| b.timeout.as_ref())),
+        ];
+        for (field, timeout) in timeouts {
+            if let Some(text) = timeout
+                && !text.contains("${")
+            {
+                crate::timeout::read(text).map_err(|e| format!("{field}: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `file:line:column: what`, as editors read it.
+fn unparsed(origin: &str, error: &YamlError) -> Refusal {
+    match error.at {
+        Some((line, column)) => invalid(&format!("{origin}:{line}:{column}"), &error.what),
+        None => invalid(origin, &error.what),
+    }
+}
+
+fn invalid(origin: &str, why: &str) -> Refusal {
+    Refusal::new(ErrorCode::RecipeInvalid, format!("{origin}: {why}"))
+}
