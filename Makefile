@@ -41,6 +41,7 @@ contract: export OC_STRICT_MODE = 1
 contract: setup
 	@scripts/setup --agents
 	$(CARGO) build --workspace --bins --tests
+	$(CARGO) test --package cofferdam-opencode
 	$(CARGO) test --workspace --test system -- --include-ignored opencode:: strict:: agents:: \
 		architecture::children:: planner:: own_names::agents_b10_deno_and_bun
 

@@ -131,7 +131,7 @@ fn an_engine_that_is_missing_elsewhere_or_mapped_is_absent_with_why_and_what_to_
 #[test]
 fn an_engine_that_is_lost_fails_starts_and_holds_wipes_until_it_is_back() {
     with_bench(|bench| async move {
-        if !bench.has_engine() {
+        if !bench.has_class(Class::Docker) {
             return;
         }
         let engine = bench.host.with_engine();
@@ -186,7 +186,7 @@ fn loses() {
 #[test]
 fn a_containers_evidence_names_what_the_engine_had_of_it() {
     with_bench(|bench| async move {
-        if !bench.has_engine() {
+        if !bench.has_class(Class::Docker) {
             return;
         }
         let bench = Bench::new(Some("docker"));

@@ -4,11 +4,8 @@ use crate::support;
 
 use std::collections::BTreeSet;
 
-use cofferdam_sandbox::{
-    Class, Offer, SelfTest, self_test, self_test_in, self_test_of, self_test_plan,
-};
+use cofferdam_sandbox::{Class, SelfTest, self_test, self_test_in, self_test_of, self_test_plan};
 use serde_json::{Value, json};
-use support::not_run::not_run;
 use support::{here, with_bench, with_runtime};
 
 /// Fewer would be no list worth the name.
@@ -113,14 +110,8 @@ fn every_probe_finds_a_machine_to_hold() {
 
 fn in_class(class: Class) {
     with_bench(|bench| async move {
-        let facts = &bench.host.facts().classes;
-        let fact = facts.iter().find(|fact| fact.class == class).unwrap();
-        match &fact.offer {
-            Offer::Present(_) => holds(&self_test_in(&bench.host, class).await.unwrap()),
-            // Said by `doctor` and by the conformance matrix, too.
-            Offer::Absent { why, .. } => {
-                not_run(&format!("the class {}", class.as_str()), why);
-            }
+        if bench.has_class(class) {
+            holds(&self_test_in(&bench.host, class).await.unwrap());
         }
     });
 }
@@ -129,7 +120,7 @@ fn in_class(class: Class) {
 fn every_probe_finds_a_container_of_a_docker_engine_to_hold() {
     let mut is_present = false;
     with_bench(|bench| {
-        is_present = bench.has_engine();
+        is_present = bench.has_class(Class::Docker);
         std::future::ready(())
     });
     if is_present {

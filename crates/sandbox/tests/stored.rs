@@ -3,7 +3,7 @@
 use crate::support;
 
 use cofferdam_ambient::clock;
-use cofferdam_sandbox::{Class, Offer, enter_private_mounts};
+use cofferdam_sandbox::{Class, enter_private_mounts};
 use serde_json::json;
 use support::{Bench, sh, verified};
 
@@ -12,14 +12,8 @@ fn with_machines<F: Future<Output = ()>>(test: impl FnOnce(std::sync::Arc<Bench>
     enter_private_mounts().expect("these tests need root: run them as root");
     let mut bench = Bench::new(None);
     bench.class = Class::Microvm;
-    let offers = &bench.host.facts().classes;
-    let why = offers.iter().find_map(|fact| match &fact.offer {
-        Offer::Absent { why, .. } if fact.class == Class::Microvm => Some(why.clone()),
-        _ => None,
-    });
-    match why {
-        Some(why) => support::not_run::not_run("the class microvm", &why),
-        None => support::on(bench, test),
+    if bench.has_class(Class::Microvm) {
+        support::on(bench, test);
     }
 }
 

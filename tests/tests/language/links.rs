@@ -3,13 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use super::{pages, root};
-
-/// A page's text without blocks of code and code within a line, which have brackets of their own.
-fn plain(page: &str) -> String {
-    let outside: String = page.split("```").step_by(2).collect();
-    outside.split('`').step_by(2).collect()
-}
+use super::{pages, prose, root};
 
 /// Where the links of a text lead.
 fn targets(text: &str) -> Vec<&str> {
@@ -33,7 +27,7 @@ fn every_link_between_pages_leads_somewhere() {
     let (mut broken, mut seen) = (Vec::new(), 0);
     for (name, text) in pages() {
         let dir = root().join(&name).parent().unwrap().to_owned();
-        for target in targets(&plain(&text)) {
+        for target in targets(&prose(&text)) {
             if ["http://", "https://", "mailto:"].iter().any(|other| target.starts_with(other)) {
                 continue;
             }

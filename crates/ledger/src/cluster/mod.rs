@@ -125,13 +125,13 @@ impl Cluster {
     #[must_use]
     pub fn url(&self) -> String {
         let host = percent_encoded(self.socket_dir.as_os_str().as_bytes());
-        format!("postgres://{}@localhost/{NAME}?host={host}&sslmode=disable", LEDGER)
+        format!("postgres://{LEDGER}@localhost/{NAME}?host={host}&sslmode=disable")
     }
 
     /// The same as the cluster's superuser: for maintenance by hand, and for nothing that serves.
     #[must_use]
     pub fn superuser_url(&self) -> String {
-        self.url().replacen(&format!("//{}@", LEDGER), &format!("//{NAME}@"), 1)
+        self.url().replacen(&format!("//{LEDGER}@"), &format!("//{NAME}@"), 1)
     }
 
     /// The server's main process.

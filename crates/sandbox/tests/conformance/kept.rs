@@ -5,12 +5,12 @@ use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 use cofferdam_contracts::sandbox::{WipeEvidence, WipeMethod, WipeStatus};
-use cofferdam_sandbox::{Class, Filling, Offer, enter_private_mounts, provision_filled};
+use cofferdam_sandbox::{Class, Filling, enter_private_mounts, provision_filled};
 use serde_json::json;
 
 use super::support::not_run::left_out;
 use super::support::{Bench, KEEPING, STANDING, sh};
-use super::{Ground, not_run, runtime_of, wiped};
+use super::{Ground, runtime_of, wiped};
 
 /// Of every class that this host has, by a real sandbox, which goes on.
 #[test]
@@ -357,13 +357,7 @@ fn in_classes(classes: &[Class], test: impl AsyncFn(&Ground)) {
     enter_private_mounts().expect("these tests need root: run them as root");
     let found = Bench::new(None);
     for class in classes.iter().copied() {
-        if left_out(class.as_str()) {
-            continue;
-        }
-        let with_engine = found.host.with_engine();
-        let fact = with_engine.facts().classes.iter().find(|fact| fact.class == class).unwrap();
-        if let Offer::Absent { why, remedy } = &fact.offer {
-            not_run(&format!("the class {}", class.as_str()), &format!("{why} ({remedy})"));
+        if left_out(class.as_str()) || !found.has_class(class) {
             continue;
         }
         let ground = Ground { bench: Arc::new(Bench::new(runtime_of(class))), class };

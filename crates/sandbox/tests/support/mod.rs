@@ -85,14 +85,8 @@ pub fn in_classes<F: Future<Output = ()>>(
         }
         let mut bench = Bench::with_hosts(None, hosts.clone());
         bench.class = class;
-        let offers = &bench.host.facts().classes;
-        let absent = offers.iter().find_map(|fact| match &fact.offer {
-            Offer::Absent { why, .. } if fact.class == class => Some(why.clone()),
-            _ => None,
-        });
-        match absent {
-            Some(why) => not_run(&format!("the class {}", class.as_str()), &why),
-            None => on(bench, &test),
+        if bench.has_class(class) {
+            on(bench, &test);
         }
     }
 }
@@ -166,14 +160,14 @@ impl Bench {
         Self { host, state, shared, class: Class::Container, remote }
     }
 
-    /// Whether a worker of this host could ask a Docker engine; why not is printed.
-    pub fn has_engine(&self) -> bool {
+    /// Whether this host has a class, an engine that a worker could ask among them; why not is reported.
+    pub fn has_class(&self, class: Class) -> bool {
         let host = self.host.with_engine();
-        let fact = host.facts().classes.iter().find(|fact| fact.class == Class::Docker).unwrap();
+        let fact = host.facts().classes.iter().find(|fact| fact.class == class).unwrap();
         match &fact.offer {
             Offer::Present(_) => true,
             Offer::Absent { why, remedy } => {
-                not_run("the class docker", &format!("{why} ({remedy})"));
+                not_run(&format!("the class {}", class.as_str()), &format!("{why} ({remedy})"));
                 false
             }
         }
