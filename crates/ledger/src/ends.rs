@@ -55,21 +55,27 @@ const END: &str = "WITH u AS (
      SELECT EXISTS (SELECT FROM u) AS written, pg_notify('cofferdam', 't:' || $8) AS told,
             (SELECT pg_notify('cofferdam', 'w:' || run_id) FROM s WHERE wipe_looks > 1) AS released";
 
-/// Attempts without an answer whose workflow is over or gone. `$4`: the answer of one of which nothing is known. A canceled one is
-/// its worker's to answer for as long as a session of it is open.
-const LEFT_OPEN: &str = "WITH o AS (
-       SELECT s.task_key, coalesce('its workflow ended as ' || w.status || ' without a result', 'its workflow is gone') AS why
+/// Attempts without an answer whose workflow is over or gone, held until the end of the transaction. A canceled one is its worker's to
+/// answer for as long as a session of it is open.
+const LEFT_OPEN: &str = "SELECT s.task_key, coalesce('its workflow ended as ' || w.status || ' without a result', 'its workflow is gone') AS why
          FROM app.sbx_runs s LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = s.task_key
         WHERE s.response IS NULL AND app.leads($1, $2)
           AND CASE WHEN w.workflow_uuid IS NULL THEN app.ms(s.created_at) ELSE w.updated_at END < app.ms(clock_timestamp()) - $3
           AND (w.workflow_uuid IS NULL OR w.status IN ('SUCCESS','ERROR','MAX_RECOVERY_ATTEMPTS_EXCEEDED')
                OR w.status = 'CANCELLED' AND NOT EXISTS (
                   SELECT 1 FROM app.remote_execution_sessions x WHERE x.task_key = s.task_key AND x.ended_at IS NULL))
-        ORDER BY s.task_key LIMIT 100),
-     u AS (
+        ORDER BY s.task_key LIMIT 100 FOR NO KEY UPDATE OF s";
+
+/// Their answers, but for those that a worker began before they were held. `$3`: the answer of one of which nothing is known.
+const LEFT_OPEN_ANSWERED: &str = "WITH u AS (
        UPDATE app.sbx_runs s SET err_code = 'CMD_NONZERO', canceled = true, finished_at = clock_timestamp(),
-              response = $4 || jsonb_build_object('taskKey', s.task_key, 'cause', o.why)
-         FROM o WHERE s.task_key = o.task_key AND s.response IS NULL RETURNING s.run_id, s.task_key, o.why)
+              response = $3 || jsonb_build_object('taskKey', s.task_key, 'cause', o.why)
+         FROM unnest($1::text[], $2::text[]) AS o(task_key, why)
+        WHERE s.task_key = o.task_key AND s.response IS NULL AND NOT EXISTS (
+              SELECT 1 FROM app.remote_execution_sessions x
+                JOIN dbos.workflow_status w ON w.workflow_uuid = x.task_key AND w.status = 'CANCELLED'
+               WHERE x.task_key = s.task_key AND x.ended_at IS NULL)
+       RETURNING s.run_id, s.task_key, o.why)
      SELECT u.run_id, u.task_key, u.why FROM u
       CROSS JOIN LATERAL pg_notify('cofferdam', 't:' || u.run_id) ORDER BY u.task_key";
 
@@ -89,10 +95,16 @@ impl Tasks<'_> {
     /// was over, the record is whole again. Only for the leader.
     pub async fn close_left_open(self, lead: &Lead, grace_ms: i64) -> Result<Vec<LeftOpen>> {
         let mut tx = self.pool().begin().await?;
-        let rows = sqlx::query(LEFT_OPEN)
+        let found: Vec<(String, String)> = sqlx::query_as(LEFT_OPEN)
             .bind(lead.executor.as_str())
             .bind(lead.term)
             .bind(grace_ms)
+            .fetch_all(&mut *tx)
+            .await?;
+        let (keys, whys): (Vec<String>, Vec<String>) = found.into_iter().unzip();
+        let rows = sqlx::query(LEFT_OPEN_ANSWERED)
+            .bind(keys)
+            .bind(whys)
             .bind(canceled_answer("")?)
             .fetch_all(&mut *tx)
             .await?;

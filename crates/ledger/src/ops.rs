@@ -425,6 +425,15 @@ async fn cancel_workflows(
     tasks_of: Option<&RunId>,
     run: &RunId,
 ) -> Result<()> {
+    // A worker begins one of these attempts before or after: a statement that has waited looks again.
+    sqlx::query(
+        "SELECT 1 FROM app.sbx_runs WHERE (task_key = $1 OR run_id = $2) AND response IS NULL
+          ORDER BY task_key FOR NO KEY UPDATE",
+    )
+    .bind(workflow.map(WorkflowId::as_str))
+    .bind(tasks_of.map(RunId::as_str))
+    .execute(&mut *conn)
+    .await?;
     sqlx::query(
         "WITH ids AS (
            SELECT $1::text AS id UNION SELECT task_key FROM app.sbx_runs WHERE run_id = $2 AND response IS NULL),

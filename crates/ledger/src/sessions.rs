@@ -402,6 +402,14 @@ pub(crate) async fn session_answered(
     conn: &mut sqlx::PgConnection,
     sandbox: &SandboxId,
 ) -> Result<()> {
+    // Another worker may be about to begin the same attempt: one of both comes first.
+    sqlx::query(
+        "SELECT 1 FROM app.sbx_runs s JOIN app.remote_execution_sessions x USING (task_key)
+          WHERE x.sandbox_id = $1 AND s.response IS NULL FOR NO KEY UPDATE OF s",
+    )
+    .bind(sandbox.as_str())
+    .execute(&mut *conn)
+    .await?;
     let told: Vec<(String, bool)> = sqlx::query_as(
         "WITH r AS (SELECT run_id, task_key, ended_at FROM app.remote_execution_sessions WHERE sandbox_id = $1),
          answered AS (
@@ -409,7 +417,10 @@ pub(crate) async fn session_answered(
                   response = $2 || jsonb_build_object('taskKey', s.task_key)
              FROM r, dbos.workflow_status w
             WHERE s.task_key = r.task_key AND s.response IS NULL
-              AND w.workflow_uuid = s.task_key AND w.status = 'CANCELLED' RETURNING s.run_id)
+              AND w.workflow_uuid = s.task_key AND w.status = 'CANCELLED' AND NOT EXISTS (
+                  SELECT 1 FROM app.remote_execution_sessions x
+                   WHERE x.task_key = s.task_key AND x.sandbox_id <> $1 AND x.ended_at IS NULL)
+           RETURNING s.run_id)
          SELECT run_id, run_id IN (SELECT run_id FROM answered)
            FROM (SELECT run_id FROM answered UNION SELECT run_id FROM r WHERE ended_at IS NOT NULL) x
           CROSS JOIN LATERAL pg_notify('cofferdam', 't:' || run_id)",

@@ -246,7 +246,9 @@ impl Tasks<'_> {
                SELECT s.*, r.tenant_id, r.mode_wanted,
                       app.has_hosts_reach(r.id, r.key_id, i.key_id) AS by_host_admin
                  FROM app.sbx_runs s JOIN app.runs r ON r.id = s.run_id JOIN app.intents i ON i.id = r.intent_id
-                WHERE s.task_key = $1),
+                WHERE s.task_key = $1
+                  -- Whatever answers an attempt that has not begun holds its row, too: one of both comes first.
+                  FOR NO KEY UPDATE OF s),
              b AS (SELECT execution_no FROM app.sbx_executions WHERE task_key = $1 AND sandbox_id = $3),
              e AS (
                INSERT INTO app.sbx_executions (task_key, execution_no, worker, sandbox_id)

@@ -1,6 +1,6 @@
 //! The start of a task is on record once, however often its worker has to say it.
 
-use cofferdam_contracts::id::{ExecutorId, SandboxId, TaskKey};
+use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, TaskKey};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::tasks::WorkerPlace;
@@ -109,4 +109,75 @@ async fn a_start_that_is_repeated_while_its_first_copy_runs_finds_what_that_wrot
     numbers.sort_unstable();
     assert_eq!(numbers, [2, 3]);
     one.stop().await;
+}
+
+/// A cancel comes while a worker is about to begin: whichever is first, an attempt that was answered as never begun has no sandbox,
+/// which its run would not wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_was_answered_as_never_begun_does_not_begin() {
+    assert_eq!(begin_beside_cancel(true).await, (true, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_has_begun_is_not_answered_as_never_begun() {
+    assert_eq!(begin_beside_cancel(false).await, (false, 1));
+}
+
+/// Both wait for the same row, neither having seen the other: whether the attempt is answered, and its open sessions.
+async fn begin_beside_cancel(is_cancel_first: bool) -> (bool, i64) {
+    let one = one_run().await;
+    let (ledger, sql) = (&one.ledger, &one.sql);
+    let key = TaskKey::parse(&"a".repeat(64)).unwrap();
+    let run = RunId::parse("rn_00000000000000000000000000000001").unwrap();
+    sqlx::query(
+        "INSERT INTO dbos.workflow_status (workflow_uuid, status, name, created_at, updated_at, application_version, queue_name)
+         VALUES ($1, 'PENDING', 'task', 1, 1, $2, 'q')",
+    )
+    .bind(key.as_str())
+    .bind(cofferdam_ledger::APP_VERSION)
+    .execute(sql)
+    .await
+    .unwrap();
+    let mut held = sql.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM app.sbx_runs FOR UPDATE").execute(&mut *held).await.unwrap();
+    let cancel = async |after| {
+        waiting(sql, after).await;
+        ledger.ops().tasks_cancel(&run).await.unwrap();
+    };
+    let begin = async |after| {
+        waiting(sql, after).await;
+        let executor = ExecutorId::parse("ex-0000000000000001").unwrap();
+        let sandbox = SandboxId::parse("sb00000000000000000001").unwrap();
+        let place =
+            WorkerPlace { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
+        ledger.tasks().begin(&key, &place).await.unwrap();
+    };
+    let release = async {
+        waiting(sql, 2).await;
+        held.commit().await.unwrap();
+    };
+    let at = i64::from(is_cancel_first);
+    tokio::join!(cancel(1 - at), begin(at), release);
+    let left = sqlx::query_as(
+        "SELECT response IS NOT NULL, (SELECT count(*) FROM app.remote_execution_sessions WHERE ended_at IS NULL)
+           FROM app.sbx_runs",
+    )
+    .fetch_one(sql)
+    .await
+    .unwrap();
+    one.stop().await;
+    left
+}
+
+/// Until so many sessions of the database wait for a lock.
+async fn waiting(sql: &PgPool, count: i64) {
+    let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    for _ in 0..1000 {
+        let now: i64 = sqlx::query_scalar(blocked).fetch_one(sql).await.unwrap();
+        if now >= count {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{count} do not wait");
 }
