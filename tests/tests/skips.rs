@@ -31,6 +31,9 @@ const NO_SKIPS: [(&str, &str, &str); 3] = [
     ("contracts/tests/fuzz.rs", "", "an input of chance that is not of the form in question"),
 ];
 
+/// Tests that CI leaves to `make test`: there is no room for more.
+const MOST_SLOW: usize = 51;
+
 fn sources() -> Vec<(String, String)> {
     let root = repository();
     let mut dirs = vec![root.join("tests/tests")];
@@ -188,7 +191,7 @@ fn a_part_that_no_machine_has() {
 
 /// What `scripts/test` says with a cargo that is a script: what it prints for the tests, its status, what is not run.
 /// Beside it, whether it left the tree's id for `make dist`.
-fn tests_of_a_cargo(said: &str, status: i32) -> (Output, bool) {
+fn tests_of_a_cargo(said: &str, status: i32, part: bool) -> (Output, bool) {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir_all(tree.join("scripts")).unwrap();
@@ -200,10 +203,12 @@ fn tests_of_a_cargo(said: &str, status: i32) -> (Output, bool) {
     fs::write(dir.path().join("said"), said).unwrap();
     let program = |path: &Path, text: &str| write_program(path, &format!("#!/bin/sh\n{text}\n"));
     let (cargo, said) = (dir.path().join("cargo"), dir.path().join("said"));
+    fs::create_dir(tree.join("tests")).unwrap();
+    fs::write(tree.join("tests/slow"), "# why\na::slow a::b\n").unwrap();
     let why = "printf 'one\\tredis\\twhy\\n' >>\"$COFFERDAM_NOT_RUN\"";
     // Without that file it installs what the tests take.
     let tests = format!(
-        "[ -n \"$COFFERDAM_NOT_RUN\" ] || exit 0\n{why}\ncat {}\nexit {status}",
+        "[ -n \"$COFFERDAM_NOT_RUN\" ] || exit 0\n{why}\necho \"$*\"\ncat {}\nexit {status}",
         said.display()
     );
     program(&cargo, &tests);
@@ -215,6 +220,10 @@ fn tests_of_a_cargo(said: &str, status: i32) -> (Output, bool) {
     assert!(committed.success());
     let mut test = Command::new(tree.join("scripts/test"));
     test.env("CARGO", &cargo).env_remove("CARGO_TARGET_DIR").env_remove("TEST_TIMES");
+    match part {
+        true => test.env("COFFERDAM_TEST_PART", "1"),
+        false => test.env_remove("COFFERDAM_TEST_PART"),
+    };
     let output = test.output().unwrap();
     (output, tree.join("target/tested").exists())
 }
@@ -223,7 +232,7 @@ fn tests_of_a_cargo(said: &str, status: i32) -> (Output, bool) {
 fn b2_make_test_ends_with_what_was_not_run_and_what_failed() {
     let green =
         "test a::b ... ok\n\ntest result: ok. 3 passed; 0 failed\ntest result: ok. 4 passed;\n";
-    let (output, is_tested) = tests_of_a_cargo(green, 0);
+    let (output, is_tested) = tests_of_a_cargo(green, 0, false);
     assert!(is_tested);
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words}");
@@ -231,7 +240,7 @@ fn b2_make_test_ends_with_what_was_not_run_and_what_failed() {
 
     let red = "failures:\n\n---- a::b stdout ----\n    said\n\nfailures:\n    a::b\n    whole\n\n\
                test result: FAILED. 1 passed; 2 failed\n";
-    let (output, is_tested) = tests_of_a_cargo(red, 101);
+    let (output, is_tested) = tests_of_a_cargo(red, 101, false);
     assert!(!is_tested);
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{words}");
@@ -243,4 +252,45 @@ fn b2_make_test_ends_with_what_was_not_run_and_what_failed() {
         makefile.split("\ntest: ").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
     assert!(test.contains("scripts/test"), "{test}");
     assert!(makefile.contains("release: export COFFERDAM_RELEASE = 1"));
+}
+
+/// Tests that CI leaves out, each with the nearest that it runs.
+fn slow_tests() -> Vec<(String, String)> {
+    let text = fs::read_to_string(repository().join("tests/slow")).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let pair = |line: &str| {
+        let (slow, nearest) = line.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+        (slow.to_owned(), nearest.to_owned())
+    };
+    lines.map(pair).collect()
+}
+
+#[test]
+fn ci_leaves_out_the_slow_tests_alone_and_says_so() {
+    let slow = slow_tests();
+    assert!(slow.len() <= MOST_SLOW && slow.is_sorted(), "{} are left out", slow.len());
+    let sources = sources();
+    let exists = |test: &str| {
+        let (module, name) = test.rsplit_once("::").unwrap_or_else(|| panic!("{test}"));
+        let module = format!("/{}", module.replace("::", "/"));
+        let name = format!("fn {name}(");
+        sources.iter().any(|(file, text)| {
+            let file = file.trim_end_matches(".rs").trim_end_matches("/mod");
+            file.ends_with(&module) && tests_of(text).iter().any(|test| test.contains(&name))
+        })
+    };
+    for (test, nearest) in &slow {
+        assert!(exists(test), "{test} is no test");
+        assert!(exists(nearest), "{nearest} is no test");
+        assert!(slow.iter().all(|(other, _)| other != nearest), "CI does not run {nearest}");
+    }
+    let (output, is_tested) = tests_of_a_cargo("test result: ok. 3 passed\n", 0, true);
+    let (said, words) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(
+        output.status.success() && said.contains("-- --exact --skip a::slow\n"),
+        "{said}{words}"
+    );
+    assert!(words.contains("the slow tests: COFFERDAM_TEST_PART=1\n    a::slow\n"), "{words}");
+    assert!(!is_tested, "a part of the tests is not all of them");
 }

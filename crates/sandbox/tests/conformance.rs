@@ -33,7 +33,7 @@ use cofferdam_sandbox::{
     enter_private_mounts, provision, reconcile,
 };
 use serde_json::{Value, json};
-use support::not_run::{self, machines_in_part, not_run};
+use support::not_run::{self, is_in_part, not_run};
 use support::{
     Bench, SLEEPERS, assert_given, given, host, is_elsewhere, is_running, least, run, sh, verified,
     write,
@@ -190,7 +190,7 @@ fn behaves_as_listed(class: Class) {
         return;
     }
     let bench = Arc::new(Bench::new(runtime_of(class)));
-    let in_part = class == Class::Microvm && machines_in_part();
+    let in_part = class == Class::Microvm && is_in_part();
     let wanted = |name: &str| match &only {
         Some(part) => name.contains(part.as_str()),
         None => !in_part || part::BEHAVIOURS.contains(&name),

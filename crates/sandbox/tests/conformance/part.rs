@@ -1,4 +1,4 @@
-//! What CI looks at in a machine whose processor is emulated, each boot of which takes seconds (`COFFERDAM_TEST_MACHINES=part`).
+//! What CI looks at in a machine whose processor is emulated, each boot of which takes seconds (`COFFERDAM_TEST_PART=1`).
 
 /// Life and wipe, files, limits, phases.
 pub(super) const BEHAVIOURS: [&str; 10] = [
