@@ -158,11 +158,14 @@ impl Ledger {
         Ok(own)
     }
 
-    /// Closes every connection.
+    /// Closes every connection, and leaves nothing on this host: background work may hold the ledger until the process ends.
     pub async fn close(&self) {
         self.steady.close().await;
         self.patient.close().await;
         self.pool.close().await;
+        if let Some(wires) = &self.wires {
+            wires.remove();
+        }
     }
 
     /// Where the engine connects, so that its connections are watched as ours are.

@@ -57,7 +57,9 @@ impl Ledger {
             .max_connections(MIGRATION_CONNECTIONS)
             .connect_with(options)
             .await?;
-        let own = Self { steady: pool.clone(), patient: pool.clone(), pool, ..self.clone() };
+        // Through the wires of this one, which goes on.
+        let own =
+            Self { steady: pool.clone(), patient: pool.clone(), pool, wires: None, ..self.clone() };
         let outcome = own.migrate_in_turn().await;
         // The lock falls with its connection.
         own.close().await;

@@ -74,6 +74,11 @@ impl Wires {
     pub(crate) fn patient(&self) -> &str {
         &self.patient
     }
+
+    /// Removes its place at the end of the process, whatever still holds the wires.
+    pub(crate) fn remove(&self) {
+        self.place.remove();
+    }
 }
 
 impl Drop for Wires {
@@ -118,6 +123,9 @@ mod tests {
         let place = wires.place.path().to_path_buf();
         drop(wires);
         assert!(!place.exists());
+        let wires = Wires::open(url).await.unwrap().unwrap();
+        wires.remove();
+        assert!(!wires.place.path().exists(), "though something holds it");
     }
 
     #[tokio::test]

@@ -46,6 +46,11 @@ impl WireDir {
         &self.path
     }
 
+    /// Nothing connects any more.
+    pub(super) fn remove(&self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+
     /// Makes it another user's: a process that is about to become that user goes on meeting its wires.
     pub(super) fn give(&self, uid: u32, gid: u32) -> io::Result<()> {
         let own = |path: &Path| std::os::unix::fs::lchown(path, Some(uid), Some(gid));
@@ -62,7 +67,7 @@ impl WireDir {
 
 impl Drop for WireDir {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
+        self.remove();
     }
 }
 
