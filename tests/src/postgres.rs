@@ -173,19 +173,6 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.end(Signal::SIGQUIT);
-        wires_sweep();
-    }
-}
-
-/// Takes away where killed processes met a server: the next process of a server on the network would, and none may follow.
-fn wires_sweep() {
-    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
-    let is_wire = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("cofferdam-wire-");
-    for path in entries.filter(|entry| is_wire(&entry.file_name())).map(|entry| entry.path()) {
-        // Who lives holds it.
-        if std::fs::File::open(path.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
-            let _ = std::fs::remove_dir_all(&path);
-        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The start of a task is on record once, however often its worker has to say it.
 
 use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, TaskKey};
-use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::tasks::WorkerPlace;
+use cofferdam_ledger::{APP_VERSION, Ledger};
 use sqlx::PgPool;
 
 const SETUP: &str = "
@@ -36,6 +36,19 @@ pub async fn one_run() -> OneRun {
 }
 
 impl OneRun {
+    /// A workflow, as the engine holds it while it goes on.
+    pub async fn workflow_add(&self, id: &str) {
+        sqlx::query(
+            "INSERT INTO dbos.workflow_status (workflow_uuid, status, name, created_at, updated_at, application_version, queue_name)
+             VALUES ($1, 'PENDING', 'run', 1, 1, $2, 'q')",
+        )
+        .bind(id)
+        .bind(APP_VERSION)
+        .execute(&self.sql)
+        .await
+        .unwrap();
+    }
+
     pub async fn stop(self) {
         self.sql.close().await;
         self.ledger.close().await;
@@ -129,15 +142,7 @@ async fn begin_beside_cancel(is_cancel_first: bool) -> (bool, i64) {
     let (ledger, sql) = (&one.ledger, &one.sql);
     let key = TaskKey::parse(&"a".repeat(64)).unwrap();
     let run = RunId::parse("rn_00000000000000000000000000000001").unwrap();
-    sqlx::query(
-        "INSERT INTO dbos.workflow_status (workflow_uuid, status, name, created_at, updated_at, application_version, queue_name)
-         VALUES ($1, 'PENDING', 'task', 1, 1, $2, 'q')",
-    )
-    .bind(key.as_str())
-    .bind(cofferdam_ledger::APP_VERSION)
-    .execute(sql)
-    .await
-    .unwrap();
+    one.workflow_add(key.as_str()).await;
     let mut held = sql.begin().await.unwrap();
     sqlx::query("SELECT 1 FROM app.sbx_runs FOR UPDATE").execute(&mut *held).await.unwrap();
     let cancel = async |after| {

@@ -3,13 +3,11 @@
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{RunId, TenantId, WorkflowId};
 use cofferdam_contracts::run::RunStatus;
-use cofferdam_ledger::APP_VERSION;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::error::OpError;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::ops::Cancels;
 use cofferdam_ledger::retries::Retried;
-use sqlx::PgPool;
 
 use crate::begin::one_run;
 
@@ -20,7 +18,7 @@ const WORKFLOW: &str = "it_00000000000000000000000000000001";
 async fn the_end_of_a_workflow_that_comes_late_does_not_end_the_run_that_was_retried_meanwhile() {
     let one = one_run().await;
     let (ledger, sql) = (&one.ledger, &one.sql);
-    workflow_add(sql).await;
+    one.workflow_add(WORKFLOW).await;
     let engine = async |status: &str| {
         let update = "UPDATE dbos.workflow_status SET status = $1, executor_id = 'ex-0' WHERE workflow_uuid = $2";
         sqlx::query(update).bind(status).bind(WORKFLOW).execute(sql).await.unwrap();
@@ -63,7 +61,7 @@ async fn the_end_of_a_workflow_that_comes_late_does_not_end_the_run_that_was_ret
 async fn a_run_that_has_ended_is_not_canceled_while_its_workflow_still_goes_on() {
     let one = one_run().await;
     let (ledger, sql) = (&one.ledger, &one.sql);
-    workflow_add(sql).await;
+    one.workflow_add(WORKFLOW).await;
     let run = RunId::parse(RUN).unwrap();
     let output = serde_json::json!({});
     let end = ledger.runs().finish(&run, RunStatus::Succeeded, None, "ExecuteST", &output, false);
@@ -87,17 +85,4 @@ async fn a_run_that_has_ended_is_not_canceled_while_its_workflow_still_goes_on()
 fn who() -> Principal {
     let tenant = TenantId::parse("acme").unwrap();
     Principal { key_id: "k0".to_owned(), tenant, roles: Vec::new() }
-}
-
-/// The workflow of the run, as the engine holds it while it goes on.
-async fn workflow_add(sql: &PgPool) {
-    sqlx::query(
-        "INSERT INTO dbos.workflow_status (workflow_uuid, status, name, created_at, updated_at, application_version, queue_name)
-         VALUES ($1, 'PENDING', 'run', 1, 1, $2, 'q')",
-    )
-    .bind(WORKFLOW)
-    .bind(APP_VERSION)
-    .execute(sql)
-    .await
-    .unwrap();
 }
