@@ -175,8 +175,17 @@ pub fn assert_proven(home: &Home) {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
 }
 
-/// Every sandbox ever started has ended with verified evidence, and is nowhere on this host.
+/// Every sandbox ever started has ended with verified evidence, and is nowhere on this host. A canceled run is over at once, and
+/// its sandboxes follow: they are waited for.
 pub async fn assert_wiped(home: &Home, sql: &PgPool) {
+    until("sandboxes of canceled runs have followed", Duration::from_secs(20), async || {
+        let following = "SELECT s.sandbox_id FROM app.remote_execution_sessions s JOIN app.runs r ON r.id = s.run_id
+                          WHERE r.status = 'canceled' AND s.ended_at IS NULL AND NOT EXISTS (
+                                SELECT 1 FROM app.secure_wipe_evidence w
+                                 WHERE w.sandbox_id = s.sandbox_id AND w.wipe_status <> 'verified')";
+        texts(sql, following).await.is_empty()
+    })
+    .await;
     let open = texts(
         sql,
         "SELECT s.sandbox_id || ' ' || s.state || ' ' || coalesce(w.wipe_status, 'no evidence')
