@@ -2,6 +2,13 @@
 //!
 //! Everywhere else `clippy.toml` refuses those calls, so that a run replays from its seed and a
 //! reader can see at a glance where nondeterminism enters.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! clock random
+//! env own
+//! ```
 
 pub mod clock;
 pub mod env;

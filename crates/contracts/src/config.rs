@@ -2,7 +2,10 @@
 //!
 //! A key has one value for the host and may have one for a tenant; each is a row of its own, and a
 //! change is one more row. A `null` takes an override back.
+//!
+//! One file: a key is a line of one table, and its type, bounds and default stand beside it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -366,7 +369,7 @@ fn stored<T: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, Refus
 
 /// The table that these rows make for a tenant. A row that does not fit its type is an error and never a default.
 pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde_json::Error> {
-    let (mut profiles, mut ceilings) = (Vec::new(), Vec::new());
+    let (mut profiles, mut ceilings) = (BTreeMap::new(), Vec::new());
     let mut sorted: Vec<&ConfigRow> = rows.iter().filter(|row| !row.value.is_null()).collect();
     // The tenant's after the host's: for a profile the later one stands.
     sorted.sort_by_key(|row| (row.scope, row.key));
@@ -392,7 +395,7 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
             | ConfigKey::TenantClasses => {}
             ConfigKey::Profile(language) => {
                 let value = serde_json::from_value(row.value.clone())?;
-                profiles.push((language, Sourced { value, source }));
+                profiles.insert(language, Sourced { value, source });
             }
         }
     }

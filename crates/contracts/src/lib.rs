@@ -2,6 +2,26 @@
 //!
 //! Every boundary parses into these types in the order ingress -> row load -> step output ->
 //! egress; unknown fields are refused everywhere.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! reply
+//! consent plan::agent plan_text policy::asked
+//! plan plan::draft
+//! dispatch::end patch::receipt recipe::check webhook work
+//! dispatch recipe_book run shell shell::argv template terms
+//! patch::told project recipe shell::words snapshot tally template_build timeout
+//! agent_plan config dispatch::record floor gate_spec live plan_text::planned profile session step
+//! cache link sandbox
+//! gate patch::repo
+//! live_network model patch::build roll_back sandbox::input
+//! patch patch::mail patch::raw policy schema secret tree_change wipe
+//! artifact canonical delegation egress key limit looked ops output patch::applied patch::commit patch::path
+//!    service shell::scan
+//! address agent_report duration error grant health id instant named patch::diff patch::object printable
+//!    proof shell::quote shell::reader user yaml
+//! ```
 
 pub mod address;
 pub mod agent_plan;

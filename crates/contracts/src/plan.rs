@@ -1,5 +1,7 @@
 //! A plan: what a recipe becomes for one intent. Compiling is pure; a plan leaves its executor no
 //! choices, and its digest is what a person approves.
+//!
+//! One file: a plan is one document, and its digest is over all of it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -324,6 +326,16 @@ enum Timed {
     Exec,
 }
 
+impl Timed {
+    /// The field of a task that writes it.
+    const fn field(self) -> &'static str {
+        match self {
+            Self::Build => "build.timeout",
+            Self::Exec => "exec.timeout",
+        }
+    }
+}
+
 impl Config<'_> {
     fn profile(&mut self, language: profile::Language) -> Option<profile::Profile> {
         let found = self.settings.profile(language)?;
@@ -345,8 +357,9 @@ impl Config<'_> {
         written: Option<&str>,
         spec: &TaskSpec,
         scope: &Scope<'_>,
-        (timed, field): (Timed, &str),
+        timed: Timed,
     ) -> Result<Option<u64>, Fault> {
+        let field = timed.field();
         let Some(written) = written else {
             return Ok(spec.profile.and_then(|language| self.profile_ms(language, timed)));
         };
@@ -389,17 +402,12 @@ fn rendered(
     let build = match &spec.build {
         None => None,
         Some(b) => Some(BuildPhase {
-            cmd: argv((recipe, spec), &b.run, scope, "build.run")?,
+            cmd: argv(recipe, spec, &b.run, scope, "build.run")?,
             env: variables(&b.env, scope, "build.env")?,
             egress: b.egress.clone(),
             ask: b.ask,
             secrets: b.secrets.clone(),
-            timeout_ms: config.wall(
-                b.timeout.as_deref(),
-                spec,
-                scope,
-                (Timed::Build, "build.timeout"),
-            )?,
+            timeout_ms: config.wall(b.timeout.as_deref(), spec, scope, Timed::Build)?,
             user: user(b.user.as_deref(), scope, "build.user")?,
         }),
     };
@@ -410,14 +418,14 @@ fn rendered(
     files_in.extend(mount);
     let request = SandboxRequest {
         env_ref: text(spec.image.as_deref().unwrap_or("host"), scope, "image")?,
-        cmd: argv((recipe, spec), &exec.run, scope, "exec.run")?,
+        cmd: argv(recipe, spec, &exec.run, scope, "exec.run")?,
         files_in,
         env: variables(&exec.env, scope, "exec.env")?,
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
         user: user(spec.user.as_deref(), scope, "user")?,
         stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
         timeout_ms: config
-            .wall(exec.timeout.as_deref(), spec, scope, (Timed::Exec, "exec.timeout"))?
+            .wall(exec.timeout.as_deref(), spec, scope, Timed::Exec)?
             .unwrap_or(config.settings.default_timeout_ms()),
         limits: match spec.profile.and_then(|language| config.profile(language)) {
             Some(profile) => profile::merged(spec.limits, profile.limits),
@@ -536,7 +544,8 @@ fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, Fault> {
 }
 
 fn argv(
-    of: (&Recipe, &TaskSpec),
+    recipe: &Recipe,
+    task: &TaskSpec,
     cmd: &Cmd,
     scope: &Scope<'_>,
     field: &str,
@@ -548,7 +557,7 @@ fn argv(
                 argv.iter().map(|arg| text(arg, scope, field)).collect();
             let all = all?;
             for (at, rendered) in all.iter().enumerate() {
-                shell::is_no_option(of, argv, at, rendered)
+                shell::is_no_option(recipe, task, argv, at, rendered)
                     .map_err(|why| format!("{field}: {why}"))?;
             }
             Ok(all)

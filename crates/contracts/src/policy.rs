@@ -137,7 +137,7 @@ mod tests {
         let recipe = Recipe::from_yaml("r", RECIPE).unwrap();
         let found = recipe_names(&recipe);
         let fields: Vec<_> =
-            found.iter().map(|(field, asked)| (field.as_str(), asked.phase)).collect();
+            found.iter().map(|one| (one.field.as_str(), one.asked.phase)).collect();
         assert_eq!(
             fields,
             [

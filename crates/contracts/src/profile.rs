@@ -133,6 +133,12 @@ impl Default for Settings {
     }
 }
 
+/// A wall time, and the field that says it.
+struct WallTime {
+    field: &'static str,
+    ms: u64,
+}
+
 /// A number above a ceiling.
 struct Excess {
     field: &'static str,
@@ -155,7 +161,7 @@ fn excess<T: PartialOrd + Display>(
 
 impl Ceiling {
     /// The first number above it.
-    fn exceeded(&self, limits: &Limits, times: &[(&'static str, u64)]) -> Option<Excess> {
+    fn exceeded(&self, limits: &Limits, times: &[WallTime]) -> Option<Excess> {
         let most = &self.limits;
         let numbers = [
             excess("limits.cpu", limits.cpu, most.cpu),
@@ -165,7 +171,7 @@ impl Ceiling {
             excess("limits.outputBytes", limits.output_bytes, most.output_bytes),
             excess("limits.nofile", limits.nofile, most.nofile),
         ];
-        let times = times.iter().map(|(field, ms)| excess(field, Some(*ms), self.timeout_ms));
+        let times = times.iter().map(|time| excess(time.field, Some(time.ms), self.timeout_ms));
         numbers.into_iter().chain(times).flatten().next()
     }
 }
@@ -185,7 +191,7 @@ impl Settings {
     /// what somebody wrote is held against it when it is used.
     #[must_use]
     pub fn new(
-        profiles: Vec<(Language, Sourced<Profile>)>,
+        profiles: BTreeMap<Language, Sourced<Profile>>,
         ceilings: Vec<Sourced<Ceiling>>,
     ) -> Self {
         let mut settings = Self { ceilings, ..Self::default() };
@@ -246,24 +252,19 @@ impl Settings {
     /// Holds a profile against every ceiling.
     pub fn check_profile(&self, what: &str, profile: &Profile) -> Result<(), Refusal> {
         let times = [
-            ("buildTimeoutMs", profile.build_timeout_ms),
-            ("execTimeoutMs", profile.exec_timeout_ms),
+            WallTime { field: "buildTimeoutMs", ms: profile.build_timeout_ms },
+            WallTime { field: "execTimeoutMs", ms: profile.exec_timeout_ms },
         ];
         self.check(what, &profile.limits, &times)
     }
 
     /// Holds a ceiling against the others: a tenant's may be lower than the host's, never higher.
     pub fn check_ceiling(&self, what: &str, ceiling: &Ceiling) -> Result<(), Refusal> {
-        let times: Vec<_> = ceiling.timeout_ms.map(|ms| ("timeoutMs", ms)).into_iter().collect();
-        self.check(what, &ceiling.limits, &times)
+        let time = ceiling.timeout_ms.map(|ms| WallTime { field: "timeoutMs", ms });
+        self.check(what, &ceiling.limits, time.as_slice())
     }
 
-    fn check(
-        &self,
-        what: &str,
-        limits: &Limits,
-        times: &[(&'static str, u64)],
-    ) -> Result<(), Refusal> {
+    fn check(&self, what: &str, limits: &Limits, times: &[WallTime]) -> Result<(), Refusal> {
         for ceiling in &self.ceilings {
             if let Some(excess) = ceiling.value.exceeded(limits, times) {
                 return Err(ceiling.refuse(what, &excess));
@@ -284,8 +285,9 @@ impl Settings {
                 build.timeout_ms = Some(build.timeout_ms.unwrap_or(self.default_timeout_ms()));
             }
         }
-        let mut times = vec![("timeoutMs", request.timeout_ms)];
-        times.extend(request.build.as_ref().and_then(|b| Some(("build.timeoutMs", b.timeout_ms?))));
+        let mut times = vec![WallTime { field: "timeoutMs", ms: request.timeout_ms }];
+        let build_ms = request.build.as_ref().and_then(|build| build.timeout_ms);
+        times.extend(build_ms.map(|ms| WallTime { field: "build.timeoutMs", ms }));
         self.check(what, &request.limits, &times)
     }
 }
@@ -354,7 +356,7 @@ mod tests {
     #[test]
     fn a_default_gives_way_to_a_ceiling_and_a_written_profile_is_refused() {
         let most = vec![ceiling(ConfigScope::Global, 200_000, 900)];
-        let settings = Settings::new(Vec::new(), most);
+        let settings = Settings::new(BTreeMap::new(), most);
         let python = settings.profile(Language::Python).unwrap().value;
         assert_eq!((python.build_timeout_ms, python.exec_timeout_ms), (200_000, 200_000));
         assert_eq!((python.limits.mem_mb, python.limits.pids), (Some(900), Some(256)));
@@ -376,7 +378,7 @@ mod tests {
             ceiling(ConfigScope::Global, 500_000, 2_000),
             ceiling(ConfigScope::Tenant, 100_000, 1_000),
         ];
-        let settings = Settings::new(Vec::new(), both);
+        let settings = Settings::new(BTreeMap::new(), both);
         assert_eq!(settings.default_timeout_ms(), 100_000);
         let json = serde_json::json!({
             "envRef": "host", "cmd": ["true"], "timeoutMs": 100_000, "build": {"cmd": ["make"]},

@@ -4,11 +4,13 @@
 //! waiting --its sandbox is on record--> building --files kept, program ready--> ready
 //!                                          `--a step fails, or its sandbox ends--> error
 //! ```
+//!
+//! One file: one state machine and the steps that it reads.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::id::{Digest, TemplateName};
 use crate::live::{MAX_ENV_BYTES, MAX_LIVE_PAIRS, MAX_VARIABLE_BYTES};
@@ -95,6 +97,22 @@ pub struct RawStep {
     pub force: bool,
 }
 
+/// A variable that a step sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildVariable {
+    /// Its name.
+    pub name: String,
+    /// Its value; `$NAME` and `${NAME}` in it are other variables.
+    pub value: String,
+}
+
+impl Serialize for BuildVariable {
+    /// As a list of both: layers that hosts have are found by this form.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (&self.name, &self.value).serialize(serializer)
+    }
+}
+
 /// One step. What a layer depends on has it as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum BuildStep {
@@ -119,7 +137,7 @@ pub enum BuildStep {
         files: Digest,
     },
     /// Sets variables, in this order.
-    Env(Vec<(String, String)>),
+    Env(Vec<BuildVariable>),
     /// Sets the working directory, and makes it.
     Workdir(String),
     /// Sets the user.
@@ -149,7 +167,8 @@ impl BuildPlan {
     pub fn parse(
         from: BuildFrom,
         steps: Vec<RawStep>,
-        (start, ready): (Option<String>, Option<String>),
+        start: Option<String>,
+        ready: Option<String>,
         force: bool,
     ) -> Result<Self, String> {
         let (BuildFrom::Template(base) | BuildFrom::Image(base)) = &from;
@@ -259,12 +278,12 @@ impl RawStep {
                         "1 to {MAX_LIVE_PAIRS} pairs of a name and a value are meant"
                     ));
                 }
-                let mut pairs = Vec::with_capacity(count / 2);
+                let mut variables = Vec::with_capacity(count / 2);
                 while let (Some(name), Some(value)) = (next(), next()) {
                     variable(&name, &value)?;
-                    pairs.push((name, value));
+                    variables.push(BuildVariable { name, value });
                 }
-                Ok(BuildStep::Env(pairs))
+                Ok(BuildStep::Env(variables))
             }
             "WORKDIR" => {
                 counted(1, 1)?;
@@ -329,10 +348,10 @@ impl BuildState {
     /// There would be too many.
     pub fn set(
         &mut self,
-        pairs: &[(String, String)],
+        variables: &[BuildVariable],
         look: impl Fn(&str) -> Option<String>,
     ) -> Result<(), String> {
-        for (name, value) in pairs {
+        for BuildVariable { name, value } in variables {
             let known = |name: &str| self.env.get(name).cloned().or_else(|| look(name));
             let value = expanded(value, known)
                 .ok_or_else(|| format!("{name} has more than {MAX_VARIABLE_BYTES} bytes"))?;
@@ -413,6 +432,10 @@ pub fn tag(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
+    fn variable_of(name: &str, value: &str) -> BuildVariable {
+        BuildVariable { name: name.to_owned(), value: value.to_owned() }
+    }
+
     fn step(kind: &str, args: &[&str], files: Option<&str>) -> Result<BuildStep, String> {
         let args = args.iter().map(|text| (*text).to_owned()).collect();
         let files = files.map(str::to_owned);
@@ -428,7 +451,9 @@ mod tests {
         assert!(step("COPY", &["a/*.py", "/app/", "", ""], Some(&hash)).is_ok());
         assert!(step("COPY", &["a", "b", "root", "0755"], Some(&hash)).is_ok());
         let env = step("ENV", &["A", "1", "B", "2"], None).unwrap();
-        assert_eq!(env, BuildStep::Env(vec![("A".into(), "1".into()), ("B".into(), "2".into())]));
+        assert_eq!(env, BuildStep::Env(vec![variable_of("A", "1"), variable_of("B", "2")]));
+        let json = serde_json::to_string(&env).unwrap();
+        assert_eq!(json, r#"{"Env":[["A","1"],["B","2"]]}"#, "layers are found by it");
         for (kind, args, files, why) in [
             ("SLEEP", &["1"][..], None, "not a type"),
             ("RUN", &[], None, "arguments"),
@@ -464,7 +489,7 @@ mod tests {
         };
         let from = || BuildFrom::Template("base".into());
         let of = |steps| {
-            BuildPlan::parse(from(), steps, (Some(String::new()), Some("true".into())), false)
+            BuildPlan::parse(from(), steps, Some(String::new()), Some("true".into()), false)
         };
         let plan = of(vec![raw("RUN", "true")]).unwrap();
         assert_eq!((plan.start, plan.ready.as_deref()), (None, Some("true")));
@@ -485,7 +510,7 @@ mod tests {
             };
             let steps = forced.iter().map(raw).collect();
             let from = BuildFrom::Template("base".into());
-            BuildPlan::parse(from, steps, (None, None), force).unwrap().cacheable
+            BuildPlan::parse(from, steps, None, None, force).unwrap().cacheable
         };
         assert_eq!(of(&[false, false], false), 2);
         assert_eq!(of(&[false, true, false], false), 1);
@@ -497,8 +522,8 @@ mod tests {
     fn variables_see_those_before_them() {
         let mut state = BuildState::default();
         let pairs = [("A", "/x"), ("PATH", "$A/bin:${PATH}:\\$A$"), ("B", "${C}[$B]")];
-        let pairs = pairs.map(|(a, b)| (a.to_owned(), b.to_owned()));
-        state.set(&pairs, |name| (name == "PATH").then(|| "/bin".to_owned())).unwrap();
+        let variables = pairs.map(|(name, value)| variable_of(name, value));
+        state.set(&variables, |name| (name == "PATH").then(|| "/bin".to_owned())).unwrap();
         assert_eq!(state.env["PATH"], "/x/bin:/bin:$A$");
         assert_eq!(state.env["B"], "[]");
         assert_eq!(state.absolute("a"), "/home/user/a");
@@ -510,14 +535,14 @@ mod tests {
     fn a3l_a_value_of_many_variables_is_refused_before_it_is_made() {
         let mut state = BuildState::default();
         let large = "x".repeat(MAX_VARIABLE_BYTES);
-        state.set(&[("A".to_owned(), large)], |_| None).unwrap();
+        state.set(&[variable_of("A", &large)], |_| None).unwrap();
         let asked = std::cell::Cell::new(0_usize);
-        let pairs = [("B".to_owned(), "$C".repeat(MAX_VARIABLE_BYTES / 2))];
+        let variables = [variable_of("B", &"$C".repeat(MAX_VARIABLE_BYTES / 2))];
         let look = |_: &str| {
             asked.set(asked.get() + 1);
             Some("y".repeat(MAX_VARIABLE_BYTES))
         };
-        let refused = state.set(&pairs, look).unwrap_err();
+        let refused = state.set(&variables, look).unwrap_err();
         assert!(refused.starts_with("B has more than"), "{refused}");
         assert_eq!(asked.get(), 2, "nothing more is looked up once the value is too large");
         assert_eq!(state.env.len(), 1);

@@ -219,12 +219,13 @@ fn fuzz_steps_of_a_template_are_taken_or_refused() {
         let steps = text.lines().map(step).collect();
         let _ = tagged(&text);
         let from = BuildFrom::Template("base".to_owned());
-        let Ok(plan) = BuildPlan::parse(from, steps, (None, None), false) else { return };
+        let Ok(plan) = BuildPlan::parse(from, steps, None, None, false) else { return };
         let mut state = BuildState::default();
         for step in &plan.steps {
             match step {
-                BuildStep::Env(pairs) => {
-                    let _ = state.set(pairs, |name| (name == "PATH").then(|| "/bin".to_owned()));
+                BuildStep::Env(variables) => {
+                    let _ =
+                        state.set(variables, |name| (name == "PATH").then(|| "/bin".to_owned()));
                 }
                 BuildStep::Workdir(path) => state.workdir = Some(state.absolute(path)),
                 BuildStep::User(user) => state.user = *user,

@@ -59,7 +59,7 @@ impl Flows {
         let (opened, task) = opened.ok_or_else(false_text)?;
         let tasks = Some(TaskEnd::of_run(&self.ledger.steps().list(&header.run_id).await?));
         match self
-            .is_receipt(text, opened, (&header.run_id, &task), ReceiptKnown { at: None, tasks })
+            .is_receipt(text, opened, &header.run_id, &task, ReceiptKnown { at: None, tasks })
             .await?
         {
             true => Ok(()),
@@ -118,7 +118,8 @@ impl Flows {
         &self,
         text: &str,
         opened: Opened,
-        (run, task): (&RunId, &str),
+        run: &RunId,
+        task: &str,
         known: ReceiptKnown,
     ) -> Result<bool> {
         let (text, run, task) = (text.to_owned(), run.clone(), task.to_owned());
@@ -163,7 +164,7 @@ impl Flows {
             {
                 let at = Some((new.repo.clone(), new.branch.clone()));
                 let known = ReceiptKnown { at, tasks: None };
-                self.is_receipt(receipt, opened, (&run.run_id, &task), known).await?
+                self.is_receipt(receipt, opened, &run.run_id, &task, known).await?
             }
             _ => false,
         };

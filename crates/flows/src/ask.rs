@@ -32,7 +32,7 @@ impl<'a> Asks<'a> {
     /// One look, some times a second while a command runs; `woken` where a gate of the run moved. It asks
     /// the database only where this task asked for something.
     pub(crate) async fn turn(&mut self, sandbox: &Sandbox, timeout_ms: u64, woken: bool) {
-        self.new.extend(sandbox.egress_asked());
+        self.new.extend(sandbox.traffic().asked());
         let ledger = &self.flows.ledger;
         while let Some(asked) = self.new.first() {
             let ask = NewAsk {
@@ -76,7 +76,7 @@ impl<'a> Asks<'a> {
             }
             let asked = Asked { phase: grant.phase, name: grant.name.clone() };
             // A grant of an earlier execution waits until this one asks too.
-            if sandbox.egress_grant(&asked, grant.until) {
+            if sandbox.traffic().grant(&asked, grant.until) {
                 self.granted.push(grant);
             }
         }

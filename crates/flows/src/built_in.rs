@@ -119,7 +119,7 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
         }
         let work = run.inputs.get(WORK).cloned().unwrap_or(Value::Null);
         Some(match serde_json::from_value::<W>(work) {
-            Ok(work) => Ok(self.plan((recipe_ref, recipe_hash), work)),
+            Ok(work) => Ok(self.plan(recipe_ref, recipe_hash, work)),
             Err(e) => {
                 let why = format!("the work of a run of {}: {e}", self.recipe);
                 Err(Refusal::new(ErrorCode::Internal, why))
@@ -127,7 +127,7 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
         })
     }
 
-    fn plan(&self, (recipe_ref, recipe_hash): (RecipeRef, Digest), work: W) -> Plan {
+    fn plan(&self, recipe_ref: RecipeRef, recipe_hash: Digest, work: W) -> Plan {
         Plan {
             recipe_ref,
             recipe_hash,
@@ -141,7 +141,7 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
     /// The plan of this work, and the first attempt of its task.
     pub(crate) fn first_round(&self, begun: &Begun, work: W) -> Result<FirstRound> {
         let (run, intent) = (&begun.run, &begun.id);
-        let plan = self.plan((run.recipe.clone(), run.recipe_hash.clone()), work);
+        let plan = self.plan(run.recipe.clone(), run.recipe_hash.clone(), work);
         let written = PlanText::of(
             &plan,
             &Compilation {
@@ -157,7 +157,7 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
             serde_json::from_str(&written.text).map_err(Error::corrupt("plan card"))?;
         let task = plan.tasks.first().cloned();
         let task = task.ok_or_else(|| Error::corrupt("plan card")("it has no task"))?;
-        let task = new_task(task, (intent, &run.id), 1)?;
+        let task = new_task(task, intent, &run.id, 1)?;
         Ok(FirstRound { written, task, snapshots: unasked(&plan), plan })
     }
 

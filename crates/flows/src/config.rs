@@ -102,7 +102,7 @@ impl Flows {
         }
         let value = config::check(&key, &put.value)?;
         let rows = self.ledger.config().rows(&who.tenant).await?;
-        within_hosts(key, put.scope, &value, (&rows, &who.tenant))?;
+        within_hosts(key, put.scope, &value, &rows, &who.tenant)?;
         let name = key.to_string();
         let entry = Audit {
             detail: Some(json!({
@@ -136,7 +136,8 @@ fn within_hosts(
     key: ConfigKey,
     scope: WriteScope,
     value: &serde_json::Value,
-    (rows, tenant): (&[ConfigRow], &TenantId),
+    rows: &[ConfigRow],
+    tenant: &TenantId,
 ) -> Result<()> {
     if value.is_null() {
         return Ok(());

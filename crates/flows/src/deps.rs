@@ -6,7 +6,7 @@ use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_ledger::cache::{CachePlace, NewCacheEntry};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{CacheBase, CacheWanted, Flight, Host, Input, Plan, Promotion, Sandbox};
+use cofferdam_sandbox::{CacheBase, CacheWanted, Flight, Input, Promotion, Sandbox};
 use tokio::sync::broadcast::Receiver;
 
 use crate::cache::{on_disk, words};
@@ -14,6 +14,7 @@ use crate::decide::is_own_cache;
 use crate::executor::Executor;
 use crate::flight::{self, Ready};
 use crate::patience::patiently;
+use crate::planned::HostPlan;
 
 const FOREIGN: &str = "spec.cache.org: names another organisation than the run's own tenant";
 
@@ -41,7 +42,8 @@ pub(crate) async fn prepare(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
-    (host, plan, inputs): (&Host, &Plan, &[Input]),
+    on: &HostPlan<'_>,
+    inputs: &[Input],
     wakes: &mut Receiver<Wake>,
 ) -> Result<(Option<Deps>, Option<CacheBase>), Unprepared> {
     let Some(asked) = request.spec.as_ref().and_then(|spec| spec.cache.as_ref()) else {
@@ -51,7 +53,7 @@ pub(crate) async fn prepare(
         return Err(Unprepared::Refused(FOREIGN.to_owned()));
     }
     let looking = clock::Stopwatch::start();
-    let wanted = host.cache_wanted(plan, inputs, &task.tenant).await;
+    let wanted = on.host.cache_wanted(&on.plan, inputs, &task.tenant).await;
     let wanted = wanted.map_err(|error| Unprepared::Refused(error.to_string()))?;
     let Some(wanted) = wanted else { return Ok((None, None)) };
     let (base, flight) = match flight::found_or_led(executor, task, &wanted, wakes).await {

@@ -1,4 +1,6 @@
 //! What happens in a sandbox that is up: build, exec, collect, wipe; and what is kept of it.
+//!
+//! One file: one way, from up to wiped; its order is what must be read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use crate::deps::Deps;
 use crate::dispatches;
 use crate::executor::{Executor, meant};
 use crate::models::{CallDesk, Calls};
-use crate::output::Output;
+use crate::output::Outputs;
 use crate::patches;
 use crate::patience::patiently;
 use crate::planner::{self, LIVES, Pilot};
@@ -83,16 +85,16 @@ pub(crate) async fn drive(
         is_unwanted: false,
     };
     let mut result = blank(task, sandbox.id().as_str(), ErrCode::CmdNonzero, None);
-    let outcome = running.phases(plan, &mut deps, &mut result).await;
+    let ended = running.phases(plan, &mut deps, &mut result).await;
     let is_unwanted = running.is_unwanted;
     let granted = running.asks.granted();
     calls.close(&sandbox).await;
     let taken = calls.taken(&executor.flows, sandbox.id()).await;
     watched.show(executor, true).await;
-    let seen = outcome.as_ref().ok().and_then(|(outcome, _)| outcome.seen.clone());
-    let judged = judge(&mut result, outcome, watch.as_ref(), is_unwanted);
+    let seen = ended.as_ref().ok().and_then(|end| end.outcome.seen.clone());
+    let judged = judge(&mut result, ended, watch.as_ref(), is_unwanted);
     let mut kept = match judged {
-        Judged::Ran { .. } => collect(executor, task, &sandbox, (plan, agent), &mut result).await,
+        Judged::Ran { .. } => collect(executor, task, &sandbox, plan, agent, &mut result).await,
         Judged::Broke { .. } => Kept::default(),
     };
     if let (Some(pilot), false) = (&pilot, judged.canceled()) {
@@ -106,19 +108,19 @@ pub(crate) async fn drive(
     }
     let canceled = judged.canceled();
     let evidence = wipe(executor, sandbox, canceled, &mut result).await;
-    let (out, err) = watched.into_outputs();
-    result.stdout = out.excerpt();
-    result.stderr = err.excerpt();
+    let outputs = watched.into_outputs();
+    result.stdout = outputs.stdout.excerpt();
+    result.stderr = outputs.stderr.excerpt();
     if let Some(watch) = &watch {
         verdict::silent(&mut result);
         let mut report = watch.report(seen.as_ref(), &effective, &result, taken.as_ref());
         if let (Some(project), Some(work)) = (&project, agent) {
-            report.findings = told(executor, task, (project, work), &kept, report.findings);
+            report.findings = told(executor, task, project, work, &kept, report.findings);
         }
         result.agent = Some(Box::new(report));
     }
     calls.end(&executor.flows, &result).await;
-    let artifacts = artifacts(&mut result, (out, err), kept, services);
+    let artifacts = artifacts(&mut result, outputs, kept, services);
     End {
         result,
         effective: Some(effective),
@@ -133,7 +135,8 @@ pub(crate) async fn drive(
 fn told(
     executor: &Executor,
     task: &TaskContext,
-    (project, work): (&dispatches::Project, &AgentWork),
+    project: &dispatches::Project,
+    work: &AgentWork,
     kept: &Kept,
     verdict: Findings,
 ) -> Findings {
@@ -163,6 +166,19 @@ async fn note_process(executor: &Executor, task: &TaskContext, sandbox: &Sandbox
     }
 }
 
+/// The command that decided about a task.
+struct PhaseEnd {
+    outcome: ExecOutcome,
+    /// Whether it was the build's, so that the task's own never ran.
+    in_build: bool,
+}
+
+impl PhaseEnd {
+    const fn of_task(outcome: ExecOutcome) -> Self {
+        Self { outcome, in_build: false }
+    }
+}
+
 /// How the commands of a sandbox ended. Each says whether that was by a cancel.
 enum Judged {
     /// The deciding command ended: its files are collected.
@@ -181,13 +197,13 @@ impl Judged {
 
 fn judge(
     result: &mut SandboxResult,
-    outcome: Result<(ExecOutcome, bool), SandboxError>,
+    ended: Result<PhaseEnd, SandboxError>,
     watch: Option<&dispatches::Watch<'_>>,
     is_unwanted: bool,
 ) -> Judged {
     let stopped = watch.and_then(dispatches::Watch::stopped);
-    match outcome {
-        Ok((outcome, in_build)) => {
+    match ended {
+        Ok(PhaseEnd { outcome, in_build }) => {
             verdict::ran(result, &outcome, in_build);
             verdict::complained(result, watch.and_then(dispatches::Watch::complaint));
             let canceled = verdict::ended(result, is_unwanted, stopped);
@@ -213,8 +229,8 @@ fn report(
 ) -> EffectivePolicy {
     result.services = services.iter().map(|end| end.report.clone()).collect();
     result.cache = deps.map(|deps| deps.report);
-    (result.violations, result.violations_unlisted) = sandbox.violations();
-    result.metrics.boot_ms = sandbox.boot_ms();
+    (result.violations, result.violations_unlisted) = sandbox.traffic().violations();
+    result.metrics.boot_ms = sandbox.boot().boot_ms;
     result.metrics.mem_peak_mb = sandbox.peak_mem_mb();
     let mut effective = sandbox.effective().clone();
     effective.cache.clone_from(&result.cache);
@@ -277,14 +293,14 @@ impl Running<'_> {
         plan: &Plan,
         deps: &mut Option<Deps>,
         result: &mut SandboxResult,
-    ) -> Result<(ExecOutcome, bool), SandboxError> {
+    ) -> Result<PhaseEnd, SandboxError> {
         if let Some(pilot) = self.pilot {
             self.executor.board.set(self.sandbox.id(), SessionState::Executing);
-            return Ok((Box::pin(self.piloted(pilot, &plan.task)).await?, false));
+            return Ok(PhaseEnd::of_task(Box::pin(self.piloted(pilot, &plan.task)).await?));
         }
         let patched = planner::patched(&self.executor.flows, self.task, self.sandbox);
         if let Err(cause) = Box::pin(patched).await {
-            return Ok((unpatched(cause), false));
+            return Ok(PhaseEnd::of_task(unpatched(cause)));
         }
         let is_found = deps.as_ref().is_some_and(Deps::is_hit);
         result.metrics.build_ms = deps.as_ref().map_or(0, |deps| deps.found_ms);
@@ -295,11 +311,11 @@ impl Running<'_> {
             let built = built?;
             result.limits_reached.clone_from(&built.reached);
             if built.err_code != ErrCode::None {
-                return Ok((built, true));
+                return Ok(PhaseEnd { outcome: built, in_build: true });
             }
         }
         self.executor.board.set(self.sandbox.id(), SessionState::Executing);
-        Ok((self.command(&plan.task).await?, false))
+        Ok(PhaseEnd::of_task(self.command(&plan.task).await?))
     }
 
     /// Daemons one after the other, until the pilot is through, or each has died.
@@ -450,7 +466,8 @@ async fn collect(
     executor: &Executor,
     task: &TaskContext,
     sandbox: &Sandbox,
-    (plan, agent): (&Plan, Option<&AgentWork>),
+    plan: &Plan,
+    agent: Option<&AgentWork>,
     result: &mut SandboxResult,
 ) -> Kept {
     let mut kept = Kept::default();
@@ -482,7 +499,7 @@ async fn collect(
 /// raw result last.
 fn artifacts(
     result: &mut SandboxResult,
-    (out, err): (Output, Output),
+    outputs: Outputs,
     Kept { files, notes, patch }: Kept,
     services: Vec<ServiceEnd>,
 ) -> Vec<NewArtifact> {
@@ -506,8 +523,8 @@ fn artifacts(
     let mut text = |kind, name: &str, bytes: Vec<u8>| {
         artifacts.push(NewArtifact { kind, name: name.into(), bytes });
     };
-    text(ArtifactKind::Stdout, "stdout.log", out.into_bytes());
-    text(ArtifactKind::Stderr, "stderr.log", err.into_bytes());
+    text(ArtifactKind::Stdout, "stdout.log", outputs.stdout.into_bytes());
+    text(ArtifactKind::Stderr, "stderr.log", outputs.stderr.into_bytes());
     for service in services {
         text(ArtifactKind::File, &format!("services/{}.log", service.report.name), service.log);
     }

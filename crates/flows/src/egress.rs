@@ -14,7 +14,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate_spec::{GateSpec, Silence};
 use cofferdam_contracts::id::{IntentId, TenantId};
 use cofferdam_contracts::plan::Plan;
-use cofferdam_contracts::policy::asked::{AskedNames, policies_of, recipe_names};
+use cofferdam_contracts::policy::asked::{AskedNames, FieldNames, policies_of, recipe_names};
 use cofferdam_contracts::policy::{
     MIRRORS, MirrorGrants, PolicySource, allowed_key, may_mirror, needs_consent,
 };
@@ -117,12 +117,12 @@ pub(crate) async fn admit(
     admit_lists(ledger, who, intent, &wanted, asks_a_person(recipe.plan.gate.as_ref())).await
 }
 
-/// The same for lists of names with their fields, where no person will be asked.
+/// The same for lists of names, where no person will be asked.
 pub(crate) async fn admit_names(
     ledger: &Ledger,
     who: &Principal,
     intent: Option<&IntentId>,
-    wanted: &[(String, AskedNames<'_>)],
+    wanted: &[FieldNames<'_>],
 ) -> Result<()> {
     admit_lists(ledger, who, intent, wanted, false).await
 }
@@ -131,7 +131,7 @@ pub(crate) async fn admit_names(
 pub(crate) async fn admit_live(ledger: &Ledger, who: &Principal, egress: &Egress) -> Result<()> {
     let Egress::Names(entries) = egress else { return Ok(()) };
     let asked = AskedNames { phase: Phase::Exec, entries };
-    admit_names(ledger, who, None, &[("net".to_owned(), asked)]).await
+    admit_names(ledger, who, None, &[FieldNames { field: "net".to_owned(), asked }]).await
 }
 
 impl Flows {
@@ -170,7 +170,7 @@ async fn admit_lists(
     ledger: &Ledger,
     who: &Principal,
     intent: Option<&IntentId>,
-    wanted: &[(String, AskedNames<'_>)],
+    wanted: &[FieldNames<'_>],
     will_be_asked: bool,
 ) -> Result<()> {
     if wanted.is_empty() {
@@ -184,14 +184,14 @@ async fn admit_lists(
         return Ok(());
     }
     let grants = ledger.egress().mirror_grants().await?;
-    for (field, asked) in wanted {
+    for FieldNames { field, asked } in wanted {
         ungranted(field, asked.entries, &grants, &who.tenant)?;
     }
     if will_be_asked {
         return Ok(());
     }
     let lists = Lists::read(ledger, &who.tenant).await?;
-    for (field, asked) in wanted {
+    for FieldNames { field, asked } in wanted {
         if let Some(entry) = lists.unlisted(*asked) {
             return Err(refusal(field, asked.phase, entry).into());
         }

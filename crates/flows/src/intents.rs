@@ -6,8 +6,8 @@ use cofferdam_contracts::run::{IntentCreated, IntentRequest};
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 
-use crate::Flows;
 use crate::error::{Error, Result};
+use crate::{Flows, quota};
 
 impl Flows {
     /// Writes an intent.
@@ -16,7 +16,7 @@ impl Flows {
         who: &Principal,
         request: &IntentRequest,
     ) -> Result<IntentCreated> {
-        self.quota_admit(&who.tenant).await?;
+        quota::admit(self, &who.tenant).await?;
         let name = format!("intent:{}:{}", who.tenant, self.sequence());
         let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16)))
             .map_err(Error::corrupt("id"))?;

@@ -4,7 +4,7 @@ use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::{RunId, SandboxId, TaskKey, TenantId};
 use cofferdam_contracts::sandbox::Phase;
 use cofferdam_contracts::secret::{OpenSecret, SecretUse};
-use cofferdam_ledger::secrets::SecretSent;
+use cofferdam_ledger::secrets::{RunPhase, SecretSent};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{Keeping, SecretKeeper, SecretsSent};
 
@@ -43,7 +43,7 @@ impl Keeper {
         if let Some(sent) = sent {
             self.record(phase, used, sent).await.map_err(words)?;
         }
-        let of = Some((&self.run, phase));
+        let of = Some(RunPhase { run: &self.run, phase });
         let sealed = self.flows.ledger.secrets().sealed(&self.tenant, &used.name, of).await;
         let sealed = sealed.map_err(|error| error_chain(&error))?;
         let sealed = sealed.ok_or("the tenant has no such secret")?;

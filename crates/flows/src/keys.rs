@@ -33,6 +33,17 @@ fn within_reach(who: &Principal, tenant: &TenantId) -> Result<(), Refusal> {
     }
 }
 
+/// What a key is made with.
+struct KeyTerms<'a> {
+    tenant: &'a TenantId,
+    roles: &'a [Role],
+    groups: &'a [GroupId],
+    label: Option<&'a str>,
+    format: KeyFormat,
+    /// The state directory whose own it is.
+    state_dir: Option<&'a str>,
+}
+
 impl Flows {
     /// Makes a key; only its hash is kept.
     pub async fn key_create(&self, who: &Principal, request: &KeyRequest) -> Result<KeyCreated> {
@@ -45,8 +56,15 @@ impl Flows {
         groups.sort_unstable();
         groups.dedup();
         let label = request.label.as_deref();
-        let made = (label, request.format, None);
-        self.key_mint(&who.key_id, &tenant, &roles, &groups, made).await
+        let terms = KeyTerms {
+            tenant: &tenant,
+            roles: &roles,
+            groups: &groups,
+            label,
+            format: request.format,
+            state_dir: None,
+        };
+        self.key_mint(&who.key_id, &terms).await
     }
 
     /// The keys of a tenant: the caller's, where none is named.
@@ -87,18 +105,19 @@ impl Flows {
     /// A fresh admin key for this state directory, for instance after its file was lost; the one that it had is revoked.
     pub async fn key_local(&self, state_dir: Option<&str>) -> Result<KeyCreated> {
         let tenant = TenantId::parse(DEFAULT_TENANT).map_err(Error::corrupt("id"))?;
-        let made = (Some("state directory"), KeyFormat::Cofferdam, state_dir);
-        self.key_mint(HOST, &tenant, &[Role::Admin], &[], made).await
+        let terms = KeyTerms {
+            tenant: &tenant,
+            roles: &[Role::Admin],
+            groups: &[],
+            label: Some("state directory"),
+            format: KeyFormat::Cofferdam,
+            state_dir,
+        };
+        self.key_mint(HOST, &terms).await
     }
 
-    async fn key_mint(
-        &self,
-        by: &str,
-        tenant: &TenantId,
-        roles: &[Role],
-        groups: &[GroupId],
-        (label, format, state_dir): (Option<&str>, KeyFormat, Option<&str>),
-    ) -> Result<KeyCreated> {
+    async fn key_mint(&self, by: &str, terms: &KeyTerms<'_>) -> Result<KeyCreated> {
+        let KeyTerms { tenant, roles, groups, label, format, state_dir } = *terms;
         let key = match format {
             KeyFormat::Cofferdam => format!("cfd_{}", secret_hex(SECRET_BYTES)),
             KeyFormat::E2b => format!("e2b_{}", secret_hex(E2B_BYTES)),

@@ -8,6 +8,38 @@
 //! ```
 //! **Workflows only control; steps only do IO; what is decided is decided in [`decide`], which is
 //! pure. Every step may run again after a crash and then changes nothing that it changed before.**
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! worker
+//! claims
+//! run
+//! again staged
+//! round
+//! live::build_layers live::build_steps live::builds task
+//! live::begin live::hold live::pause
+//! live::copied live::memory live::upload_digest live::uploads
+//! live::build_images live::network live::new_file live::revoked live::sweep live::wait live::wake
+//! live live::ahead live::compared live::elsewhere live::expected live::kept live::plain live::registry
+//!    live::room live::sealer live::sealer_line live::shelf live::spare live::templates resume
+//! drive up
+//! deps gates::wait
+//! gates::consent planned watched
+//! dispatches::watch planner this
+//! compile dispatches models::calls
+//! dispatches::equip dispatches::work flight links live::work models::desk submit takeover
+//! built_in cache dispatches::agents dispatches::model gates::reply heart intents keeper live::opened
+//!    models::ask models::prompt models::send recipes
+//! applies checks config delegations dispatches::events dispatches::import dispatches::programs egress
+//!    executor floor flow keys live::rest live::sealed models::admit models::client models::keys
+//!    models::providers notify ops own_tasks patience plan_text quota retry secrets settle strict webhooks
+//! ask attempt board decide dispatches::changes dispatches::event_line dispatches::findings
+//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed gates handed host
+//!    live::basis live::build_log live::handles memory models models::hash models::judge models::leak
+//!    models::pipe models::room models::within outbound output patches places sign slots started vault
+//!    verdict
+//! ```
 
 mod again;
 mod applies;
@@ -56,6 +88,7 @@ pub mod places;
 mod plan_text;
 mod planned;
 mod planner;
+mod quota;
 pub mod recipes;
 mod resume;
 pub mod retry;
@@ -112,6 +145,8 @@ pub struct Flows {
     kept: Option<Arc<live::Shelf>>,
     /// Where this host keeps what clients sent for builds of templates.
     uploads: Option<Arc<live::Shelf>>,
+    /// How files of rows that are erased are removed, where this host keeps some.
+    tidy: Option<quota::Tidy>,
     /// What is being kept and is on no record yet.
     unrecorded: Arc<live::UnrecordedBytes>,
     /// Layers of paused sandboxes that are to be sealed.
@@ -149,6 +184,7 @@ impl Flows {
             vault: None,
             kept: None,
             uploads: None,
+            tidy: None,
             unrecorded: Arc::default(),
             plain: Arc::default(),
             reach: Reach::default(),
@@ -182,7 +218,8 @@ impl Flows {
             cofferdam_ambient::own::declare(state);
         }
         let uploads = Some(Arc::new(live::Shelf::of(&dir.with_file_name("uploads"))));
-        Self { kept: Some(Arc::new(live::Shelf::of(dir))), uploads, ..self }
+        let kept = Some(Arc::new(live::Shelf::of(dir)));
+        Self { kept, uploads, tidy: Some(live::tidy_beside), ..self }
     }
 
     /// Whether this host can sign and check.

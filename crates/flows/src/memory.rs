@@ -15,6 +15,8 @@
 //! and nobody waits behind it but later ones of that tenant.
 //! **One tenant's tasks delay its own: another one waits for what runs, and not for what queues. A large
 //! task is not overtaken for ever by small ones.**
+//!
+//! One file: one queue and its order, which no part can change alone.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -159,7 +161,7 @@ impl MemoryBudget {
 
     /// So much at once for a long-lived sandbox, where it is free, within its tenant's share and nobody waits for any.
     pub(crate) fn take_now(&self, tenant: &TenantId, needed_mb: u32) -> Option<MemoryShare> {
-        self.take_free((tenant, needed_mb), For::Life, None)
+        self.take_free(tenant, needed_mb, For::Life, None)
     }
 
     /// What the first of a tenant's long-lived sandboxes that wait here waits for.
@@ -175,17 +177,19 @@ impl MemoryBudget {
     /// So much for what nobody needs, where it is free and fewer than `most` have some, with what tells when somebody waits for it.
     pub(crate) fn rest(
         &self,
-        of: (&TenantId, u32),
+        tenant: &TenantId,
+        needed_mb: u32,
         most: usize,
     ) -> Option<(MemoryShare, watch::Receiver<()>)> {
         // Before it is taken, so that whoever waits from then on is heard.
         let short = lock(&self.desk).short.subscribe();
-        Some((self.take_free(of, For::Rest, Some(most))?, short))
+        Some((self.take_free(tenant, needed_mb, For::Rest, Some(most))?, short))
     }
 
     fn take_free(
         &self,
-        (tenant, needed_mb): (&TenantId, u32),
+        tenant: &TenantId,
+        needed_mb: u32,
         what: For,
         most: Option<usize>,
     ) -> Option<MemoryShare> {
@@ -437,21 +441,21 @@ mod tests {
     #[test]
     fn what_nobody_needs_takes_a_part_alone_and_hears_of_whoever_waits() {
         let budget = MemoryBudget::new(4_000, Some(400));
-        let (first, short) = budget.rest((&of("a"), 60), 2).unwrap();
-        assert!(budget.rest((&of("b"), 41), 2).is_none(), "a quarter for all");
-        let _second = budget.rest((&of("b"), 40), 2).unwrap();
-        assert!(budget.rest((&of("b"), 0), 2).is_none(), "as many as there may be");
+        let (first, short) = budget.rest(&of("a"), 60, 2).unwrap();
+        assert!(budget.rest(&of("b"), 41, 2).is_none(), "a quarter for all");
+        let _second = budget.rest(&of("b"), 40, 2).unwrap();
+        assert!(budget.rest(&of("b"), 0, 2).is_none(), "as many as there may be");
         drop(budget.take_now(&of("a"), 300).unwrap());
         assert!(!short.has_changed().unwrap(), "nobody waited");
         let (name, mut cx) = (of("c"), Context::from_waker(Waker::noop()));
         let mut waiting = pin!(budget.take(&name, 340, For::Task));
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         assert!(short.has_changed().unwrap());
-        assert!(budget.rest((&of("b"), 0), 3).is_none(), "one waits");
+        assert!(budget.rest(&of("b"), 0, 3).is_none(), "one waits");
         drop(first);
         assert!(waiting.as_mut().poll(&mut cx).is_ready());
         // Not more than the host has, whatever was named.
-        assert!(MemoryBudget::new(100, Some(1_000)).rest((&of("a"), 23), 1).is_none());
+        assert!(MemoryBudget::new(100, Some(1_000)).rest(&of("a"), 23, 1).is_none());
     }
 
     #[tokio::test]

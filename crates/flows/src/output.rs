@@ -5,6 +5,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::id::TaskKey;
 use cofferdam_ledger::Ledger;
+use cofferdam_ledger::streams::StreamEnd;
 
 /// Pending bytes that are worth a statement.
 const FLUSH_BYTES: usize = 32 * 1024;
@@ -29,16 +30,23 @@ pub(crate) struct Output {
     written: u64,
 }
 
+/// Both streams of one task.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    pub stdout: Output,
+    pub stderr: Output,
+}
+
 impl Output {
     pub(crate) fn new(key: &'static str) -> Self {
         let since = Stopwatch::start();
         Self { key, bytes: Vec::new(), sent: 0, seq: 0, since, room: u64::MAX, written: 0 }
     }
 
-    /// One that another worker began to store: its bytes come again from the first, and watchers have so many
-    /// in so many chunks.
-    pub(crate) fn after(key: &'static str, (seq, sent): (i32, i64)) -> Self {
-        Self { seq, sent: usize::try_from(sent).unwrap_or(0), ..Self::new(key) }
+    /// One that another worker began to store: its bytes come again from the first, and watchers have those up to this end.
+    pub(crate) fn after(key: &'static str, stored: StreamEnd) -> Self {
+        let sent = usize::try_from(stored.upto).unwrap_or(0);
+        Self { seq: stored.seq, sent, ..Self::new(key) }
     }
 
     /// A command begins, of which at most so many bytes are kept.
@@ -135,7 +143,8 @@ mod tests {
         let mut first = Output::new("stdout");
         first.push(&vec![b'a'; FLUSH_BYTES]);
         let stored = first.take(false).unwrap();
-        let mut second = Output::after("stdout", (stored.seq + 1, stored.upto));
+        let end = StreamEnd { seq: stored.seq + 1, upto: stored.upto };
+        let mut second = Output::after("stdout", end);
         second.push(&vec![b'a'; FLUSH_BYTES - 1]);
         assert!(second.take(true).is_none(), "the rest of it is still to come");
         second.push(b"ab");

@@ -52,7 +52,8 @@ impl OwnTasks {
     /// Of this worker, whose places and workflows these are.
     pub(crate) fn new(
         executor: &ExecutorId,
-        (slots, started): (&Arc<Slots>, &Arc<Started>),
+        slots: &Arc<Slots>,
+        started: &Arc<Started>,
         starts: UnboundedSender<Claimed>,
     ) -> Self {
         let places = Arc::new(Semaphore::new(MAX_PLACES));
@@ -120,7 +121,7 @@ mod tests {
     fn a_place_is_kept_by_what_is_started_alone_and_a_doubt_is_told() {
         let (starts, mut started) = unbounded_channel();
         let executor = ExecutorId::parse("ex_0").unwrap();
-        let own = OwnTasks::new(&executor, (&Arc::default(), &Arc::default()), starts);
+        let own = OwnTasks::new(&executor, &Arc::default(), &Arc::default(), starts);
         let key =
             |n: usize| TaskKey::parse(digest_bytes(&[u8::try_from(n).unwrap()]).as_str()).unwrap();
         let (one, two) = (key(1), key(2));

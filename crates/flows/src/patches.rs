@@ -142,13 +142,13 @@ async fn asked(sandbox: &Sandbox, changed: &Changed) -> Result<bool, NoPatch> {
     if ids.is_empty() {
         return Ok(false);
     }
-    let told = sandbox.agent().put(&format!("{PLACE}/ids"), 0o644, ids.into()).await;
+    let told = sandbox.agent().files().put(&format!("{PLACE}/ids"), 0o644, ids.into()).await;
     told.map_err(|error| NoPatch::Git(format!("its questions: {error}")))?;
     Ok(true)
 }
 
 async fn read(sandbox: &Sandbox, name: &str, most: u64) -> Result<Vec<u8>, NoPatch> {
-    let bytes = sandbox.agent().read(&format!("{PLACE}/{name}"), most).await;
+    let bytes = sandbox.agent().files().read(&format!("{PLACE}/{name}"), most).await;
     bytes.map_err(|error| NoPatch::Git(format!("its answer ({name}): {error}")))
 }
 

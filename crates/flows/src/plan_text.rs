@@ -77,7 +77,8 @@ impl PlanText {
 /// An attempt of a task as it is.
 pub(crate) fn new_task(
     task: PlanTask,
-    (intent, run): (&IntentId, &RunId),
+    intent: &IntentId,
+    run: &RunId,
     attempt: u32,
 ) -> Result<NewTask> {
     let (key, step_id) = (task.key(intent, run, attempt)?, task.step_id());

@@ -46,6 +46,12 @@ pub(crate) fn refused_everywhere(mut end: End) -> End {
     refused(end)
 }
 
+/// The plan of a task's sandbox, and the host that it is made for.
+pub(crate) struct HostPlan<'a> {
+    pub host: &'a Host,
+    pub plan: Plan,
+}
+
 /// Why a task gets no sandbox.
 pub(crate) struct Unplanned {
     code: ErrCode,
@@ -65,14 +71,14 @@ impl Unplanned {
     }
 }
 
-/// The plan of a task's sandbox and the host that it is made for, or why it is to have none.
+/// The plan of a task's sandbox, or why it is to have none.
 pub(crate) fn planned<'a>(
     executor: &'a Executor,
     task: &TaskContext,
     request: &SandboxRequest,
     agent: Option<&AgentWork>,
     id: &SandboxId,
-) -> Result<(&'a Host, Plan), Unplanned> {
+) -> Result<HostPlan<'a>, Unplanned> {
     if task.execution_no > MAX_EXECUTIONS {
         let cause = format!(
             "its worker was lost {MAX_EXECUTIONS} times while it ran; it is not started again"
@@ -99,7 +105,7 @@ pub(crate) fn planned<'a>(
         None => Ok(plan),
     });
     match planned {
-        Ok(plan) => Ok((host, plan)),
+        Ok(plan) => Ok(HostPlan { host, plan }),
         Err(e) => {
             let cause = format!("this host cannot enforce {e}");
             Err(Unplanned { code: ErrCode::BootFail, cause, end: refused })

@@ -7,6 +7,7 @@ use cofferdam_ledger::recipes::{Promotion, StoredRecipe, WantedRecipe};
 
 use crate::Flows;
 use crate::error::{Error, Result};
+use crate::quota;
 
 /// The recipe of a run that names none: one shell command, `{cmd}`.
 const SHELL_RECIPE: &str = r#"
@@ -40,7 +41,7 @@ impl Flows {
             let text = recipe.hash().map_err(Error::corrupt("id"))?;
             let wanted = WantedRecipe { id: &recipe.id, v: None, hash: Some(&text) };
             if self.ledger.recipes().find(&who.tenant, wanted).await?.is_none() {
-                self.quota_admit(&who.tenant).await?;
+                quota::admit(self, &who.tenant).await?;
                 break;
             }
         }

@@ -24,7 +24,7 @@ use crate::drive::{Job, drive};
 use crate::executor::{Executor, may_cancel};
 use crate::flow::{Flow, step_error};
 use crate::patience::patiently;
-use crate::planned::{planned, unwanted};
+use crate::planned::{HostPlan, planned, unwanted};
 use crate::settle::alert;
 
 /// An agent that does not answer is asked again after this time.
@@ -87,10 +87,11 @@ impl Resuming<'_> {
     /// `None`: it is gone.
     async fn end(&self, wakes: &mut Receiver<Wake>) -> Option<End> {
         let Self { executor, task, taken, .. } = self;
-        let (host, plan) = match planned(executor, task, self.request, None, &taken.sandbox) {
-            Ok(planned) => planned,
-            Err(why) => return Some(*why.end(executor, task, &taken.sandbox).await),
-        };
+        let HostPlan { host, plan } =
+            match planned(executor, task, self.request, None, &taken.sandbox) {
+                Ok(planned) => planned,
+                Err(why) => return Some(*why.end(executor, task, &taken.sandbox).await),
+            };
         let meeting = async |wakes: &mut Receiver<Wake>| {
             let place = RemotePlace { provider: self.provider.clone(), id: taken.id.clone() };
             let waited = Stopwatch::start();

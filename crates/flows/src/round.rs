@@ -30,6 +30,13 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest that a lost wake-up can cost. A lost connection is no lost wake-up: it wakes everyone.
 const LOOK_AT_LEAST: Duration = Duration::from_secs(30);
 
+/// An attempt of a round.
+struct RoundTask {
+    /// Its task's place in the plan.
+    index: usize,
+    task: NewTask,
+}
+
 /// Queues the round's attempts, at most `caps.concurrency` at a time, and waits for their ends.
 pub(crate) async fn round_run(
     this: &This<'_>,
@@ -58,7 +65,7 @@ pub(crate) async fn round_of(
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
     let mut wakes = flows.wakes.subscribe();
     let mut expected = this.executor.handed.expect();
-    let mut open: Vec<(usize, NewTask)> = Vec::new();
+    let mut open: Vec<RoundTask> = Vec::new();
     let mut round = Round { ok: 0, missed: Vec::new(), blocked: None, drift: None };
     // A sandbox that lives for hours is not looked for each second, or two: nothing but a lost wake-up is found.
     let often = match plan.tasks.iter().all(|task| matches!(task.work, Work::Live(_))) {
@@ -70,10 +77,10 @@ pub(crate) async fn round_of(
     loop {
         let mut fresh = Vec::new();
         while open.len() < concurrency && round.blocked.is_none() {
-            let Some((index, task)) = todo.pop() else { break };
-            expected.add(&task.key);
-            open.push((index, task.clone()));
-            fresh.push(task);
+            let Some(next) = todo.pop() else { break };
+            expected.add(&next.task.key);
+            fresh.push(next.task.clone());
+            open.push(next);
         }
         if !fresh.is_empty() {
             let ends: Vec<_> = fresh.iter().filter_map(|task| kept(run, task)).collect();
@@ -116,7 +123,7 @@ pub(crate) async fn round_of(
         for (index, canceled) in settle(&mut open, &mut round, ended) {
             if let Some(task) = plan.tasks.get(index) {
                 let again = attempt_of(task, run, canceled + 1, consented);
-                todo.push((index, again.map_err(step_error)?));
+                todo.push(RoundTask { index, task: again.map_err(step_error)? });
             }
         }
         if round.blocked.is_none() {
@@ -132,9 +139,9 @@ pub(crate) async fn round_of(
 async fn outcomes(
     flows: &Flows,
     workflow: &str,
-    open: &[(usize, NewTask)],
+    open: &[RoundTask],
 ) -> Flow<Option<Vec<TaskOutcome>>> {
-    let keys: Vec<TaskKey> = open.iter().map(|(_, task)| task.key.clone()).collect();
+    let keys: Vec<TaskKey> = open.iter().map(|one| one.task.key.clone()).collect();
     patiently(|| flows.ledger.tasks().round_outcomes(workflow, &keys)).await.map_err(step_error)
 }
 
@@ -158,12 +165,14 @@ fn attempts_of(
     attempt: u32,
     only: Option<&[usize]>,
     consented: &Consented,
-) -> Result<Vec<(usize, NewTask)>> {
+) -> Result<Vec<RoundTask>> {
     plan.tasks
         .iter()
         .enumerate()
         .filter(|(index, _)| only.is_none_or(|o| o.contains(index)))
-        .map(|(index, task)| Ok((index, attempt_of(task, run, attempt, consented)?)))
+        .map(|(index, task)| {
+            Ok(RoundTask { index, task: attempt_of(task, run, attempt, consented)? })
+        })
         .collect()
 }
 
@@ -183,7 +192,7 @@ fn attempt_of(
         work.patch.clone_from(&consented.patch);
     }
     let task = PlanTask { name: task.name.clone(), work };
-    new_task(task, (&run.intent_id, &run.id), attempt)
+    new_task(task, &run.intent_id, &run.id, attempt)
 }
 
 fn deadline_of(run: &RunContext) -> Option<i64> {
@@ -216,14 +225,14 @@ async fn wait_for_end(
 /// Takes what has ended out of `open`. Yields the tasks that a resume asks for again, each with its
 /// canceled attempt: a resumed run does what its cancel kept it from.
 fn settle(
-    open: &mut Vec<(usize, NewTask)>,
+    open: &mut Vec<RoundTask>,
     round: &mut Round,
     ended: Vec<TaskOutcome>,
 ) -> Vec<(usize, u32)> {
     let mut again = Vec::new();
     for outcome in ended {
-        let Some(at) = open.iter().position(|(_, task)| task.key == outcome.key) else { continue };
-        let (index, task) = open.swap_remove(at);
+        let Some(at) = open.iter().position(|one| one.task.key == outcome.key) else { continue };
+        let RoundTask { index, task } = open.swap_remove(at);
         match outcome.err_code {
             ErrCode::None => round.ok += 1,
             _ if outcome.resumed && round.blocked.is_none() => again.push((index, task.attempt)),

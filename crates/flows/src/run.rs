@@ -95,7 +95,7 @@ async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) ->
         Begin::Ask { round } => first = round,
         _ => {}
     }
-    ask(this, &spec, (&digest, card.staged), first).await
+    ask(this, &spec, &digest, card.staged, first).await
 }
 
 /// CompileST, under its number where it is not the first.
@@ -148,7 +148,8 @@ async fn adopted(this: &This<'_>, run: &RunContext, draft: Plan, life: u32) -> F
 async fn ask(
     this: &mut This<'_>,
     spec: &GateSpec,
-    (digest, staged): (&Digest, bool),
+    digest: &Digest,
+    staged: bool,
     first: u32,
 ) -> Flow<RunStatus> {
     let mut difference = Vec::new();

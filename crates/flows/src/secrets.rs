@@ -154,15 +154,22 @@ impl Flows {
     }
 }
 
-/// The secrets of a recipe's tasks, each with its field.
-pub(crate) fn recipe_uses(recipe: &Recipe) -> Vec<(String, &SecretUse)> {
+/// A use of a secret, and the field that has it.
+pub(crate) struct FieldSecret<'a> {
+    pub field: String,
+    pub used: &'a SecretUse,
+}
+
+/// The secrets of a recipe's tasks.
+pub(crate) fn recipe_uses(recipe: &Recipe) -> Vec<FieldSecret<'_>> {
     let mut found = Vec::new();
     for (n, task) in recipe.plan.tasks.iter().enumerate() {
         let build = task.build.iter().map(|build| ("build", &build.secrets));
         let exec = task.exec.iter().map(|exec| ("exec", &exec.secrets));
         for (phase, uses) in build.chain(exec) {
             let field = |at| format!("plan.tasks[{n}].{phase}.secrets[{at}]");
-            found.extend(uses.iter().enumerate().map(|(at, used)| (field(at), used)));
+            let uses = uses.iter().enumerate();
+            found.extend(uses.map(|(at, used)| FieldSecret { field: field(at), used }));
         }
     }
     found
@@ -173,14 +180,14 @@ pub(crate) fn recipe_uses(recipe: &Recipe) -> Vec<(String, &SecretUse)> {
 pub(crate) async fn admit(
     ledger: &Ledger,
     tenant: &TenantId,
-    wanted: &[(String, &SecretUse)],
+    wanted: &[FieldSecret<'_>],
     attended: bool,
 ) -> Result<()> {
     if wanted.is_empty() {
         return Ok(());
     }
     let held = ledger.secrets().list(tenant).await?;
-    for (field, used) in wanted {
+    for FieldSecret { field, used } in wanted {
         let row = held.iter().find(|row| row.name == used.name);
         if let Some(why) = unfit(row, used, attended) {
             let (name, host) = (used.name.as_str(), used.host.as_str());
@@ -241,7 +248,7 @@ mod tests {
         let recipe = Recipe::from_yaml("r", yaml).unwrap();
         let found = recipe_uses(&recipe);
         let fields: Vec<_> =
-            found.iter().map(|(field, used)| (field.as_str(), used.name.as_str())).collect();
+            found.iter().map(|one| (one.field.as_str(), one.used.name.as_str())).collect();
         assert_eq!(
             fields,
             [("plan.tasks[0].build.secrets[0]", "t"), ("plan.tasks[0].exec.secrets[0]", "s")]

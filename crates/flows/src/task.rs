@@ -51,7 +51,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
     let (name, sandbox) = match executor.flows.live.expected.take_name(key) {
         Some(sandbox) => (None, sandbox),
         None => {
-            let name = executor.host.name();
+            let name = executor.host.names().next();
             let name =
                 name.map_err(|e| dbos::Error::Application(FlowError::Step(e.to_string())))?;
             let sandbox = name.id().clone();
@@ -222,7 +222,7 @@ async fn run_in_sandbox(
     mut wakes: Receiver<Wake>,
 ) -> End {
     let Up { sandbox, plan, deps, memory: _memory } =
-        match up(executor, task, request, (agent, None), id, &mut wakes).await {
+        match up(executor, task, request, agent, None, id, &mut wakes).await {
             Ok(up) => up,
             Err(end) => return *end,
         };

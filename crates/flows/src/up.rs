@@ -11,7 +11,7 @@ use cofferdam_contracts::sandbox::{AccessMode, ErrCode, SandboxRequest};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    CacheBase, Filling, Host, HostPath, Input, Plan, ProvisionError, Sandbox, provision_filled,
+    CacheBase, Filling, HostPath, Input, Plan, ProvisionError, Sandbox, provision_filled,
     provision_on,
 };
 use tokio::sync::broadcast::Receiver;
@@ -24,7 +24,7 @@ use crate::executor::{Executor, may_cancel};
 use crate::keeper::Keeper;
 use crate::memory::{For, MemoryShare};
 use crate::patience::patiently;
-use crate::planned::{planned, refused, refused_everywhere, unmade, unwanted};
+use crate::planned::{HostPlan, planned, refused, refused_everywhere, unmade, unwanted};
 
 /// A task that waits no longer than this for memory is not said to wait: most wait for none.
 const FIRST_WORD: Duration = Duration::from_millis(250);
@@ -46,7 +46,8 @@ pub(crate) async fn up(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
-    (agent, filling): (Option<&AgentWork>, Option<Filling>),
+    agent: Option<&AgentWork>,
+    filling: Option<Filling>,
     id: &SandboxId,
     wakes: &mut Receiver<Wake>,
 ) -> Result<Up, Box<End>> {
@@ -54,7 +55,7 @@ pub(crate) async fn up(
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
         return Err(Box::new(end));
     }
-    let (host, plan) = match planned(executor, task, request, agent, id) {
+    let on = match planned(executor, task, request, agent, id) {
         Ok(planned) => planned,
         Err(why) => return Err(why.end(executor, task, id).await),
     };
@@ -65,8 +66,8 @@ pub(crate) async fn up(
         let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
         return Err(Box::new(if is_refusal { refused_everywhere(end) } else { end }));
     }
-    let (deps, base) = based(executor, task, request, (host, &plan, id), wakes).await?;
-    let memory = match room(executor, task, (&plan, id), wakes).await {
+    let (deps, base) = based(executor, task, request, &on, id, wakes).await?;
+    let memory = match room(executor, task, &on.plan, id, wakes).await {
         Ok(share) => share,
         Err(NoRoom::TooLarge(cause)) => {
             let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
@@ -77,8 +78,8 @@ pub(crate) async fn up(
     let inputs = given(executor, task, request, id).await?;
     let making = async {
         match filling {
-            Some(filling) => provision_filled(host, &plan, &inputs, filling).await,
-            None => provision_on(host, &plan, &inputs, base).await,
+            Some(filling) => provision_filled(on.host, &on.plan, &inputs, filling).await,
+            None => provision_on(on.host, &on.plan, &inputs, base).await,
         }
     };
     // Whoever drives the sandbox hears the same words, if it is made all the same.
@@ -88,12 +89,12 @@ pub(crate) async fn up(
         biased;
         made = &mut making => made,
         () = canceled => {
-            let _given_up = host.give_up(id);
+            let _given_up = on.host.give_up(id);
             (&mut making).await
         }
     };
     drop(making);
-    begun(executor, task, (host, plan), made, (deps, memory))
+    begun(executor, task, on, made, deps, memory)
 }
 
 /// Until a task is canceled.
@@ -113,9 +114,10 @@ async fn canceled(executor: &Executor, task: &TaskContext, mut wakes: Receiver<W
 pub(crate) fn begun(
     executor: &Executor,
     task: &TaskContext,
-    (host, plan): (&Host, Plan),
+    HostPlan { host, plan }: HostPlan<'_>,
     made: Result<Sandbox, ProvisionError>,
-    (deps, memory): (Option<Deps>, MemoryShare),
+    deps: Option<Deps>,
+    memory: MemoryShare,
 ) -> Result<Up, Box<End>> {
     let mut sandbox = match made {
         Ok(sandbox) => sandbox,
@@ -129,7 +131,7 @@ pub(crate) fn begun(
     host.weigh(&mut sandbox, &task.tenant);
     host.expect(&plan, &sandbox);
     let keeper = Keeper::new(&executor.flows, task, sandbox.id());
-    sandbox.keep_secrets(std::sync::Arc::new(keeper));
+    sandbox.traffic().keep_secrets(std::sync::Arc::new(keeper));
     Ok(Up { sandbox, plan, deps, memory })
 }
 
@@ -139,7 +141,8 @@ async fn based(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
-    (host, plan, id): (&Host, &Plan, &SandboxId),
+    on: &HostPlan<'_>,
+    id: &SandboxId,
     wakes: &mut Receiver<Wake>,
 ) -> Result<(Option<Deps>, Option<CacheBase>), Box<End>> {
     if request.spec.as_ref().is_none_or(|spec| spec.cache.is_none()) {
@@ -147,8 +150,7 @@ async fn based(
     }
     // The lock files are among them. They are read again when there is room.
     let inputs = given(executor, task, request, id).await?;
-    let made_of = (host, plan, inputs.as_slice());
-    match deps::prepare(executor, task, request, made_of, wakes).await {
+    match deps::prepare(executor, task, request, on, &inputs, wakes).await {
         Ok(prepared) => Ok(prepared),
         Err(Unprepared::Refused(why)) => {
             let cause = format!("this host cannot enforce {why}");
@@ -171,7 +173,8 @@ enum NoRoom {
 async fn room(
     executor: &Executor,
     task: &TaskContext,
-    (plan, id): (&Plan, &SandboxId),
+    plan: &Plan,
+    id: &SandboxId,
     wakes: &mut Receiver<Wake>,
 ) -> Result<MemoryShare, NoRoom> {
     let permits = executor

@@ -10,13 +10,13 @@ use cofferdam_sandbox::{CommandEnd, OutputSink, Stream};
 use crate::dispatches;
 use crate::executor::Executor;
 use crate::feed::Feed;
-use crate::output::Output;
+use crate::output::{Output, Outputs};
 use crate::patience::patiently;
 use crate::planner::Pilot;
 
 /// The two streams of a task.
 pub(crate) struct Watched {
-    out: Mutex<(Output, Output)>,
+    out: Mutex<Outputs>,
     /// Where the run's client waits for all of it.
     feed: Option<Arc<Feed>>,
     task: TaskKey,
@@ -41,22 +41,23 @@ impl Watched {
             }
         }
         let [stdout, stderr] = out;
-        Self { out: Mutex::new((stdout, stderr)), feed, task: task.clone() }
+        let out = Mutex::new(Outputs { stdout, stderr });
+        Self { out, feed, task: task.clone() }
     }
 
     /// A command begins, of whose streams at most so many bytes are kept.
     pub(crate) fn begin(&self, limit: u64) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        out.0.begin(limit);
-        out.1.begin(limit);
+        out.stdout.begin(limit);
+        out.stderr.begin(limit);
     }
 
     fn push(&self, stream: Stream, chunk: &[u8]) {
         // A poisoned lock only means that another push panicked; the bytes are still good.
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let (output, named) = match stream {
-            Stream::Stdout => (&mut out.0, OutputStream::Stdout),
-            Stream::Stderr => (&mut out.1, OutputStream::Stderr),
+            Stream::Stdout => (&mut out.stdout, OutputStream::Stdout),
+            Stream::Stderr => (&mut out.stderr, OutputStream::Stderr),
         };
         let at = output.push(chunk);
         if let Some(feed) = &self.feed {
@@ -67,7 +68,7 @@ impl Watched {
     pub(crate) async fn show(&self, executor: &Executor, at_end: bool) {
         let chunks = {
             let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-            [out.0.take(at_end), out.1.take(at_end)]
+            [out.stdout.take(at_end), out.stderr.take(at_end)]
         };
         for chunk in chunks.into_iter().flatten() {
             chunk.store(&executor.flows.ledger, &self.task).await;
@@ -75,7 +76,7 @@ impl Watched {
     }
 
     /// What is kept of each stream.
-    pub(crate) fn into_outputs(self) -> (Output, Output) {
+    pub(crate) fn into_outputs(self) -> Outputs {
         self.out.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }

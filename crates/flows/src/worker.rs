@@ -138,7 +138,7 @@ impl Worker {
             // The claimer claims; the engine's own poller serves only its internal queue.
             listen_queues: Some(Vec::new()),
             notification_coalesce: Some(Duration::ZERO),
-            ..Config::new("cofferdam", flows.ledger.engine_url())
+            ..Config::new("cofferdam", flows.ledger.place().engine_url())
         });
         let registered =
             register(&engine, &executor).map_err(|e| StartError::Engine(e.to_string()))?;
@@ -151,8 +151,8 @@ impl Worker {
             started: Arc::clone(&executor.started),
         });
         let (starts, own) = unbounded_channel();
-        let of = (&executor.slots, &executor.started);
-        executor.flows.live.tasks_of(OwnTasks::new(&executor.id, of, starts));
+        let (slots, started) = (&executor.slots, &executor.started);
+        executor.flows.live.tasks_of(OwnTasks::new(&executor.id, slots, started, starts));
         let sender = Sender::new(&executor.flows, executor.id.as_str())
             .map(|sender| tokio::spawn(sender.run()));
         let heart = Arc::new(Heart::new(Arc::clone(&executor)));

@@ -8,6 +8,26 @@
 //! The stream is the agent's life line: when the host's end closes, for whatever reason, the agent
 //! exits, and with pid 1 the kernel ends every process of the sandbox. Routes carry their version;
 //! a new need gets a new route, so an old agent never meets a message it half understands.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! entry
+//! agent
+//! agent::serve
+//! agent::jobs agent::run
+//! agent::exec
+//! agent::keep agent::metrics
+//! machine machine::enter machine::rehearsal
+//! machine::keeper
+//! agent::pack agent::unpack agent::watch archive job machine::dawn machine::fill machine::limit process
+//!    setup tree
+//! agent::collect agent::dial agent::doors agent::file agent::jail agent::kept agent::outlet agent::port
+//!    agent::tree machine::clock machine::disk machine::trace machine::vsock wire
+//! agent::answer agent::clock agent::identity agent::lodge agent::night agent::polled agent::reaper
+//!    agent::still agent::terminal door escape frame glob hold jail keep machine::fault machine::network
+//!    machine::random machine::stream name pieces probe removal sleep snmp upper users
+//! ```
 
 pub mod archive;
 pub mod door;

@@ -94,14 +94,14 @@ fn lift(top: &OwnedFd, name: &CStr, fresh: &mut u64) -> io::Result<()> {
         for child in children {
             match unlinkat(&dir, &*child, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(Errno::ISDIR | Errno::PERM) => up((&dir, &child), top, fresh)?,
+                Err(Errno::ISDIR | Errno::PERM) => up(&dir, &child, top, fresh)?,
                 Err(error) => return Err(error.into()),
             }
         }
     }
 }
 
-fn up((dir, child): (&OwnedFd, &CStr), top: &OwnedFd, fresh: &mut u64) -> io::Result<()> {
+fn up(dir: &OwnedFd, child: &CStr, top: &OwnedFd, fresh: &mut u64) -> io::Result<()> {
     // An empty one need not be moved.
     match unlinkat(dir, child, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),

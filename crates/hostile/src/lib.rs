@@ -8,6 +8,12 @@
 //! `make test` all targets together take a minute, in `make fuzz` each takes ten; `cargo test` alone gives
 //! each a fixed number of inputs. A failure prints the seed of its randomness (`BOLERO_RANDOM_SEED`) and the
 //! bytes, which then belong into the corpus.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! change
+//! ```
 
 mod change;
 

@@ -24,6 +24,15 @@ impl KeptTable {
     }
 }
 
+/// A state directory, as rows name it.
+#[derive(Debug, Clone, Copy)]
+pub struct StateDirectory<'a> {
+    /// Id of its host.
+    pub host: &'a str,
+    /// Its absolute path.
+    pub path: &'a str,
+}
+
 /// What is kept in a file, as its row says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptFileRow {
@@ -54,11 +63,12 @@ impl Ledger {
     /// Gives everything of a state directory that had another path, or was another host's, its new place; how many kept files.
     pub async fn state_directory_moves(
         &self,
-        (from_host, from): (&str, &str),
-        (host, dir): (&str, &str),
+        from: StateDirectory<'_>,
+        to: StateDirectory<'_>,
     ) -> Result<i64> {
         let moved = sqlx::query_scalar("SELECT app.state_directory_moves($1, $2, $3, $4)");
-        Ok(moved.bind(from_host).bind(from).bind(host).bind(dir).fetch_one(self.pool()).await?)
+        let moved = moved.bind(from.host).bind(from.path).bind(to.host).bind(to.path);
+        Ok(moved.fetch_one(self.pool()).await?)
     }
 }
 

@@ -3,6 +3,20 @@
 //!
 //! **Every statement is a readable text beside the function that runs it. An operation and the
 //! record of it commit in one transaction. Nothing outside this crate sees the driver.**
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! ends links ops settlements
+//! elsewhere gates live_begin rounds sessions template_views
+//! artifacts builds dispatches forks steps tasks
+//! intents recipes runs template_layers
+//! budgets cache config engine live live_networks models retries secrets signing snapshots template_files
+//!    template_tags webhooks
+//! applies audit dispatch_end executors grants kept_files keys listen live_events load migrate place planner
+//!    policies prompts proofs pulse quota streams wire
+//! cluster error failpoint families
+//! ```
 
 pub mod applies;
 pub mod artifacts;
@@ -166,25 +180,6 @@ impl Ledger {
         if let Some(wires) = &self.wires {
             wires.remove();
         }
-    }
-
-    /// Where the engine connects, so that its connections are watched as ours are.
-    #[must_use]
-    pub fn engine_url(&self) -> &str {
-        &self.engine_url
-    }
-
-    /// Where the database is without a wire before it.
-    pub(crate) fn direct(&self) -> &str {
-        &self.direct
-    }
-
-    /// Before this process becomes another user, for good: connections go on being made.
-    ///
-    /// # Errors
-    /// What is on this host for them cannot be given away.
-    pub fn give(&self, uid: u32, gid: u32) -> std::io::Result<()> {
-        self.wires.as_ref().map_or(Ok(()), |wires| wires.give(uid, gid))
     }
 
     pub(crate) fn pool(&self) -> &PgPool {

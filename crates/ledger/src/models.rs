@@ -4,6 +4,8 @@
 //! call_admit: row + sums, one transaction -> the request is sent -> call_settle: outcome, sums by the difference
 //!             \-> refused: a row too                     \-> worker lost: `unknown` with the session's end
 //! ```
+//!
+//! One file: the statements of one call and the sums that they keep.
 
 use cofferdam_contracts::id::{Digest, ProviderName, RunId, SandboxId, TenantId};
 use cofferdam_contracts::model::{
@@ -133,6 +135,15 @@ struct Decided {
     refused: Option<OverBudget>,
 }
 
+/// What a call takes of budgets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallCost {
+    /// Tokens, read and written.
+    pub tokens: u64,
+    /// Micro-units of money.
+    pub micros: u64,
+}
+
 /// What came of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallEnd<'a> {
@@ -142,8 +153,8 @@ pub struct CallEnd<'a> {
     pub status: Option<u16>,
     /// Tokens that it claims.
     pub usage: Option<ModelUsage>,
-    /// Tokens and micro-units that count; `None`: not known, and what was set aside counts.
-    pub counted: Option<(u64, u64)>,
+    /// What counts; `None`: not known, and what was set aside counts.
+    pub counted: Option<CallCost>,
     /// Hash and bytes of what was passed on.
     pub answer: Option<(&'a Digest, u64)>,
     /// To the first byte of the body, ms.
@@ -359,8 +370,8 @@ impl Models<'_> {
         .bind(end.usage.map(|usage| big(usage.input)))
         .bind(end.usage.map(|usage| big(usage.output)))
         .bind(end.usage.map(|usage| big(usage.cached)))
-        .bind(end.counted.map(|(tokens, _)| big(tokens)))
-        .bind(end.counted.map(|(_, micros)| big(micros)))
+        .bind(end.counted.map(|cost| big(cost.tokens)))
+        .bind(end.counted.map(|cost| big(cost.micros)))
         .bind(end.answer.map(|(hash, _)| hash.as_str()))
         .bind(end.answer.map(|(_, bytes)| big(bytes)))
         .bind(end.first_ms.map(big))

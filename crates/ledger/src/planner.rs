@@ -97,6 +97,15 @@ pub struct KeptAnswer {
     pub body: Vec<u8>,
 }
 
+/// Which answer within a prompt.
+#[derive(Debug, Clone, Copy)]
+pub struct AnswerKey<'a> {
+    /// The prompt.
+    pub op_key: &'a Digest,
+    /// Digest of what the call asks for, and of its place among equal ones.
+    pub shape: &'a Digest,
+}
+
 fn big(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -170,12 +179,12 @@ impl Planner<'_> {
     }
 
     /// What a provider answered to a call of this shape within a prompt.
-    pub async fn answer_read(self, op_key: &Digest, shape: &Digest) -> Result<Option<KeptAnswer>> {
+    pub async fn answer_read(self, key: AnswerKey<'_>) -> Result<Option<KeptAnswer>> {
         let row = sqlx::query(
             "SELECT status, content_type, body FROM app.prompt_answers WHERE op_key = $1 AND shape = $2",
         )
-        .bind(op_key.as_str())
-        .bind(shape.as_str())
+        .bind(key.op_key.as_str())
+        .bind(key.shape.as_str())
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
@@ -192,7 +201,7 @@ impl Planner<'_> {
     /// agent may not read it.
     pub async fn answer_keep(
         self,
-        (op_key, shape): (&Digest, &Digest),
+        key: AnswerKey<'_>,
         sandbox: &SandboxId,
         call: &Digest,
         answer: &KeptAnswer,
@@ -207,8 +216,8 @@ impl Planner<'_> {
              SELECT coalesce((SELECT call_key FROM new),
                              (SELECT call_key FROM app.prompt_answers WHERE op_key = $1 AND shape = $2)) = $4",
         )
-        .bind(op_key.as_str())
-        .bind(shape.as_str())
+        .bind(key.op_key.as_str())
+        .bind(key.shape.as_str())
         .bind(sandbox.as_str())
         .bind(call.as_str())
         .bind(i32::from(answer.status))

@@ -53,7 +53,7 @@ impl Ledger {
     /// # Errors
     /// An address that cannot be read.
     pub fn pulse(&self) -> Result<Pulse> {
-        Ok(Pulse { options: PgConnectOptions::from_str(self.direct())?, connection: None })
+        Ok(Pulse { options: PgConnectOptions::from_str(self.place().direct())?, connection: None })
     }
 }
 

@@ -1,4 +1,6 @@
 //! `app.runs`: starting, reading and ending runs. A run and its workflow's row commit together.
+//!
+//! One file: a run and its workflow commit together, by statements that are read together.
 
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, RecipeId, RunId, TenantId, WorkflowId};

@@ -36,6 +36,15 @@ pub struct NewSecret<'a> {
     pub sealed_by: &'a Digest,
 }
 
+/// A phase of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct RunPhase<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// The phase.
+    pub phase: Phase,
+}
+
 /// A version in force, sealed.
 #[derive(Debug, Clone)]
 pub struct SealedSecret {
@@ -203,7 +212,7 @@ impl Secrets<'_> {
         self,
         tenant: &TenantId,
         name: &SecretName,
-        of: Option<(&RunId, Phase)>,
+        of: Option<RunPhase<'_>>,
     ) -> Result<Option<SealedSecret>> {
         let row = sqlx::query(
             "SELECT version, hosts, sealed, sealed_by, EXISTS (
@@ -213,8 +222,8 @@ impl Secrets<'_> {
         )
         .bind(tenant.as_str())
         .bind(name.as_str())
-        .bind(of.map(|(run, _)| run.as_str()))
-        .bind(of.map(|(_, phase)| phase.as_str()))
+        .bind(of.map(|of| of.run.as_str()))
+        .bind(of.map(|of| of.phase.as_str()))
         .fetch_optional(self.pool())
         .await?;
         let one = |row: PgRow| {

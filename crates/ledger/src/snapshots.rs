@@ -90,6 +90,15 @@ pub struct Unsealed {
     pub sealed_by: Digest,
 }
 
+/// What a sealed file came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedFile {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Digest of all of them.
+    pub sha256: Digest,
+}
+
 /// Kept files, to be recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct FilesToKeep<'a> {
@@ -265,7 +274,7 @@ impl SnapshotRows<'_> {
     pub async fn sealed(
         self,
         snapshot: &SnapshotId,
-        (bytes, sha256): (u64, &Digest),
+        file: &SealedFile,
         end: Option<PlainEnd>,
     ) -> Result<bool> {
         let query =
@@ -275,8 +284,8 @@ impl SnapshotRows<'_> {
                       WHERE id = $1 AND sealed_at IS NULL AND erased_at IS NULL";
         let sealed = sqlx::query(query)
             .bind(snapshot.as_str())
-            .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
-            .bind(sha256.as_str())
+            .bind(i64::try_from(file.bytes).unwrap_or(i64::MAX))
+            .bind(file.sha256.as_str())
             .bind(end.map(PlainEnd::as_str))
             .execute(self.pool())
             .await?;

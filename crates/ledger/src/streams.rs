@@ -17,6 +17,15 @@ pub struct Chunk {
     pub seq: i32,
 }
 
+/// How far a task's output is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamEnd {
+    /// The number that its next chunk has.
+    pub seq: i32,
+    /// Bytes of the output that are stored before that.
+    pub upto: i64,
+}
+
 impl Streams<'_> {
     /// Appends a chunk of a task's output; `seq` is the writer's own count, so a replay writes nothing twice.
     /// `upto` is how many bytes of the output end with it.
@@ -44,8 +53,8 @@ impl Streams<'_> {
         Ok(())
     }
 
-    /// The number that the next chunk of a task's output has, and how many bytes are stored before it.
-    pub async fn end(self, owner: &str, key: &str) -> Result<(i32, i64)> {
+    /// How far a task's output is stored.
+    pub async fn end(self, owner: &str, key: &str) -> Result<StreamEnd> {
         let row = sqlx::query(
             "SELECT seq + 1 AS seq, upto FROM app.run_streams
               WHERE run_id = $1 AND key = $2 AND upto IS NOT NULL ORDER BY seq DESC LIMIT 1",
@@ -55,8 +64,8 @@ impl Streams<'_> {
         .fetch_optional(self.pool())
         .await?;
         match row {
-            Some(row) => Ok((row.try_get("seq")?, row.try_get("upto")?)),
-            None => Ok((0, 0)),
+            Some(row) => Ok(StreamEnd { seq: row.try_get("seq")?, upto: row.try_get("upto")? }),
+            None => Ok(StreamEnd::default()),
         }
     }
 

@@ -58,7 +58,8 @@ impl BuildRows<'_> {
     pub async fn tags_assign(
         self,
         template: &TemplateId,
-        (from, tags): (&str, &[String]),
+        from: &str,
+        tags: &[String],
         audit: &Audit<'_>,
     ) -> Checked<BuildId> {
         let mut tx = self.pool().begin().await?;

@@ -1,4 +1,6 @@
 //! The embedded database, with the machine's real PostgreSQL: its births, deaths and sharing.
+//!
+//! One file: births, deaths and sharing are told apart by the same few processes, which stand at its end.
 
 use crate::not_run;
 

@@ -1,4 +1,6 @@
 //! The calls, each on a connection of its own, bounded in bytes and in time.
+//!
+//! One file: every call of one client, each bounded in the same way.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -12,6 +12,16 @@
 //! ```
 //!
 //! The caller stores a prompt's ids before it sends, and reads back before every send: [`Client::read_back`].
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! stall
+//! client events
+//! config readback
+//! reply request
+//! error ids
+//! ```
 
 mod client;
 mod config;

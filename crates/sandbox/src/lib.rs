@@ -26,6 +26,24 @@
 //! life for all classes (`class` holds the differences): [`provision`], the heartbeat
 //! [`KillHandle::is_alive`], [`Sandbox::wipe`] to terminate and verify, [`verify_absent`] and
 //! [`verify_again`] to verify without the sandbox's owner; and [`Host::attest`] says what it was.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! doctor
+//! template
+//! build
+//! life
+//! plan
+//! class
+//! cache
+//! spec
+//! images
+//! egress
+//! oci
+//! agent
+//! host
+//! ```
 
 mod agent;
 mod build;
@@ -71,8 +89,8 @@ pub use agent::changes::{Changes, ChangesError};
 pub use agent::ending::CommandEnd;
 pub use agent::excess::Excess;
 pub use agent::{
-    Agent, AgentError, Collected, IgnoreRules, Manner, OutputSink, Reading, Remote, Running, Said,
-    SnapshotError, Stream, Watching,
+    Agent, AgentError, AgentFiles, Collected, IgnoreRules, Manner, OutputSink, Reading, Remote,
+    Running, Said, SnapshotError, Stream, Watching,
 };
 pub use cache::{
     Boarding, CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Flight, Found, Promotion,
@@ -107,11 +125,11 @@ pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};
 pub use host::weight::go_first;
 pub use life::{
-    Ahead, Dropped, ExecOutcome, Filling, GivenUp, Host, HostConfig, KeepError, KillHandle,
-    LayerKeeper, Name, Network, NetworkError, ProvisionError, Reserved, ResumeError, Sandbox,
-    SandboxError, ServiceEnd, SleepError, Sleeping, Still, Unkept, abandoned, destroy_orphans,
-    provision, provision_filled, provision_on, reconcile, remains, resume, verify_absent,
-    verify_again,
+    Ahead, BootRecord, Dropped, ExecOutcome, Filling, GivenUp, Host, HostConfig, KeepError,
+    KillHandle, LayerKeeper, Name, Network, NetworkError, ProvisionError, Reserved, ResumeError,
+    Sandbox, SandboxError, SandboxNames, ServiceEnd, SleepError, Sleeping, Still, Traffic, Unkept,
+    abandoned, destroy_orphans, has_swap, provision, provision_filled, provision_on, reconcile,
+    remains, resume, verify_absent, verify_again,
 };
 pub use plan::{USUAL_PATH, plan};
 pub use spec::class::{Class, ClassFact, Offer};

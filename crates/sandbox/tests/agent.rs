@@ -225,16 +225,16 @@ fn files_are_read_listed_made_moved_and_removed() {
     with_bench(|bench| async move {
         let (sandbox, plan) = bench.start(json!({})).await;
         let agent = sandbox.agent();
-        agent.mkdir("/work/a/b", 0o750, Some(User { uid: 5, gid: 6 })).await.unwrap();
-        agent.put("/work/a/b/f", 0o640, Bytes::from(vec![7; 100_000])).await.unwrap();
-        assert_eq!(agent.read("/work/a/b/f", 100_000).await.unwrap(), vec![7; 100_000]);
-        assert_eq!(refused(agent.read("/work/a/b/f", 99_999).await.unwrap_err()), 413);
-        let found = agent.stat("/work/a/b/f").await.unwrap();
+        agent.files().mkdir("/work/a/b", 0o750, Some(User { uid: 5, gid: 6 })).await.unwrap();
+        agent.files().put("/work/a/b/f", 0o640, Bytes::from(vec![7; 100_000])).await.unwrap();
+        assert_eq!(agent.files().read("/work/a/b/f", 100_000).await.unwrap(), vec![7; 100_000]);
+        assert_eq!(refused(agent.files().read("/work/a/b/f", 99_999).await.unwrap_err()), 413);
+        let found = agent.files().stat("/work/a/b/f").await.unwrap();
         assert_eq!((found.kind, found.size, found.mode), (NodeKind::File, 100_000, 0o640));
         assert_eq!(sh(&sandbox, &plan, "stat -c '%a %u %g' /work/a/b").await.stdout, "750 5 6\n");
-        agent.rename("/work/a/b/f", "/work/a/g").await.unwrap();
+        agent.files().rename("/work/a/b/f", "/work/a/g").await.unwrap();
         sh(&sandbox, &plan, "ln -s /etc a/link; mkfifo a/pipe").await;
-        let names: Vec<_> = agent.list("/work/a", 10).await.unwrap();
+        let names: Vec<_> = agent.files().list("/work/a", 10).await.unwrap();
         let names: Vec<_> = names.iter().map(|entry| (entry.name.as_str(), entry.kind)).collect();
         assert_eq!(
             names,
@@ -245,11 +245,11 @@ fn files_are_read_listed_made_moved_and_removed() {
                 ("pipe", NodeKind::Other),
             ],
         );
-        assert_eq!(refused(agent.read("/work/a/pipe", 9).await.unwrap_err()), 409);
-        assert_eq!(refused(agent.remove("/work/a", false).await.unwrap_err()), 409);
-        agent.remove("/work/a/link", false).await.unwrap();
-        agent.remove("/work/a", true).await.unwrap();
-        assert_eq!(refused(agent.stat("/work/a").await.unwrap_err()), 404);
+        assert_eq!(refused(agent.files().read("/work/a/pipe", 9).await.unwrap_err()), 409);
+        assert_eq!(refused(agent.files().remove("/work/a", false).await.unwrap_err()), 409);
+        agent.files().remove("/work/a/link", false).await.unwrap();
+        agent.files().remove("/work/a", true).await.unwrap();
+        assert_eq!(refused(agent.files().stat("/work/a").await.unwrap_err()), 404);
         assert_eq!(sh(&sandbox, &plan, "ls /etc/passwd").await.outcome.exit, 0);
         verified(&sandbox.wipe("task-end").await);
     });
@@ -264,18 +264,18 @@ fn hostile_paths_lead_nowhere() {
         let long = format!("/work/{}", "n".repeat(300));
         let vast = format!("/{}", "n/".repeat(100_000));
         for path in ["/work/d/passwd", "/work/f", "/work/loop", "/proc/self/root/etc/passwd"] {
-            assert_eq!(refused(agent.read(path, 99_999).await.unwrap_err()), 409, "{path}");
+            assert_eq!(refused(agent.files().read(path, 99_999).await.unwrap_err()), 409, "{path}");
         }
         for path in ["/work/../etc/passwd", "etc/passwd", "/work//x", "/", &vast] {
-            assert_eq!(refused(agent.read(path, 9).await.unwrap_err()), 400, "{path:.30}");
+            assert_eq!(refused(agent.files().read(path, 9).await.unwrap_err()), 400, "{path:.30}");
         }
-        assert_eq!(refused(agent.read(&long, 9).await.unwrap_err()), 409);
-        assert_eq!(refused(agent.mkdir("/work/d/x", 0o755, None).await.unwrap_err()), 409);
-        assert_eq!(refused(agent.mkdir("/work/x", 0o4755, None).await.unwrap_err()), 400);
-        assert_eq!(refused(agent.remove("/work/d/passwd", false).await.unwrap_err()), 409);
-        assert_eq!(refused(agent.rename("/work/f", "/work/d/x").await.unwrap_err()), 409);
-        assert_eq!(refused(agent.list("/work/d", 9).await.unwrap_err()), 409);
-        assert_eq!(refused(agent.watch(&["/work/d"], 9).await.unwrap_err()), 409);
+        assert_eq!(refused(agent.files().read(&long, 9).await.unwrap_err()), 409);
+        assert_eq!(refused(agent.files().mkdir("/work/d/x", 0o755, None).await.unwrap_err()), 409);
+        assert_eq!(refused(agent.files().mkdir("/work/x", 0o4755, None).await.unwrap_err()), 400);
+        assert_eq!(refused(agent.files().remove("/work/d/passwd", false).await.unwrap_err()), 409);
+        assert_eq!(refused(agent.files().rename("/work/f", "/work/d/x").await.unwrap_err()), 409);
+        assert_eq!(refused(agent.files().list("/work/d", 9).await.unwrap_err()), 409);
+        assert_eq!(refused(agent.files().watch(&["/work/d"], 9).await.unwrap_err()), 409);
         assert_eq!(agent.health().await.unwrap().level, cofferdam_guest::wire::LEVEL);
         verified(&sandbox.wipe("task-end").await);
     });
@@ -289,14 +289,14 @@ fn a_hundred_thousand_entries_are_bounded_listed_and_removed() {
         let make = "mkdir many; cd many; perl -e 'for (1..100000) { open F, \">f$_\" or die $! }'";
         assert_eq!(sh(&sandbox, &plan, make).await.outcome.exit, 0);
         let agent = sandbox.agent();
-        let error = agent.list("/work/many", 1_000).await.unwrap_err();
+        let error = agent.files().list("/work/many", 1_000).await.unwrap_err();
         assert!(matches!(&error, AgentError::Collect(text) if text.contains("1000")), "{error:?}");
-        assert_eq!(agent.list("/work/many", 200_000).await.unwrap().len(), 100_000);
+        assert_eq!(agent.files().list("/work/many", 200_000).await.unwrap().len(), 100_000);
         // The agent held none of them.
         let usage = agent.metrics().await.unwrap();
         assert!(usage.agent_rss_kb < 8_192, "{usage:?}");
-        agent.remove("/work/many", true).await.unwrap();
-        assert_eq!(refused(agent.stat("/work/many").await.unwrap_err()), 404);
+        agent.files().remove("/work/many", true).await.unwrap();
+        assert_eq!(refused(agent.files().stat("/work/many").await.unwrap_err()), 404);
         verified(&sandbox.wipe("task-end").await);
     });
 }
@@ -305,7 +305,7 @@ fn a_hundred_thousand_entries_are_bounded_listed_and_removed() {
 fn changes_are_watched_and_a_flood_ends_where_it_was_told_to() {
     with_bench(|bench| async move {
         let (sandbox, plan) = bench.start(json!({})).await;
-        let mut watching = sandbox.agent().watch(&["/work", "/tmp"], 1_000).await.unwrap();
+        let mut watching = sandbox.agent().files().watch(&["/work", "/tmp"], 1_000).await.unwrap();
         sh(&sandbox, &plan, "echo x > a; mv a /tmp/b; rm /tmp/b").await;
         let mut seen = Vec::new();
         while seen.len() < 5 {
@@ -322,7 +322,7 @@ fn changes_are_watched_and_a_flood_ends_where_it_was_told_to() {
         assert_eq!(seen, expected.map(|(path, kind)| (path.to_owned(), kind)));
         drop(watching);
         // 60,000 changes while nobody reads: the queues are bounded and say that they overflowed.
-        let mut watching = sandbox.agent().watch(&["/work"], 100_000).await.unwrap();
+        let mut watching = sandbox.agent().files().watch(&["/work"], 100_000).await.unwrap();
         let flood = "perl -e 'for (1..20000) { open F, \">f$_\"; close F; unlink \"f$_\" }'";
         let said = sh(&sandbox, &plan, flood).await;
         assert_eq!(said.outcome.exit, 0, "{:?} {}", said.outcome, said.stderr);
@@ -335,7 +335,7 @@ fn changes_are_watched_and_a_flood_ends_where_it_was_told_to() {
         }
         assert!(lost, "nothing was dropped");
         drop(watching);
-        let mut watching = sandbox.agent().watch(&["/work"], 3).await.unwrap();
+        let mut watching = sandbox.agent().files().watch(&["/work"], 3).await.unwrap();
         sh(&sandbox, &plan, "touch x y z").await;
         for _ in 0..3 {
             assert!(watching.next().await.unwrap().is_some());
@@ -423,13 +423,13 @@ fn an_agent_that_dies_ends_every_stream() {
         let (sandbox, _) = bench.start(json!({})).await;
         serve(&sandbox, ECHO).await;
         let mut stream = sandbox.agent().dial(7_777).await.unwrap();
-        let mut watching = sandbox.agent().watch(&["/work"], 9).await.unwrap();
+        let mut watching = sandbox.agent().files().watch(&["/work"], 9).await.unwrap();
         sandbox.kill_handle().kill();
         assert!(watching.next().await.is_err());
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).await.unwrap();
         assert!(rest.is_empty());
-        assert!(sandbox.agent().read("/etc/passwd", 9_999).await.is_err());
+        assert!(sandbox.agent().files().read("/etc/passwd", 9_999).await.is_err());
         verified(&sandbox.wipe("task-end").await);
     });
 }

@@ -67,7 +67,7 @@ async fn unpack(
             }
         }
     });
-    let outcome = agent.unpack(request, body).await;
+    let outcome = agent.files().unpack(request, body).await;
     sent.abort();
     outcome
 }
@@ -244,7 +244,8 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
             look: false,
         };
         let mut tar = Vec::new();
-        let count = agent.pack(&request(1 << 20, 20), |bytes| tar.extend_from_slice(bytes)).await;
+        let count =
+            agent.files().pack(&request(1 << 20, 20), |bytes| tar.extend_from_slice(bytes)).await;
         assert_eq!(count.unwrap(), 8);
         let mut found = Vec::new();
         for entry in Archive::new(tar.as_slice()).entries().unwrap() {
@@ -279,7 +280,7 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
         assert_eq!(same.await.stdout, "same\n");
         // Bounds are errors, and a link is no directory.
         for (bytes, most, word) in [(300_000, 20, "bytes"), (1 << 20, 7, "entries")] {
-            let outcome = agent.pack(&request(bytes, most), |_| {}).await;
+            let outcome = agent.files().pack(&request(bytes, most), |_| {}).await;
             assert!(
                 matches!(&outcome, Err(AgentError::Collect(said)) if said.contains(word)),
                 "{outcome:?}"
@@ -291,7 +292,7 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
                     chmod 4700 exact/f";
         assert_eq!(sh(&sandbox, &plan, make).await.outcome.exit, 0);
         let mut tar = Vec::new();
-        let count = agent.pack(&exact(), |bytes| tar.extend_from_slice(bytes)).await;
+        let count = agent.files().pack(&exact(), |bytes| tar.extend_from_slice(bytes)).await;
         assert_eq!(count.unwrap(), 2);
         let mut found = Vec::new();
         for entry in Archive::new(tar.as_slice()).entries().unwrap() {
@@ -301,16 +302,16 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
         }
         assert_eq!(found, [(dir, 0o1777, (7, 8)), (plain, 0o700, (7, 8))]);
         assert_eq!(sh(&sandbox, &plan, "mkfifo exact/p").await.outcome.exit, 0);
-        let outcome = agent.pack(&exact(), |_| {}).await;
+        let outcome = agent.files().pack(&exact(), |_| {}).await;
         assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
         // Who only looks is told the same and sent nothing, however large it is.
         let look = || Pack { max_bytes: 0, look: true, ..exact() };
-        let outcome = agent.pack(&look(), |_| panic!("something was sent")).await;
+        let outcome = agent.files().pack(&look(), |_| panic!("something was sent")).await;
         assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
         assert_eq!(sh(&sandbox, &plan, "rm exact/p; echo >> exact/f").await.outcome.exit, 0);
-        assert_eq!(agent.pack(&look(), |_| panic!("something was sent")).await.unwrap(), 0);
+        assert_eq!(agent.files().pack(&look(), |_| panic!("something was sent")).await.unwrap(), 0);
         let linked = Pack { path: "/work/from/dir".into(), ..request(9, 9) };
-        assert_eq!(refused(agent.pack(&linked, |_| {}).await.map(|_| ())).0, 409);
+        assert_eq!(refused(agent.files().pack(&linked, |_| {}).await.map(|_| ())).0, 409);
         verified(&sandbox.wipe("task-end").await);
     });
 }

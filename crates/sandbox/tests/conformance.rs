@@ -7,6 +7,8 @@
 //! ```
 //! The table names what every present class must do. Whether a class is present is a host's own
 //! matter and is printed, never written: an absent class is reported, not skipped in silence.
+//!
+//! One file: a class is what passes this list, and the list is read at once.
 
 mod exhaustion;
 mod hostile;

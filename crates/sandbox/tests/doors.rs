@@ -36,7 +36,7 @@ fn nonsense_is_a_violation_and_ends_nothing_but_its_connection() {
             (udp.to_owned(), ViolationWhy::Malformed),
         ] {
             let count = || -> u64 {
-                let all = sandbox.violations().0;
+                let all = sandbox.traffic().violations().0;
                 all.iter().filter(|v| v.why == why).map(|v| v.count).sum()
             };
             let before = count();
@@ -46,7 +46,7 @@ fn nonsense_is_a_violation_and_ends_nothing_but_its_connection() {
             while count() == before && since.elapsed() < Duration::from_secs(10) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            assert!(count() > before, "{script}: {:?}", sandbox.violations());
+            assert!(count() > before, "{script}: {:?}", sandbox.traffic().violations());
         }
         let said =
             sh(&sandbox, &plan, "curl -sS http://b.example/ && getent hosts b.example").await;

@@ -1,6 +1,8 @@
 //! What a phase with names can reach, and everything that it cannot.
 //!
 //! The servers are this test's own, on the host's loopback, which the host's table of names leads to.
+//!
+//! One file: what is reached and what is not are rows of one policy, against the same servers.
 
 use crate::support;
 
@@ -130,7 +132,7 @@ fn a_listed_name_is_reached_by_tunnel_and_by_name_alone() {
             let said = sh(&sandbox, &plan, script).await;
             assert!(said.stdout.contains(expected), "{script}: {} {}", said.stdout, said.stderr);
         }
-        assert_eq!(sandbox.violations(), (Vec::new(), 0));
+        assert_eq!(sandbox.traffic().violations(), (Vec::new(), 0));
         let listed =
             Egress::Names(vec!["a.example".parse().unwrap(), "b.example".parse().unwrap()]);
         assert_eq!(sandbox.effective().egress, listed);
@@ -195,10 +197,10 @@ fn every_other_way_out_is_refused_and_recorded() {
             // A secret in a question.
             ("getent hosts c2VjcmV0.t.example".into(), Why::Name, Some("c2VjcmV0.t.example"), 53),
         ] {
-            let before = count(&sandbox.violations().0, why, name, port);
+            let before = count(&sandbox.traffic().violations().0, why, name, port);
             let said = sh(&sandbox, &plan, &script).await;
             assert_ne!(said.outcome.exit, 0, "{script}: {}", said.stdout);
-            let after = sandbox.violations().0;
+            let after = sandbox.traffic().violations().0;
             assert!(count(&after, why, name, port) > before, "{script}: {after:#?}");
             let cause = said.outcome.cause.unwrap();
             assert!(cause.contains("network policy of the exec phase"), "{script}: {cause}");
@@ -222,7 +224,7 @@ fn every_other_way_out_is_refused_and_recorded() {
         ] {
             assert_ne!(sh(&sandbox, &plan, &script).await.outcome.exit, 0, "{script}");
         }
-        for violation in sandbox.violations().0 {
+        for violation in sandbox.traffic().violations().0 {
             assert_eq!(violation.phase, Phase::Exec);
             assert!(violation.first_ms > 0 && violation.first_ms <= violation.last_ms);
         }
@@ -304,7 +306,7 @@ fn a_change_cuts_the_flows_of_names_that_are_gone_and_no_others() {
         let network = sandbox.network();
         let sandbox = Arc::new(sandbox);
         let names = |list: &[&str]| list.iter().map(|n| n.parse().unwrap()).collect::<Vec<_>>();
-        sandbox.open_network(Phase::Exec).await.unwrap();
+        sandbox.traffic().open(Phase::Exec).await.unwrap();
         let once = |name: &str| {
             format!("curl -sSf -m 5 -o /dev/null -w '%{{http_code}}' http://{name}/ || echo none")
         };
@@ -381,7 +383,7 @@ fn a_worker_in_doubt_cuts_the_tasks_names_off_and_not_the_builds() {
         assert!(!heard(&told).await, "the server's end was cut");
         let cut = tokio::time::timeout(Duration::from_secs(10), live).await.unwrap().unwrap();
         assert!(cut.stdout.contains("cut ") && !cut.stdout.contains("cut 0"), "{}", cut.stdout);
-        let violations = sandbox.violations().0;
+        let violations = sandbox.traffic().violations().0;
         assert!(
             violations.iter().any(|v| v.why == ViolationWhy::Lease && v.phase == Phase::Exec),
             "{violations:?}"
@@ -515,7 +517,7 @@ fn pip_downloads_through_its_mirror_in_the_build_phase_and_not_in_the_task() {
         let download =
             "/usr/bin/python3 -m pip download --no-deps --no-cache-dir -d /work/got idna";
         let said = run(&sandbox, &build(&plan.task, download)).await;
-        assert_eq!(said.outcome.exit, 0, "{} {:#?}", said.stderr, sandbox.violations());
+        assert_eq!(said.outcome.exit, 0, "{} {:#?}", said.stderr, sandbox.traffic().violations());
         let said =
             sh(&sandbox, &plan, &format!("echo got/*; rm -r got; {download} --retries 0")).await;
         assert!(said.stdout.contains("idna"), "{}", said.stdout);

@@ -73,7 +73,7 @@ fn worker() {
             said.stdout,
             said.stderr
         );
-        let violations = sandbox.violations().0;
+        let violations = sandbox.traffic().violations().0;
         let refused: u64 =
             violations.iter().filter(|v| v.why == ViolationWhy::Flood).map(|v| v.count).sum();
         println!("{:?}: {} refused {refused}", bench.class, said.stdout.lines().next().unwrap());

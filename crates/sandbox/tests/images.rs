@@ -1,4 +1,5 @@
 //! Images: taken in whole or not at all, run, built, pulled, removed; hostile ones refused.
+//! One file: each test changes one thing of the same small image.
 
 use crate::support;
 

@@ -1,4 +1,6 @@
 //! What a container shares with its host is one kernel: what of it a task reaches, by what the host sees.
+//!
+//! One file: each way to the one kernel is a short test, and together they are the list of them.
 
 use crate::support;
 
@@ -117,7 +119,7 @@ fn m3_a_watch_on_usr_hears_nothing_of_the_host_or_of_a_neighbour() {
                 0
             );
             // It ends by this, which it does not watch.
-            sandbox.agent().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
+            sandbox.agent().files().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
         };
         let (ended, ()) = tokio::join!(watching, acting);
         let said = String::from_utf8(heard).unwrap();
@@ -147,7 +149,7 @@ fn h7_a_lock_on_usr_is_a_lock_of_the_sandbox_alone() {
             is_held.await.unwrap();
             let file = File::open("/usr/bin/env").unwrap();
             assert!(Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok(), "the host waits");
-            sandbox.agent().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
+            sandbox.agent().files().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
         };
         let (ended, ()) = tokio::join!(locking, looking);
         assert_eq!(ended.unwrap().exit, 0);
@@ -208,7 +210,7 @@ fn s49_a_watch_and_a_lock_on_a_device_node_concern_the_sandbox_alone() {
                 "for n in null zero full random urandom; do flock -n /dev/$n true || echo $n; done";
             assert_eq!(sh(&other, &theirs, script).await.stdout, "", "a neighbour waits");
             // It ends by this, which it does not watch.
-            sandbox.agent().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
+            sandbox.agent().files().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
         };
         let (ended, ()) = tokio::join!(watching, acting);
         let said = String::from_utf8(heard).unwrap();
@@ -241,7 +243,7 @@ fn l5_a_task_lowers_no_limit_of_its_agent() {
         )
         .await;
         assert_eq!(said.outcome.exit, 0, "{}", said.stderr);
-        let read = sandbox.agent().read("/work/out", 100).await.unwrap();
+        let read = sandbox.agent().files().read("/work/out", 100).await.unwrap();
         assert_eq!(read, b"kept\n");
         verified(&sandbox.wipe("task-end").await);
     });

@@ -57,7 +57,7 @@ fn an_answer_passes_as_it_comes_and_nothing_that_could_be_a_key_goes_out() {
         let fields = json!({"spec": {"models": {"providers": ["p"]}}});
         let (sandbox, plan) = bench.start(fields).await;
         let desk = Arc::new(Desk::default());
-        sandbox.serve_models(desk.clone());
+        sandbox.traffic().serve_models(desk.clone());
         let script = "curl -sN -H \"authorization: Bearer $OPENAI_API_KEY\" -d '{}' $OPENAI_BASE_URL/chat/completions | \
                       { read a; curl -s -d '{}' $OPENAI_BASE_URL/responses; cat; echo $a; }";
         let said = sh(&sandbox, &plan, script).await;

@@ -56,7 +56,7 @@ fn worker() {
             std::future::pending::<()>().await;
         }
         if env::var(AHEAD).is_some() {
-            let name = host.reserve().unwrap();
+            let name = host.names().reserve().unwrap();
             let request = support::request(json!({"cmd": ["true"]}));
             let plan = cofferdam_sandbox::plan(&request, name.id(), host.facts()).unwrap();
             println!("\nbegins");

@@ -2,6 +2,8 @@
 //!
 //! The provider is a stand-in (`support/provider.rs`): its API is written by us, its sandboxes are
 //! containers of this host.
+//!
+//! One file: one provider and its failures, in the order of a sandbox's life.
 
 use crate::provider;
 use crate::support;
@@ -260,7 +262,7 @@ fn a_phase_reaches_the_names_that_it_lists_through_the_worker_and_no_other() {
         }
         let said = sh(&sandbox, &plan, "curl -sSf https://x.example/").await;
         assert_ne!(said.outcome.exit, 0);
-        let refused = sandbox.violations().0;
+        let refused = sandbox.traffic().violations().0;
         assert_eq!(refused.len(), 1, "{refused:?}");
         assert_eq!((refused[0].why, refused[0].phase), (ViolationWhy::Name, Phase::Exec));
         gone(&sandbox.wipe("task-end").await);

@@ -21,13 +21,13 @@ fn with_machines<F: Future<Output = ()>>(test: impl FnOnce(std::sync::Arc<Bench>
 fn the_first_machine_of_a_shape_boots_and_the_next_one_is_restored() {
     with_machines(|bench| async move {
         let (first, plan) = bench.start(json!({})).await;
-        assert!(!first.is_restored());
+        assert!(!first.boot().is_restored);
         // What the first one asked for is waited for, not asked for again.
         assert!(bench.host.warm(&plan).await);
         let (next, _) = bench.start(json!({})).await;
-        assert!(next.is_restored());
+        assert!(next.boot().is_restored);
         let (other, _) = bench.start(json!({"limits": {"memMB": 192}})).await;
-        assert!(!other.is_restored(), "another size of memory is another machine");
+        assert!(!other.boot().is_restored, "another size of memory is another machine");
         for sandbox in [next, other] {
             verified(&sandbox.wipe("task-end").await);
         }
@@ -41,10 +41,10 @@ fn a_machine_waits_for_the_next_sandbox_of_its_shape_and_serves_no_second_one() 
         let plan = bench.plan(json!({}));
         assert!(bench.host.warm(&plan).await);
         let (first, first_plan) = bench.start(json!({})).await;
-        assert!(first.has_waited());
+        assert!(first.boot().has_waited);
         // Straight after it: usually there is none yet.
         let (second, second_plan) = bench.start(json!({})).await;
-        assert!(second.is_restored() && second.init_pid() != first.init_pid());
+        assert!(second.boot().is_restored && second.init_pid() != first.init_pid());
         // What a rehearsal leaves is nothing that a task can see.
         let look = "ls -A / /tmp /.cofferdam; cut -d' ' -f2- /proc/mounts; set -- /proc/[0-9]*; echo $#; \
                     cat /proc/sys/kernel/randomize_va_space";
@@ -61,7 +61,7 @@ fn a_machine_waits_for_the_next_sandbox_of_its_shape_and_serves_no_second_one() 
         verified(&second.wipe("task-end").await);
         assert!(bench.host.warm(&plan).await);
         let (next, next_plan) = bench.start(json!({})).await;
-        assert!(next.has_waited(), "another one, made for it");
+        assert!(next.boot().has_waited, "another one, made for it");
         assert_eq!(sh(&next, &next_plan, look).await.stdout, waited.stdout);
         verified(&next.wipe("task-end").await);
     });
@@ -75,7 +75,7 @@ fn machines_restored_from_one_share_neither_randomness_nor_clock_nor_limits_nor_
         assert!(bench.host.warm(&bench.plan(small.clone())).await);
         let ((one, one_plan), (two, two_plan)) =
             (bench.start(small).await, bench.start(large).await);
-        assert!(one.is_restored() && two.is_restored());
+        assert!(one.boot().is_restored && two.boot().is_restored);
         let script = "echo mine > /tmp/mine; cat /proc/sys/kernel/random/boot_id \
                       /proc/sys/kernel/random/uuid; head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n'";
         let random = [sh(&one, &one_plan, script).await, sh(&two, &two_plan, script).await];

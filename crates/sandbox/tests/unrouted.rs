@@ -42,7 +42,7 @@ fn total(list: &[Violation]) -> u64 {
 }
 
 fn unrouted(sandbox: &Sandbox, phase: Phase) -> Vec<Violation> {
-    let (all, _) = sandbox.violations();
+    let (all, _) = sandbox.traffic().violations();
     all.into_iter().filter(|v| v.why == ViolationWhy::NoRoute && v.phase == phase).collect()
 }
 
@@ -122,9 +122,9 @@ fn a_sandbox_without_any_network_counts_attempts_and_nothing_else() {
         let ended =
             sandbox.exec(&harmless, |_, bytes| said.extend_from_slice(bytes)).await.unwrap();
         assert_eq!(ended.exit, 0, "{}", String::from_utf8_lossy(&said));
-        assert_eq!(sandbox.violations(), (Vec::new(), 0));
+        assert_eq!(sandbox.traffic().violations(), (Vec::new(), 0));
         sandbox.exec(&python(&plan, Phase::Exec, PROGRAM), |_, _| {}).await.unwrap();
-        let (list, unlisted) = sandbox.violations();
+        let (list, unlisted) = sandbox.traffic().violations();
         assert_eq!((list.len(), total(&list), unlisted), (addresses(bench.class).len(), 4, 0));
         assert!(list.iter().all(|violation| violation.why == ViolationWhy::NoRoute));
         verified(&sandbox.wipe("task-end").await);
@@ -142,7 +142,7 @@ fn a_flood_of_attempts_is_counted_to_the_last_and_listed_in_part() {
                 sandbox.exec(&python(&plan, Phase::Exec, program), |_, _| {}).await.unwrap();
             assert_eq!(ended.exit, 0, "{ended:?}");
         }
-        let (list, unlisted) = sandbox.violations();
+        let (list, unlisted) = sandbox.traffic().violations();
         assert!(list.len() <= 200, "{}", list.len());
         assert_eq!(total(&list) + unlisted, 2001);
         verified(&sandbox.wipe("task-end").await);
@@ -164,7 +164,7 @@ fn what_a_service_tried_while_it_started_is_laid_at_no_commands_door() {
         let quiet =
             sandbox.exec(&python(&plan, Phase::Exec, "raise SystemExit(4)"), |_, _| {}).await;
         assert_eq!(quiet.unwrap().exit, 4);
-        assert_eq!(sandbox.violations(), (Vec::new(), 0));
+        assert_eq!(sandbox.traffic().violations(), (Vec::new(), 0));
         verified(&sandbox.wipe("task-end").await);
     });
 }

@@ -128,7 +128,7 @@ fn h7_what_a_sandbox_uses_up_of_a_users_kernel_objects_is_its_own() {
             // As root of the host: one more is its own first or tenth.
             let made = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC);
             assert!(made.is_ok(), "{made:?}");
-            sandbox.agent().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
+            sandbox.agent().files().put("/tmp/enough", 0o644, bytes::Bytes::new()).await.unwrap();
         };
         let (ended, ()) = tokio::join!(taking, looking);
         assert_eq!(ended.unwrap().exit, 0);

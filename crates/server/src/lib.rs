@@ -4,6 +4,15 @@
 //!
 //! [`routes::ROUTES`] is the whole surface: the router, the permission matrix and the OpenAPI
 //! document are made from it, so none of them can say something else.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! openapi
+//! parameters responses
+//! call door e2b handlers listen lookout public routes serve stream
+//! answer bound paced recipes tls
+//! ```
 
 mod answer;
 mod bound;

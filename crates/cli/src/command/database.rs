@@ -270,11 +270,13 @@ async fn private(dir: &Path) -> anyhow::Result<Opened> {
 async fn compare(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyhow::Result<()> {
     let Some(record) = record else {
         return match state::key_read(dir)? {
-            Some(key) if !opened.ledger.made_key(&key).await? => Err(stranger(dir, opened).into()),
+            Some(key) if !opened.ledger.place().made_key(&key).await? => {
+                Err(stranger(dir, opened).into())
+            }
             _ => Ok(()),
         };
     };
-    let found = opened.ledger.installation().await?;
+    let found = opened.ledger.place().installation().await?;
     match found.as_ref() == Some(&record.id) {
         true => Ok(()),
         false => Err(differs(dir, record, opened, found.as_deref()).into()),
@@ -297,7 +299,7 @@ async fn settle(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyhow:
 }
 
 async fn recorded(opened: &Opened) -> anyhow::Result<Record> {
-    let id = opened.ledger.installation().await?;
+    let id = opened.ledger.place().installation().await?;
     let id = id.context("the database does not say which installation it is")?;
     Ok(Record { kind: opened.kind, id, place: whereabouts(&opened.url) })
 }
@@ -355,8 +357,8 @@ pub(crate) async fn adopt(at: &At, dir: &Path) -> anyhow::Result<()> {
 async fn replaces(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyhow::Result<()> {
     let ledger = &opened.ledger;
     ledger.migrate().await?;
-    let is_copy = !ledger.place_is_kept().await?;
-    let is_other = record.map(|record| &record.id) != ledger.installation().await?.as_ref();
+    let is_copy = !ledger.place().is_kept().await?;
+    let is_other = record.map(|record| &record.id) != ledger.place().installation().await?.as_ref();
     if (is_copy || is_other) && local::find(dir).await?.is_some() {
         let why = "the state directory was not adopted: its server runs; stop that first";
         return Err(Misuse(why.to_owned()).into());
@@ -367,7 +369,7 @@ async fn replaces(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyho
             let why = "the database was not adopted: one of its workers is alive; stop the original's workers first";
             return Err(Misuse(why.to_owned()).into());
         }
-        ledger.place_adopt().await?;
+        ledger.place().adopt().await?;
         output::line("the database replaces its original");
     }
     let fresh = recorded(opened).await?;
@@ -377,7 +379,7 @@ async fn replaces(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyho
     let _turn = state::turn(dir).await?;
     // A key of another database is kept: that one may come back.
     if let Some(key) = state::key_read(dir)?
-        && !ledger.made_key(&key).await?
+        && !ledger.place().made_key(&key).await?
     {
         let kept = state::key_set_aside(dir, &key)?;
         output::line(&format!("the admin key of another database is kept in {kept}"));

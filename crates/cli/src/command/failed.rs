@@ -19,7 +19,8 @@ const MAX_BYTES: usize = 2 * 1024;
 pub(crate) async fn last_words(
     client: &Client,
     header: &RunHeader,
-    (steps, artifacts): (&[StepRow], &[ArtifactRow]),
+    steps: &[StepRow],
+    artifacts: &[ArtifactRow],
 ) -> anyhow::Result<()> {
     if !header.status.is_retryable() {
         return Ok(());

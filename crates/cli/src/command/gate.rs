@@ -149,10 +149,12 @@ fn of_gate(run: &str, gate: &str, what: &str) -> String {
     format!("/api/runs/{}/gates/{}/{what}", segment(run), segment(gate))
 }
 
-/// Sets the fields that are given.
-fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
-    let given = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    Value::Object(given.collect())
+/// A body without the fields that are not given.
+fn given(mut body: Value) -> Value {
+    if let Some(fields) = body.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    body
 }
 
 async fn list(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
@@ -212,11 +214,8 @@ async fn show(at: &At, args: &GateShowArgs) -> anyhow::Result<Exit> {
 }
 
 async fn link(at: &At, args: &LinkArgs) -> anyhow::Result<Exit> {
-    let body = object([
-        ("for", Some(json!(args.name))),
-        ("expiresS", Some(json!(args.expires.ms() / 1_000))),
-        ("choice", args.choice.as_ref().map(|choice| json!(choice))),
-    ]);
+    let expires_s = args.expires.ms() / 1_000;
+    let body = given(json!({"for": args.name, "expiresS": expires_s, "choice": args.choice}));
     within(Connection::reading(at), async |api| {
         let path = of_gate(&args.run, &args.gate, "links");
         let mut made: LinkCreated = api.client.post(&path, &body).await?;
@@ -313,24 +312,18 @@ fn grant(grants: &[More], until: Option<Duration>) -> anyhow::Result<Option<Valu
 fn answer(args: &ReplyArgs) -> anyhow::Result<Value> {
     let grant = grant(&args.grants, args.until)?;
     let edits = if args.edits.is_empty() { None } else { Some(edits_of(&args.edits)?) };
-    let payload = object([
-        ("choice", Some(json!(args.choice))),
-        ("rationale", args.rationale.as_ref().map(|text| json!(text))),
-        ("grant", grant),
-        ("edits", edits),
-    ]);
+    let payload = given(json!({
+        "choice": args.choice, "rationale": args.rationale, "grant": grant, "edits": edits,
+    }));
     let fresh = || format!("cli:{}", random::secret_hex(8));
     let dedupe = args.dedupe_key.clone().unwrap_or_else(fresh);
     Ok(json!({"payload": payload, "dedupeKey": dedupe, "origin": "manual"}))
 }
 
 async fn delegate(at: &At, args: &DelegateArgs) -> anyhow::Result<Exit> {
-    let body = object([
-        ("to", Some(json!(args.to))),
-        ("ttlS", Some(json!(args.ttl_s.s()))),
-        ("group", args.group.as_ref().map(|group| json!(group))),
-        ("reason", args.reason.as_ref().map(|reason| json!(reason))),
-    ]);
+    let body = given(json!({
+        "to": args.to, "ttlS": args.ttl_s.s(), "group": args.group, "reason": args.reason,
+    }));
     within(Connection::reading(at), async |api| {
         let made: DelegationRow = api.client.post("/api/delegations", &body).await?;
         match args.json {

@@ -1,4 +1,23 @@
 //! One module a command family. Only this crate prints, reads the process's environment and exits.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! args
+//! exec
+//! dispatch read relay
+//! apply run sandbox sandbox_kept tail
+//! cache changes config follow gate key model ops prove question recipe sandbox_cp sandbox_shell secret
+//!    sessions webhook
+//! connection dispatch_import doctor envd failed plan_show sandbox_network serve
+//! client node signing template
+//! agent database image
+//! state user vault
+//! at dispatch_show hidden place prompt stdin stop
+//! output strict
+//! dispatch_args end_signal local more stdout worker
+//! bounds exit flag host_program outfile project remote
+//! ```
 
 mod agent;
 mod apply;

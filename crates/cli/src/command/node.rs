@@ -8,6 +8,7 @@ use cofferdam_flows::live::compared::Comparison;
 use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
+use cofferdam_ledger::kept_files::StateDirectory;
 use cofferdam_sandbox::Class;
 use cofferdam_server::{Doors, Server};
 use nix::unistd::User;
@@ -65,7 +66,7 @@ impl Node {
         // Before anything is opened: what lacks is found out by who starts it, not by who submits.
         let is_strict = strict::check(parts.worker)?;
         let Opened { ledger, cluster, .. } = database::open(at, dir).await?;
-        if !ledger.place_is_kept().await? {
+        if !ledger.place().is_kept().await? {
             // What only reads does no harm to the original; who executes would take its workers for dead.
             if parts.worker.is_some() {
                 return Err(Misuse(COPIED.to_owned()).into());
@@ -105,7 +106,7 @@ impl Node {
     /// nothing that a stranger sent is read before.
     pub(crate) fn serve(&mut self, user: Option<&User>) -> anyhow::Result<()> {
         if let Some(user) = user {
-            let given = self.ledger.give(user.uid.as_raw(), user.gid.as_raw());
+            let given = self.ledger.place().give(user.uid.as_raw(), user.gid.as_raw());
             given.with_context(|| format!("cannot let {} reach the database", user.name))?;
             user::become_user(user)?;
         }
@@ -196,8 +197,9 @@ async fn rows_moved(ledger: &Ledger, dir: &Path) -> anyhow::Result<i64> {
             continue;
         }
         let path = former.path.display().to_string();
-        let to = (host.as_str(), here.as_str());
-        let of = ledger.state_directory_moves((&former.host, &path), to).await?;
+        let from = StateDirectory { host: &former.host, path: &path };
+        let to = StateDirectory { host: &host, path: &here };
+        let of = ledger.state_directory_moves(from, to).await?;
         moved = moved.saturating_add(of);
     }
     if is_settled {

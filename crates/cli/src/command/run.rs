@@ -267,7 +267,7 @@ pub(crate) async fn report(
             header.held_sessions
         ));
     }
-    failed::last_words(client, header, (&steps, &artifacts)).await?;
+    failed::last_words(client, header, &steps, &artifacts).await?;
     let tasks: Vec<&TaskKey> = steps.iter().filter_map(|step| step.task_key.as_ref()).collect();
     if let [only] = tasks.as_slice() {
         let is_log =

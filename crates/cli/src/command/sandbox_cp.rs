@@ -38,10 +38,17 @@ pub(crate) struct CpArgs {
     pub force: bool,
 }
 
+/// A path of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SandboxPath<'a> {
+    id: &'a str,
+    path: &'a str,
+}
+
 /// One side of a copy.
 #[derive(Debug, PartialEq, Eq)]
 enum Side<'a> {
-    Inside { id: &'a str, path: &'a str },
+    Inside(SandboxPath<'a>),
     Host(&'a Path),
     Stream,
 }
@@ -49,7 +56,7 @@ enum Side<'a> {
 impl<'a> Side<'a> {
     fn of(text: &'a str) -> Self {
         match text.split_once(':') {
-            Some((id, path)) if LiveId::parse(id).is_ok() => Self::Inside { id, path },
+            Some((id, path)) if LiveId::parse(id).is_ok() => Self::Inside(SandboxPath { id, path }),
             _ if text == "-" => Self::Stream,
             _ => Self::Host(Path::new(text)),
         }
@@ -69,11 +76,11 @@ fn last_name(path: &str) -> anyhow::Result<&str> {
 
 pub(crate) async fn cp(client: &Client, args: &CpArgs) -> anyhow::Result<Exit> {
     match (Side::of(&args.from), Side::of(&args.to)) {
-        (Side::Inside { .. }, Side::Inside { .. }) => {
+        (Side::Inside(_), Side::Inside(_)) => {
             Err(Misuse("one side is of this host: copy it out, then in".to_owned()).into())
         }
-        (Side::Inside { id, path }, to) => out(client, args, (id, path), to).await,
-        (from, Side::Inside { id, path }) => into(client, args, from, (id, path)).await,
+        (Side::Inside(from), to) => out(client, args, from, to).await,
+        (from, Side::Inside(to)) => into(client, args, from, to).await,
         _ => {
             let why = "neither side is SANDBOX:PATH; `cofferdam sandbox ls` lists the sandboxes";
             Err(Misuse(why.to_owned()).into())
@@ -88,13 +95,14 @@ fn route(args: &CpArgs, path: &str) -> String {
 async fn out(
     client: &Client,
     args: &CpArgs,
-    (id, path): (&str, &str),
+    from: SandboxPath<'_>,
     to: Side<'_>,
 ) -> anyhow::Result<Exit> {
+    let SandboxPath { id, path } = from;
     let named = match to {
         Side::Host(dir) if dir.is_dir() => Some(dir.join(last_name(path)?)),
         Side::Host(file) => Some(file.to_path_buf()),
-        Side::Stream | Side::Inside { .. } => None,
+        Side::Stream | Side::Inside(_) => None,
     };
     let target = named.as_deref().map(|path| Target { path, force: args.force });
     if let Some(target) = &target {
@@ -119,11 +127,12 @@ async fn into(
     client: &Client,
     args: &CpArgs,
     from: Side<'_>,
-    (id, path): (&str, &str),
+    to: SandboxPath<'_>,
 ) -> anyhow::Result<Exit> {
+    let SandboxPath { id, path } = to;
     let (source, path): (Box<dyn Read + Send>, String) = match from {
         Side::Host(file) => (Box::new(regular(file)?), destination(path, file)?),
-        Side::Stream | Side::Inside { .. } => {
+        Side::Stream | Side::Inside(_) => {
             last_name(path)?;
             (Box::new(io::stdin()), path.to_owned())
         }
@@ -197,7 +206,8 @@ mod tests {
     fn a_side_is_inside_only_where_a_sandbox_is_named() {
         let id = "a1".repeat(10);
         let inside = format!("{id}:/etc/x:y");
-        assert_eq!(Side::of(&inside), Side::Inside { id: &id, path: "/etc/x:y" });
+        let wanted = SandboxPath { id: &id, path: "/etc/x:y" };
+        assert_eq!(Side::of(&inside), Side::Inside(wanted));
         assert_eq!(Side::of("-"), Side::Stream);
         for host in ["a:b", "./a1", "C:/x", "", "sandbox:x"] {
             assert_eq!(Side::of(host), Side::Host(Path::new(host)), "{host}");

@@ -3,6 +3,8 @@
 //! A byte of text is at most one token. What is not text of the body has another measure, or none: what lies elsewhere (an
 //! address, a file's id), what is packed (a PDF), and what the provider does by itself (its own tools). **Only what is
 //! known has a bound: a kind of content or of tool that is not listed here has none.**
+//!
+//! One file: what has a bound is one list; a kind that stood elsewhere would be unbounded unseen.
 
 use serde_json::{Map, Value};
 
@@ -160,6 +162,14 @@ pub struct CallBound {
     pub more_input: u64,
     /// The member that must be added with the most output, where the body names none.
     pub output_member: Option<&'static str>,
+}
+
+impl CallBound {
+    /// The most input tokens of a call whose body has so many bytes: a byte is at most one token.
+    #[must_use]
+    pub const fn input(&self, body_bytes: u64) -> u64 {
+        body_bytes.saturating_add(self.more_input)
+    }
 }
 
 /// Why the tokens of a call have no bound.
@@ -385,6 +395,13 @@ mod tests {
 
     fn message(part: &Value) -> Value {
         json!({"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": [part]}]})
+    }
+
+    #[test]
+    fn input_is_the_body_and_what_is_added_to_it() {
+        let bound = CallBound { more_input: 1_000, output_member: None };
+        assert_eq!(bound.input(3_000), 4_000);
+        assert_eq!(bound.input(u64::MAX), u64::MAX, "beyond all budgets, and never less");
     }
 
     #[test]

@@ -23,29 +23,25 @@ pub struct CallRoom {
 }
 
 impl CallRoom {
-    fn holds(
-        &self,
-        price: &ModelPrice,
-        (bytes, more_input): (u64, u64),
-        asked: (u64, u64),
-    ) -> bool {
-        let most = price.most(bytes, more_input, (Some(asked.0), asked.1));
+    fn holds(&self, price: &ModelPrice, input: u64, output: u64, choices: u64) -> bool {
+        let most = price.most(input, Some(output), choices);
         self.tokens.is_none_or(|left| most.tokens() <= left)
             && self.micros.is_none_or(|left| price.most_micros(most) <= left)
     }
 
-    /// The most output with which a call fits: `asked` tokens for each of `choices` answers, or fewer, but not fewer than
+    /// The most output with which a call of `input` tokens fits: `asked` tokens for each of `choices` answers, or fewer, but not fewer than
     /// `least`, which is asked for only where it does not fit. `None`: as it is asked for, because it fits so, or because it
     /// fits in no way.
     #[must_use]
     pub fn output(
         &self,
         price: &ModelPrice,
-        input: (u64, u64),
-        (asked, choices): (u64, u64),
+        input: u64,
+        asked: u64,
+        choices: u64,
         least: impl FnOnce() -> u64,
     ) -> Option<u64> {
-        let holds = |output| self.holds(price, input, (output, choices));
+        let holds = |output| self.holds(price, input, output, choices);
         if holds(asked) {
             return None;
         }
@@ -123,8 +119,7 @@ mod tests {
     #[test]
     fn b2_a_first_call_that_asks_for_more_than_its_budget_is_sent_with_what_fits() {
         // Claude's first request has 116 KB and asks for 32,000.
-        let fits =
-            |room: CallRoom| room.output(&price(), (116_000, 0), (32_000, 1), || LEAST_OUTPUT);
+        let fits = |room: CallRoom| room.output(&price(), 116_000, 32_000, 1, || LEAST_OUTPUT);
         assert_eq!(fits(room(140_000, 0)), Some(24_000));
         assert_eq!(fits(room(0, 800_000)), Some(30_133));
         assert_eq!(fits(room(140_000, 800_000)), Some(24_000), "the tighter of both");
@@ -132,9 +127,9 @@ mod tests {
         assert_eq!(fits(room(120_095, 0)), None, "less is not worth sending: it is refused");
         assert_eq!(fits(room(120_096, 0)), Some(LEAST_OUTPUT));
         assert_eq!(fits(CallRoom::default()), None);
-        let two = room(140_000, 0).output(&price(), (116_000, 0), (32_000, 2), || LEAST_OUTPUT);
+        let two = room(140_000, 0).output(&price(), 116_000, 32_000, 2, || LEAST_OUTPUT);
         assert_eq!(two, Some(12_000), "for each of two answers");
-        let small = room(10, 0).output(&price(), (5, 0), (100, 1), || LEAST_OUTPUT);
+        let small = room(10, 0).output(&price(), 5, 100, 1, || LEAST_OUTPUT);
         assert_eq!(small, None, "it asks for less than what is worth sending");
     }
 

@@ -119,13 +119,12 @@ impl ModelPrice {
         ]
     }
 
-    /// The most that a call may use: a byte of its body is at most one token, and `more_input` is what [`super::bound`]
-    /// adds.
+    /// The most that a call may use: at most `input` tokens of input ([`super::CallBound::input`]), and `max_output` tokens,
+    /// by default the model's own maximum, for each of `choices` answers.
     #[must_use]
-    pub fn most(&self, body_bytes: u64, more_input: u64, asked: (Option<u64>, u64)) -> ModelUsage {
-        let (max_output, choices) = asked;
+    pub fn most(&self, input: u64, max_output: Option<u64>, choices: u64) -> ModelUsage {
         let output = max_output.unwrap_or(self.max_output).saturating_mul(choices.max(1));
-        ModelUsage { input: body_bytes.saturating_add(more_input), output, ..ModelUsage::default() }
+        ModelUsage { input, output, ..ModelUsage::default() }
     }
 
     /// The most that these tokens may cost, whatever the provider's cache does: its dearest input counts.
@@ -172,7 +171,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_set_aside_is_the_most_that_a_call_may_use() {
-        let most = |max, choices| price().most(3_000, 1_000, (max, choices));
+        let most = |max, choices| price().most(4_000, max, choices);
         let plain = ModelUsage { input: 4_000, output: 100, ..ModelUsage::default() };
         assert_eq!(most(None, 1), plain);
         assert_eq!(most(Some(7), 3).output, 21);
@@ -217,7 +216,7 @@ pub(super) mod tests {
             125_119,
             "as other input"
         );
-        let most = dear.most(100_095, 0, (Some(0), 1));
+        let most = dear.most(100_095, Some(0), 1);
         assert!(dear.most_micros(most) >= dear.cost_micros(usage));
         assert_eq!(dear.most_micros(most), 600_570);
     }

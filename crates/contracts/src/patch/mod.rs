@@ -35,7 +35,7 @@ use crate::named::named;
 pub use applied::{AppliedRow, ApplyRecord};
 pub use commit::{COMMIT_EMAIL, COMMIT_NAME, PatchCommit};
 pub use object::{GitId, ObjectFormat};
-pub use path::{PatchPath, why_refused};
+pub use path::{PatchPath, Refused, why_refused};
 pub use raw::{Changed, RawChange, RawError, changes, contents, fitting, uncounted, whole_lines};
 pub use receipt::{
     APPLY_RECIPE, ReceiptOf, Target, apply_recipe, is_apply_recipe, is_receipt_of, message_of,
@@ -69,29 +69,6 @@ named! {
         Plain = "100644",
         /// A file with the executable bit.
         Executable = "100755",
-    }
-}
-
-named! {
-    /// Why a path is refused.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    pub enum Refused {
-        /// Empty, absolute, too long, or with an empty, `.` or `..` component.
-        Outside = "outside",
-        /// Git's own directory, under any name that some file system takes for it.
-        GitDir = "git-directory",
-        /// A program that git starts: a hook.
-        Hook = "hook",
-        /// A file that makes its directory a repository: `HEAD`.
-        Repository = "repository",
-        /// A submodule, or `.gitmodules`.
-        Submodule = "submodule",
-        /// A symbolic link.
-        Link = "link",
-        /// A mode that is none of the above.
-        Mode = "mode",
-        /// A file beyond the bounds of a patch: it and its content are left out.
-        Bounds = "bounds",
     }
 }
 
@@ -339,28 +316,6 @@ impl Patch {
         }
         within("bytes", MAX_BYTES, before.max(after))?;
         self.check_directories()
-    }
-
-    /// The first path at which a raw diff says anything but this patch, if there is one: a path of the diff that the
-    /// patch does not hold, or a mode or id of either side.
-    #[must_use]
-    pub fn differs(&self, changed: &Changed) -> Option<String> {
-        if let Some(more) = changed.refused.first() {
-            return Some(more.path.shown());
-        }
-        let held = self.files.iter().map(|file| {
-            let half =
-                |side: &Option<Side>| side.as_ref().map(|side| (side.mode, side.blob.clone()));
-            RawChange::new(file.path.clone(), half(&file.before), half(&file.after))
-        });
-        let held: Vec<RawChange> = held.collect();
-        let mut pairs = held.iter().zip(&changed.files);
-        if let Some((ours, _)) = pairs.find(|(ours, theirs)| ours != theirs) {
-            return Some(ours.path().shown());
-        }
-        let (ours, theirs) = (held.len(), changed.files.len());
-        let more = held.get(theirs).or_else(|| changed.files.get(ours));
-        more.map(|more| more.path().shown())
     }
 
     fn check_file(&self, file: &PatchFile) -> Result<(), PatchError> {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Refused;
+use crate::named::named;
 
 /// Bytes of a path, as Linux bounds it.
 const MAX_PATH: usize = 4_095;
@@ -45,6 +45,29 @@ const HOOKS: &[&str] = &[
 ];
 /// Directories from which tools install hooks.
 const HOOK_DIRS: &[&str] = &["hooks", ".hooks", ".githooks", ".husky"];
+
+named! {
+    /// Why a path is refused.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum Refused {
+        /// Empty, absolute, too long, or with an empty, `.` or `..` component.
+        Outside = "outside",
+        /// Git's own directory, under any name that some file system takes for it.
+        GitDir = "git-directory",
+        /// A program that git starts: a hook.
+        Hook = "hook",
+        /// A file that makes its directory a repository: `HEAD`.
+        Repository = "repository",
+        /// A submodule, or `.gitmodules`.
+        Submodule = "submodule",
+        /// A symbolic link.
+        Link = "link",
+        /// A mode that is none of the above.
+        Mode = "mode",
+        /// A file beyond the bounds of a patch: it and its content are left out.
+        Bounds = "bounds",
+    }
+}
 
 /// Path of a file from the top of its repository, without NUL.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

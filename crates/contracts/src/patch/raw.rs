@@ -25,26 +25,19 @@ pub enum RawError {
     Patch(#[from] PatchError),
 }
 
+/// One side of a line of a raw diff.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct RawSide {
+    mode: FileMode,
+    blob: GitId,
+}
+
 /// One line of a raw diff.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawChange {
     path: PatchPath,
-    before: Option<(FileMode, GitId)>,
-    after: Option<(FileMode, GitId)>,
-}
-
-impl RawChange {
-    pub(super) fn new(
-        path: PatchPath,
-        before: Option<(FileMode, GitId)>,
-        after: Option<(FileMode, GitId)>,
-    ) -> Self {
-        Self { path, before, after }
-    }
-
-    pub(super) fn path(&self) -> &PatchPath {
-        &self.path
-    }
+    before: Option<RawSide>,
+    after: Option<RawSide>,
 }
 
 /// A raw diff: what a patch may hold, and what it may not.
@@ -63,7 +56,7 @@ impl Changed {
     #[must_use]
     pub fn blobs(&self) -> BTreeSet<&GitId> {
         let sides = self.files.iter().flat_map(|file| [&file.before, &file.after]);
-        sides.flatten().map(|(_, id)| id).collect()
+        sides.flatten().map(|side| &side.blob).collect()
     }
 
     fn refuse(&mut self, path: PatchPath, why: Refused) {
@@ -82,6 +75,35 @@ impl Changed {
     }
 }
 
+impl Patch {
+    /// The first path at which a raw diff says anything but this patch, if there is one: a path of the diff that the
+    /// patch does not hold, or a mode or id of either side.
+    #[must_use]
+    pub fn differs(&self, changed: &Changed) -> Option<String> {
+        if let Some(more) = changed.refused.first() {
+            return Some(more.path.shown());
+        }
+        let held = self.files.iter().map(|file| {
+            let half = |side: &Option<Side>| {
+                side.as_ref().map(|side| RawSide { mode: side.mode, blob: side.blob.clone() })
+            };
+            RawChange {
+                path: file.path.clone(),
+                before: half(&file.before),
+                after: half(&file.after),
+            }
+        });
+        let held: Vec<RawChange> = held.collect();
+        let mut pairs = held.iter().zip(&changed.files);
+        if let Some((ours, _)) = pairs.find(|(ours, theirs)| ours != theirs) {
+            return Some(ours.path.shown());
+        }
+        let (ours, theirs) = (held.len(), changed.files.len());
+        let more = held.get(theirs).or_else(|| changed.files.get(ours));
+        more.map(|more| more.path.shown())
+    }
+}
+
 /// What of an answer that was cut are whole lines of a raw diff, each of which has two ends.
 #[must_use]
 pub fn whole_lines(raw: &[u8]) -> &[u8] {
@@ -93,8 +115,8 @@ pub fn whole_lines(raw: &[u8]) -> &[u8] {
     raw.get(..whole).unwrap_or_default()
 }
 
-/// One side of a line: mode and id, or nothing.
-type Half = Result<Option<(FileMode, GitId)>, Refused>;
+/// One side of a line, or nothing.
+type Half = Result<Option<RawSide>, Refused>;
 
 /// How many lines a raw diff has beyond these whole ones, by its count of all.
 ///
@@ -153,9 +175,9 @@ fn half(mode: &str, id: &str, format: ObjectFormat) -> Result<Half, RawError> {
     if mode == "000000" {
         return if id == format.none() { Ok(Ok(None)) } else { Err(wrong) };
     }
-    let id = GitId::parse(id).ok().filter(|id| id.format() == format).ok_or(wrong)?;
+    let blob = GitId::parse(id).ok().filter(|id| id.format() == format).ok_or(wrong)?;
     Ok(match FileMode::parse(mode) {
-        Some(mode) => Ok(Some((mode, id))),
+        Some(mode) => Ok(Some(RawSide { mode, blob })),
         None if mode == "120000" => Err(Refused::Link),
         None if mode == "160000" => Err(Refused::Submodule),
         None => Err(Refused::Mode),
@@ -180,8 +202,8 @@ pub fn fitting(answer: &[u8], changed: Changed) -> Result<(Changed, u64), RawErr
             return Err(wrong());
         }
     }
-    let of = |half: &Option<(FileMode, GitId)>| match half {
-        Some((_, id)) => told.get(id.as_str()).map(|(size, _)| *size).ok_or_else(wrong),
+    let of = |side: &Option<RawSide>| match side {
+        Some(side) => told.get(side.blob.as_str()).map(|(size, _)| *size).ok_or_else(wrong),
         None => Ok(0),
     };
     let Changed { files, refused, unlisted } = changed;
@@ -215,9 +237,9 @@ pub fn contents(
     base: &GitId,
 ) -> Result<(Patch, Vec<u8>, String), RawError> {
     let blobs = read(answer, base.format())?;
-    let side = |half: &Option<(FileMode, GitId)>| -> Result<Option<Side>, RawError> {
-        let Some((mode, id)) = half else { return Ok(None) };
-        let bytes = blobs.get(id).ok_or(RawError::Malformed("a blob too few"))?;
+    let side = |half: &Option<RawSide>| -> Result<Option<Side>, RawError> {
+        let Some(RawSide { mode, blob }) = half else { return Ok(None) };
+        let bytes = blobs.get(blob).ok_or(RawError::Malformed("a blob too few"))?;
         Ok(Some(Side::of(*mode, base.format(), bytes)))
     };
     let mut files = Vec::with_capacity(changed.files.len());

@@ -29,9 +29,18 @@ pub struct AskedNames<'a> {
     pub entries: &'a [Entry],
 }
 
-/// The lists of a recipe's tasks, each with its field.
+/// A list of names, and the field that has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldNames<'a> {
+    /// As refusals name it.
+    pub field: String,
+    /// The list.
+    pub asked: AskedNames<'a>,
+}
+
+/// The lists of a recipe's tasks.
 #[must_use]
-pub fn recipe_names(recipe: &Recipe) -> Vec<(String, AskedNames<'_>)> {
+pub fn recipe_names(recipe: &Recipe) -> Vec<FieldNames<'_>> {
     let mut found = Vec::new();
     for (n, task) in recipe.plan.tasks.iter().enumerate() {
         let build = task.build.as_ref().map(|build| (Phase::Build, &build.egress));
@@ -39,7 +48,7 @@ pub fn recipe_names(recipe: &Recipe) -> Vec<(String, AskedNames<'_>)> {
         for (phase, egress) in build.into_iter().chain(exec) {
             if let Egress::Names(entries) = egress {
                 let field = format!("plan.tasks[{n}].{}.egress", phase.as_str());
-                found.push((field, AskedNames { phase, entries }));
+                found.push(FieldNames { field, asked: AskedNames { phase, entries } });
             }
         }
     }

@@ -64,7 +64,8 @@ pub fn check(recipe: &Recipe, held: Held) -> Result<(), String> {
 
 /// Whether an argument, as it is rendered, may be read as an option that an approver wrote.
 pub(crate) fn is_no_option(
-    (recipe, task): (&Recipe, &TaskSpec),
+    recipe: &Recipe,
+    task: &TaskSpec,
     argv: &[String],
     at: usize,
     rendered: &str,

@@ -9,22 +9,17 @@
 //! | tokens read, the cached ones included | `turn.completed` | per message, then `result` | `step_finish` |
 //!
 //! codex tells no call of the model: tools that it runs in turn for one answer are answers each; tokens come at its end.
-
-use std::collections::BTreeSet;
+//!
+//! One file: three dialects of one format, each a few lines beside its row above.
 
 use cofferdam_contracts::dispatch::{AgentType, CountedBy, Findings, Tally};
 use cofferdam_contracts::printable;
 use serde_json::Value;
 
+use super::event_line::EventLine;
 use super::findings::Verdict;
+use super::tool_uses::ToolUses;
 
-/// A line that is longer is no event of ours: it is skipped to its end.
-const MAX_LINE_BYTES: usize = 1024 * 1024;
-
-/// Commands that run at a time, as far as they are told apart.
-const MAX_OPEN: usize = 1_024;
-/// Distinct tools that are listed.
-const MAX_TOOLS: usize = 64;
 /// Characters of an agent's own error that are kept.
 const MAX_ERROR: usize = 500;
 
@@ -32,22 +27,17 @@ const MAX_ERROR: usize = 500;
 #[derive(Debug)]
 pub(crate) struct Events {
     agent: AgentType,
-    line: Vec<u8>,
-    skipping: bool,
+    line: EventLine,
     tally: Tally,
     /// Whether a last word with the sums of everything was heard.
     summed: bool,
     /// Commands that ended otherwise than well, or not at all.
     failed: u64,
-    /// Tool calls that were begun and have not been heard of again.
-    open: BTreeSet<String>,
     /// The message that the last event was a part of, and what it says it took.
     message: Option<Message>,
     /// codex: whether an item of the present answer was heard.
     answering: bool,
-    /// claude: the tools that it was offered.
-    offered: Option<BTreeSet<String>>,
-    tools: BTreeSet<String>,
+    tools: ToolUses,
     error: Option<String>,
     verdict: Verdict,
 }
@@ -63,30 +53,21 @@ impl Events {
     pub(crate) fn new(agent: AgentType) -> Self {
         Self {
             agent,
-            line: Vec::new(),
-            skipping: false,
+            line: EventLine::default(),
             tally: Tally::default(),
             summed: false,
             failed: 0,
-            open: BTreeSet::new(),
             message: None,
             answering: false,
-            offered: None,
-            tools: BTreeSet::new(),
+            tools: ToolUses::default(),
             error: None,
             verdict: Verdict::default(),
         }
     }
 
-    /// The agent's own tools that it used, by the names of a policy where they have one there.
-    pub(crate) fn tools(&self) -> Vec<String> {
-        self.tools.iter().cloned().collect()
-    }
-
-    /// The tools that it was offered, where it says so.
-    pub(crate) fn offered(&self) -> Option<Vec<String>> {
-        let names = self.offered.as_ref()?.iter().take(MAX_TOOLS);
-        Some(names.map(|name| printable::line(name).into_owned()).collect())
+    /// The agent's own tools.
+    pub(crate) fn tools(&self) -> &ToolUses {
+        &self.tools
     }
 
     /// What it says went wrong, where that was its last word.
@@ -127,11 +108,11 @@ impl Events {
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (head, rest) = bytes.split_at(end);
-            self.keep(head);
+            self.line.push(head);
             self.end_line();
             bytes = rest.get(1..).unwrap_or_default();
         }
-        self.keep(bytes);
+        self.line.push(bytes);
     }
 
     /// The stream is over.
@@ -139,21 +120,8 @@ impl Events {
         self.end_line();
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.line.len() + bytes.len() > MAX_LINE_BYTES {
-            self.skipping = true;
-            self.line.clear();
-        }
-        if !self.skipping {
-            self.line.extend_from_slice(bytes);
-        }
-    }
-
     fn end_line(&mut self) {
-        let line = std::mem::take(&mut self.line);
-        if std::mem::take(&mut self.skipping) {
-            return;
-        }
+        let Some(line) = self.line.end() else { return };
         if !self.are_told() {
             self.verdict.line(&String::from_utf8_lossy(&line));
         } else if let Ok(event) = serde_json::from_slice::<Value>(&line) {
@@ -165,12 +133,6 @@ impl Events {
     fn says(&mut self, text: &str) {
         self.tally.messages += 1;
         self.verdict.text(text);
-    }
-
-    fn used(&mut self, tool: &str) {
-        if !tool.is_empty() && self.tools.len() < MAX_TOOLS {
-            self.tools.insert(printable::line(tool).chars().take(MAX_TOOLS).collect());
-        }
     }
 
     fn complain(&mut self, words: &str) {
@@ -216,10 +178,10 @@ impl Events {
     fn codex_begun(&mut self, event: &Value) {
         let Some(tool) = codex_tool(event) else { return };
         self.codex_answers();
-        self.used(tool);
+        self.tools.enter(tool);
         let id = kind(event, "/item/id");
         // One that outlives its call is never told to be over.
-        if tool == "Bash" { self.begun(id) } else { self.opened(id) }
+        if tool == "Bash" { self.begun(id) } else { self.tools.open(id) }
     }
 
     fn codex_done(&mut self, event: &Value) {
@@ -232,8 +194,8 @@ impl Events {
         }
         let Some(tool) = codex_tool(event) else { return };
         self.codex_answers();
-        self.used(tool);
-        let was_open = self.open.remove(kind(event, "/item/id"));
+        self.tools.enter(tool);
+        let was_open = self.tools.close(kind(event, "/item/id"));
         if tool == "Bash" {
             self.tally.commands += u64::from(!was_open);
             let exit = event.pointer("/item/exit_code").and_then(Value::as_i64);
@@ -241,7 +203,7 @@ impl Events {
             self.failed += u64::from(is_refused || exit.is_some_and(|exit| exit != 0));
         }
         // Its result goes to the model, whose next item belongs to the next answer.
-        self.answering = !self.open.is_empty();
+        self.answering = self.tools.is_any_open();
     }
 
     fn claude(&mut self, event: &Value) {
@@ -251,7 +213,7 @@ impl Events {
                 let names = |all: &Vec<Value>| {
                     all.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
                 };
-                self.offered = tools.map(names);
+                self.tools.offer(tools.map(names));
             }
             "assistant" => {
                 self.answer(event);
@@ -267,7 +229,7 @@ impl Events {
             "user" => {
                 let parts = event.pointer("/message/content").and_then(Value::as_array);
                 for part in parts.into_iter().flatten() {
-                    let is_open = self.open.remove(kind(part, "/tool_use_id"));
+                    let is_open = self.tools.close(kind(part, "/tool_use_id"));
                     let is_error = part.get("is_error").and_then(Value::as_bool) == Some(true);
                     self.failed += u64::from(is_open && is_error);
                 }
@@ -294,10 +256,10 @@ impl Events {
     /// A call of a tool that it was not offered is refused by the agent itself and counts nothing.
     fn claude_uses(&mut self, part: &Value) {
         let name = kind(part, "/name");
-        if self.offered.as_ref().is_some_and(|offered| !offered.contains(name)) {
+        if !self.tools.may_use(name) {
             return;
         }
-        self.used(name);
+        self.tools.enter(name);
         if name == "Bash" {
             self.begun(kind(part, "/id"));
         }
@@ -305,13 +267,7 @@ impl Events {
 
     fn begun(&mut self, id: &str) {
         self.tally.commands += 1;
-        self.opened(id);
-    }
-
-    fn opened(&mut self, id: &str) {
-        if !id.is_empty() && self.open.len() < MAX_OPEN {
-            self.open.insert(id.to_owned());
-        }
+        self.tools.open(id);
     }
 
     /// Each part of an answer comes with the answer's id and what it took so far: it is counted once, by what
@@ -346,7 +302,7 @@ impl Events {
                 let is_error = kind(event, "/part/state/status") == "error";
                 // What it was not offered comes as `invalid`, or as an error.
                 if !is_error && tool != "invalid" {
-                    self.used(opencode_tool(tool));
+                    self.tools.enter(opencode_tool(tool));
                 }
                 if tool == "bash" {
                     self.tally.commands += 1;
@@ -420,6 +376,7 @@ fn number(event: &Value, at: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::event_line::MAX_LINE_BYTES;
     use super::*;
 
     fn read(agent: AgentType, text: &str) -> Tally {
@@ -552,7 +509,7 @@ not json
         let tools = |agent, text: &str| {
             let mut events = Events::new(agent);
             events.push(text.as_bytes());
-            events.tools()
+            events.tools().names()
         };
         let claude = r#"{"type":"system","subtype":"init","tools":["Read","Bash"]}
 {"type":"assistant","message":{"content":[{"type":"tool_use","name":"Write","id":"1"},{"type":"tool_use","name":"Read","id":"2"}]}}

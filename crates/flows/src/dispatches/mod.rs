@@ -11,12 +11,14 @@
 mod agents;
 mod changes;
 mod equip;
+mod event_line;
 mod events;
 mod findings;
 mod import;
 mod model;
 mod programs;
 mod project;
+mod tool_uses;
 mod tools;
 mod watch;
 mod work;
@@ -28,7 +30,7 @@ use cofferdam_contracts::dispatch::{
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{DispatchId, IntentId};
-use cofferdam_contracts::policy::asked::AskedNames;
+use cofferdam_contracts::policy::asked::{AskedNames, FieldNames};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase, SandboxRequest};
 use cofferdam_ledger::audit::Audit;
@@ -40,7 +42,8 @@ use serde_json::{Value, json};
 
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
-use crate::{Flows, config, egress, floor, secrets};
+use crate::secrets::FieldSecret;
+use crate::{Flows, config, egress, floor, quota, secrets};
 
 pub(crate) use changes::changes;
 pub(crate) use equip::equipped;
@@ -219,10 +222,16 @@ impl Flows {
         for (phase, egress, secrets) in [Some(exec), build].into_iter().flatten() {
             let field = format!("sandbox_spec.phases.{}", phase.as_str());
             if let Egress::Names(entries) = egress {
-                wanted.push((format!("{field}.egress"), AskedNames { phase, entries }));
+                let asked = AskedNames { phase, entries };
+                wanted.push(FieldNames { field: format!("{field}.egress"), asked });
             }
             let of_phase = secrets.iter().enumerate();
-            uses.extend(of_phase.map(|(at, used)| (format!("{field}.secrets[{at}]"), used)));
+            uses.extend(
+                of_phase.map(|(at, used)| FieldSecret {
+                    field: format!("{field}.secrets[{at}]"),
+                    used,
+                }),
+            );
         }
         if !wanted.is_empty() {
             let first = of.and_then(|of| of.intent.as_ref()).map(|(intent, _)| intent);
@@ -252,7 +261,7 @@ impl Flows {
         floor::admit(&self.ledger, &settings).await?;
         self.strict_admit(&who.tenant, work.request.models().as_slice()).await?;
         programs::check(&work)?;
-        self.quota_admit(&who.tenant).await?;
+        quota::admit(self, &who.tenant).await?;
         self.dispatch_admit(who, &work.request, of).await?;
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
         let start = Launch {

@@ -53,7 +53,7 @@ impl Project {
 /// The commit of HEAD, where the working directory is the top of a repository or of a linked worktree.
 async fn head(sandbox: &Sandbox, project: &str) -> Option<String> {
     let read = async |path: String, most: u64| {
-        let bytes = sandbox.agent().read(&path, most).await.ok()?;
+        let bytes = sandbox.agent().files().read(&path, most).await.ok()?;
         String::from_utf8(bytes).ok()
     };
     let dot = format!("{project}/.git");

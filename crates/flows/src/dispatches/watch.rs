@@ -199,8 +199,9 @@ impl<'a> Watch<'a> {
         let counted = told || seen.is_some();
         let mut record = record(self.work);
         record.started = true;
-        record.tools_used = told.then(|| used(self.work, inner.events.tools()));
-        if let (Some(allowed), Some(offered)) = (&mut record.tools_allowed, inner.events.offered())
+        record.tools_used = told.then(|| used(self.work, inner.events.tools().names()));
+        if let (Some(allowed), Some(offered)) =
+            (&mut record.tools_allowed, inner.events.tools().offered())
         {
             *allowed = offered;
         }

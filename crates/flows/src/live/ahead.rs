@@ -18,7 +18,7 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::{SandboxId, TenantId};
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{Ahead, Filling, Host, IdRanges};
+use cofferdam_sandbox::{Ahead, Filling, Host, IdRanges, has_swap};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::plain::Lent;
@@ -88,12 +88,12 @@ impl Maker {
         bytes: u64,
     ) -> Option<(MemoryShare, watch::Receiver<()>)> {
         let needed_mb = u32::try_from(bytes.div_ceil(1024 * 1024)).ok()?;
-        if self.host.has_swap() {
+        if has_swap() {
             return None;
         }
         let ranges = self.host.facts().ids.as_ref().map_or(u32::MAX, IdRanges::count);
         let most = usize::try_from(ranges / RANGES).unwrap_or(MOST_RESTS).min(MOST_RESTS);
-        self.memory.rest((tenant, needed_mb), most)
+        self.memory.rest(tenant, needed_mb, most)
     }
 
     /// What a tenant's sandbox waits for here.
@@ -128,12 +128,12 @@ impl Maker {
     ) -> Files {
         let wakes = files.filling.as_ref().is_some_and(Filling::wakes);
         // A container that waits is faster still, and has no files.
-        let waits = files.filling.is_none() && self.host.has_one_ready();
+        let waits = files.filling.is_none() && self.host.names().has_one_ready();
         if wakes || waits || self.is_refused(tenant) {
             return files;
         }
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else { return files };
-        let Ok(name) = self.host.reserve() else { return files };
+        let Ok(name) = self.host.names().reserve() else { return files };
         let Ok(plan) = self.host.plan(request, name.id()) else { return files };
         let needed_mb = self.memory.admit(plan.host_mem_mb()).ok();
         let Some(memory) = needed_mb.and_then(|mb| self.memory.take_now(tenant, mb)) else {
@@ -165,7 +165,7 @@ impl Maker {
         self.turns.close();
         if all.is_err() {
             // A machine that boots: it ends with this process, and what lies on the host is looked for before that.
-            self.host.abandon_ahead();
+            self.host.names().abandon_ahead();
         }
     }
 }
@@ -173,10 +173,10 @@ impl Maker {
 /// Waits for the wipe of one that was made ahead under this name and that nobody took. `false`: it is not wiped in time.
 pub(super) async fn unused_wiped(host: &Host, name: &SandboxId) -> bool {
     let since = Stopwatch::start();
-    while host.is_ahead(name) && since.elapsed() < WIPED_WITHIN {
+    while host.names().is_ahead(name) && since.elapsed() < WIPED_WITHIN {
         clock::sleep(WIPE_LOOK).await;
     }
-    !host.is_ahead(name)
+    !host.names().is_ahead(name)
 }
 
 /// Takes the sandbox of a task that was made ahead, and its pause's layer where it has that; or says how the task ends without
@@ -198,8 +198,8 @@ pub(super) async fn taken(
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why).await;
         return Err(Box::new(end));
     }
-    let (host, plan) = match planned(executor, task, request, None, id) {
-        Ok((host, plan)) if plan == *ahead.plan() => (host, plan),
+    let on = match planned(executor, task, request, None, id) {
+        Ok(on) if on.plan == *ahead.plan() => on,
         other => {
             // Before anything says that nothing of it is there.
             ahead.end().await;
@@ -214,6 +214,6 @@ pub(super) async fn taken(
         let why = "what made it was lost".to_owned();
         return Err(Box::new(unmade(executor, task, id, ErrCode::BootFail, why).await));
     };
-    let up = begun(executor, task, (host, plan), made, (None, beside.memory))?;
+    let up = begun(executor, task, on, made, None, beside.memory)?;
     Ok((up, beside.lent))
 }

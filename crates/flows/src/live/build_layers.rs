@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
-use cofferdam_contracts::id::{Digest, SandboxId, SnapshotId, TenantId};
+use cofferdam_contracts::id::{Digest, SandboxId, SnapshotId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::template_build::{BuildState, BuildStep};
 use cofferdam_ledger::keys::Principal;
@@ -22,8 +22,8 @@ use cofferdam_ledger::template_layers::NewLayer;
 use cofferdam_sandbox::Filling;
 use serde_json::{Value, json};
 
-use super::basis::{Basis, Built};
-use super::builds::Work;
+use super::basis::Built;
+use super::builds::{Base, Work};
 use super::kept::SealedAs;
 use super::registry::Again;
 use super::work;
@@ -100,34 +100,26 @@ fn keys(
 }
 
 impl Flows {
-    /// Refuses where what the tenant has stored fills its quota, once its layers made room.
-    pub(crate) async fn quota_admit(&self, tenant: &TenantId) -> Result<()> {
-        if self.ledger.runs().quota_admit(tenant).await? {
-            let flows = self.clone();
-            tokio::spawn(async move { flows.snapshots_tidy().await });
-        }
-        Ok(())
-    }
-
     /// The keys of a build's steps. None where it is not known what they depend on: then every step runs, and no layer is kept.
     pub(super) async fn layer_keys(
         &self,
         who: &Principal,
-        (basis, files, state): (&Basis, Option<&SnapshotId>, &BuildState),
+        base: &Base,
         request: &LiveRequest,
-        (steps, contents): (&[BuildStep], &Contents),
+        steps: &[BuildStep],
+        contents: &Contents,
     ) -> Result<Vec<Digest>> {
         let (Some(host), Ok(vault)) = (self.live.host(), self.vault()) else {
             return Ok(Vec::new());
         };
-        let mut sandbox = work::request(request, basis);
+        let mut sandbox = work::request(request, &base.ground.basis);
         config::settings(&self.ledger, &who.tenant).await?.settle("the sandbox", &mut sandbox)?;
         let name = SandboxId::parse(&format!("sb{}", secret_hex(10)));
         let name = name.map_err(Error::corrupt("id"))?;
         let Ok(ground) = host.ground(&sandbox, &name) else { return Ok(Vec::new()) };
         let ground = json!({
-            "version": VERSION, "release": env!("CARGO_PKG_VERSION"), "ground": ground, "files": files, "state": state,
-            "limits": sandbox.limits, "net": sandbox.egress,
+            "version": VERSION, "release": env!("CARGO_PKG_VERSION"), "ground": ground, "files": base.files,
+            "state": base.state, "limits": sandbox.limits, "net": sandbox.egress,
         });
         Ok(keys(|text| vault.mark(&who.tenant, text), &ground, steps, contents))
     }
@@ -176,14 +168,15 @@ impl Flows {
         &self,
         work: &Work,
         pace: &mut Pace,
-        (state, steps): (&BuildState, usize),
+        state: &BuildState,
+        steps: usize,
     ) -> Option<u64> {
         let key = work.keys.get(steps.checked_sub(1)?)?;
         if !pace.is_due() {
             return None;
         }
         let taking = Stopwatch::start();
-        let kept = self.layer_keep(work, state, (key, steps)).await;
+        let kept = self.layer_keep(work, state, key, steps).await;
         pace.kept(taking.elapsed());
         match kept {
             Ok(bytes) => Some(bytes),
@@ -198,12 +191,13 @@ impl Flows {
         &self,
         work: &Work,
         state: &BuildState,
-        (key, steps): (&Digest, usize),
+        key: &Digest,
+        steps: usize,
     ) -> Result<u64> {
         let built = Built { state: state.clone(), start: None, ready: None, ..work.built.clone() };
         let kept = self.keep_and_go_on(&work.held, work.again(built)).await?;
-        let layer = (Some(work.build.name.as_str()), SealedAs::Layer(work.layer(key, steps)));
-        Ok(self.keep_as(&work.who, &work.held, kept, layer).await?.bytes)
+        let (name, layer) = (work.build.name.as_str(), SealedAs::Layer(work.layer(key, steps)));
+        Ok(self.keep_as(&work.who, &work.held, kept, Some(name), layer).await?.bytes)
     }
 }
 

@@ -59,8 +59,9 @@ pub(super) fn line(step: &BuildStep) -> String {
     match step {
         BuildStep::Run { command, .. } => format!("RUN {command}"),
         BuildStep::Copy { from, to, .. } => format!("COPY {from} {to}"),
-        BuildStep::Env(pairs) => {
-            let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
+        BuildStep::Env(variables) => {
+            let names: Vec<&str> =
+                variables.iter().map(|variable| variable.name.as_str()).collect();
             // Not their values, which may be secrets.
             format!("ENV {}", names.join(" "))
         }
@@ -102,9 +103,9 @@ impl Steps<'_> {
             }
             BuildStep::Copy { from, to, user, mode, files } => {
                 let user = user.unwrap_or(self.state.user);
-                self.copy((from, to), (user, mode.as_deref()), files).await
+                self.copy(from, to, user, mode.as_deref(), files).await
             }
-            BuildStep::Env(pairs) => {
+            BuildStep::Env(variables) => {
                 let (home, user) = (self.state.user.home(), self.state.user.as_str());
                 let env = self.held.env();
                 let look = move |name: &str| match name {
@@ -113,7 +114,7 @@ impl Steps<'_> {
                     "USER" => Some(user.to_owned()),
                     _ => env.get(name).cloned(),
                 };
-                self.state.set(pairs, look)
+                self.state.set(variables, look)
             }
             BuildStep::Workdir(dir) => {
                 let dir = self.state.absolute(dir);
@@ -138,26 +139,28 @@ impl Steps<'_> {
 
     async fn copy(
         &mut self,
-        (from, to): (&str, &str),
-        (user, mode): (TemplateUser, Option<&str>),
+        from: &str,
+        to: &str,
+        user: TemplateUser,
+        mode: Option<&str>,
         files: &Digest,
     ) -> Result<(), String> {
         let most = self.held.limits.disk_mb.unwrap_or(u64::MAX).saturating_mul(1_024 * 1_024);
         let tenant = &self.held.tenant;
         let content = self.contents.get(files).cloned().flatten();
-        let tar = self.flows.upload_tar(tenant, (self.template, files, content), most).await;
+        let tar = self.flows.upload_tar(tenant, self.template, files, content, most).await;
         let tar = tar.map_err(|error| error.refusal().message)?;
         let (agent, owner) = (&self.held.agent, user_of(user));
         let place = format!("/tmp/.copy-{}", secret_hex(8));
         let failed = |error: AgentError| format!("the files: {error}");
-        agent.mkdir(&place, 0o700, None).await.map_err(failed)?;
+        agent.files().mkdir(&place, 0o700, None).await.map_err(failed)?;
         let into = Unpack {
             path: place.clone(),
             max_bytes: most,
             max_entries: MAX_ENTRIES,
             owner: Some(owner),
         };
-        let unpacked = agent.unpack(&into, tar).await.map_err(failed);
+        let unpacked = agent.files().unpack(&into, tar).await.map_err(failed);
         let copied = match unpacked {
             Ok(()) => {
                 let to = self.state.absolute(to);
@@ -167,7 +170,7 @@ impl Steps<'_> {
             }
             Err(why) => Err(why),
         };
-        let removed = self.held.agent.remove(&place, true).await.map_err(failed);
+        let removed = self.held.agent.files().remove(&place, true).await.map_err(failed);
         copied.and(removed)
     }
 

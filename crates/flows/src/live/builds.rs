@@ -69,11 +69,11 @@ pub struct BuildOpened {
 }
 
 /// What a build begins from.
-struct Base {
-    ground: Ground,
+pub(super) struct Base {
+    pub ground: Ground,
     /// The files of the tenant's template that it is.
-    files: Option<SnapshotId>,
-    state: BuildState,
+    pub files: Option<SnapshotId>,
+    pub state: BuildState,
     start: Option<String>,
     ready: Option<String>,
 }
@@ -204,7 +204,8 @@ impl Flows {
     pub async fn build_start(
         &self,
         who: &Principal,
-        (template, build): (&TemplateId, &BuildId),
+        template: &TemplateId,
+        build: &BuildId,
         plan: BuildPlan,
         class_min: Option<IsolationClass>,
     ) -> Result<()> {
@@ -241,9 +242,8 @@ impl Flows {
             class_min,
             ..LiveRequest::of(template.as_str())
         };
-        let Base { mut ground, files, mut state, start, ready } = base;
-        let of = (&ground.basis, files.as_ref(), &state);
-        let keys = self.layer_keys(who, of, &request, (&plan.steps, &contents)).await?;
+        let keys = self.layer_keys(who, &base, &request, &plan.steps, &contents).await?;
+        let Base { mut ground, mut state, start, ready, .. } = base;
         let usable = keys.get(..plan.cacheable).unwrap_or(&keys);
         let layer = self.layer_found(who, usable, ground.basis.image.as_ref()).await?;
         let cached = layer.as_ref().map_or(0, |layer| layer.steps);
@@ -371,7 +371,7 @@ impl Flows {
             ran.map_err(|why| Failed { step: step_name, why })?;
             // After the last one the template's own files are the layer.
             if number < plan.steps.len()
-                && let Some(bytes) = self.layer_due(work, &mut pace, (&steps.state, number)).await
+                && let Some(bytes) = self.layer_due(work, &mut pace, &steps.state, number).await
             {
                 steps.log.say("debug", &format!("layer kept: {bytes} bytes, sealed"));
             }
@@ -394,8 +394,8 @@ impl Flows {
         let count = plan.steps.len();
         let key = count.checked_sub(1).and_then(|last| work.keys.get(last));
         let layer = key.map(|key| work.layer(key, count));
-        let template = (Some(build.name.as_str()), SealedAs::Template(&build.id, layer));
-        self.keep_as(&work.who, held, kept, template).await.map_err(failed)?;
+        let (name, template) = (build.name.as_str(), SealedAs::Template(&build.id, layer));
+        self.keep_as(&work.who, held, kept, Some(name), template).await.map_err(failed)?;
         Ok(())
     }
 }

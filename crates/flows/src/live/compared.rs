@@ -57,7 +57,7 @@ impl Flows {
             [(&self.kept, KeptTable::Snapshots), (&self.uploads, KeptTable::Uploads)]
         {
             if let Some(shelf) = shelf {
-                self.shelf_compared((shelf, table), look, &mut all).await?;
+                self.shelf_compared(shelf, table, look, &mut all).await?;
             }
         }
         Ok(all)
@@ -65,7 +65,8 @@ impl Flows {
 
     async fn shelf_compared(
         &self,
-        (shelf, table): (&Arc<Shelf>, KeptTable),
+        shelf: &Arc<Shelf>,
+        table: KeptTable,
         look: Comparison,
         all: &mut KeptDifferences,
     ) -> Result<()> {
@@ -94,19 +95,19 @@ impl Flows {
             }
         }
         for id in rows.unknown(&files).await? {
-            let kept = on(shelf, move |s| s.set_aside(&id)).await?;
+            let kept = on(shelf, move |s| s.unknown().put(&id)).await?;
             tracing::warn!(file = %kept.display(), "a file that no row knows is set aside");
             all.unknown.push(kept);
         }
         let now_s = clock::now_ms().saturating_div(1_000);
-        on(shelf, move |s| s.aside_ages(now_s, ASIDE_S)).await
+        on(shelf, move |s| s.unknown().age(now_s, ASIDE_S)).await
     }
 }
 
 impl Shelf {
     /// Whether a row's file is nowhere; one that was set aside is taken back.
     fn is_missing(&self, id: &SnapshotId) -> io::Result<bool> {
-        Ok(self.user(id) == FileUser::NoFile && !self.take_back(id)?)
+        Ok(self.user(id) == FileUser::NoFile && !self.unknown().take_back(id)?)
     }
 }
 

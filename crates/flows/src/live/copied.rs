@@ -7,19 +7,19 @@
 //! feels. What lies in a machine is handed out by its agent and passes through the worker entry by entry.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cofferdam_contracts::error::ErrorCode;
-use cofferdam_contracts::id::SnapshotId;
 use cofferdam_sandbox::{KeepError, LayerKeeper, Still, stream_sizes};
 
+use super::handles::{FileHandle, LayerHandle};
 use super::kept::{blocking, fresh};
+use super::new_file::NewFile;
 use super::refuse;
 use super::registry::{Again, Held};
-use super::room::KeptRoom;
+use super::sealed::FileOwner;
 use super::sealer::{Given, SealStart, Sealer};
-use super::shelf::{KeptFile, Shelf};
+use super::shelf::KeptFile;
 use crate::Flows;
 use crate::error::Result;
 
@@ -37,11 +37,11 @@ impl Flows {
         let shared = Arc::clone(&room);
         let spare = if keeper.may_stand() { self.plain.spare.take() } else { None };
         let kept = blocking(move || {
+            let new = NewFile { shelf: &shelf, id, room: &shared };
             if keeper.may_stand() {
-                return copied((&shelf, id), (&again, &shared), (&keeper, &held), spare);
+                return copied(new, &again, &keeper, &held, spare);
             }
-            let of = (&held.tenant, id);
-            shelf.keep(of, (&again, &shared), &keeper, &|| held.goes_on())
+            new.keep(&again, &keeper, &|| held.goes_on())
         });
         let kept = kept.await;
         self.plain.spare.want();
@@ -51,19 +51,21 @@ impl Flows {
 
 /// Has a sealer write them. Blocking.
 fn copied(
-    (shelf, id): (&Shelf, SnapshotId),
-    (again, room): (&Again, &Arc<KeptRoom>),
-    (keeper, held): (&LayerKeeper, &Held),
+    new: NewFile<'_>,
+    again: &Again,
+    keeper: &LayerKeeper,
+    held: &Held,
     spare: Option<Sealer>,
 ) -> io::Result<(Still, KeptFile)> {
-    let mut kept = shelf.empty(id, room)?;
+    let mut kept = new.empty()?;
     // A program starts before anything stands still for it.
     let spare = spare.map_or_else(Sealer::waiting, Ok)?;
     let stood = keeper.stand_to_copy().and_then(|stood| {
         stood.ok_or_else(|| KeepError::Files(io::Error::other("its layer is not this host's")))
     });
-    let ready = stood.map_err(io::Error::other).and_then(|(still, layer, first)| {
-        handed(&kept, again, held, (layer, first)).map(|(given, start)| (still, given, start))
+    let ready = stood.map_err(io::Error::other).and_then(|(still, dir, first_id)| {
+        let layer = LayerHandle { dir, first_id };
+        handed(&kept, again, held, layer).map(|(given, start)| (still, given, start))
     });
     let (still, given, start) = match ready {
         Ok(ready) => ready,
@@ -92,16 +94,16 @@ fn handed(
     kept: &KeptFile,
     again: &Again,
     held: &Held,
-    (layer, first): (OwnedFd, u32),
+    layer: LayerHandle,
 ) -> io::Result<(Given, SealStart)> {
-    let sizes = stream_sizes(&layer)?;
+    let sizes = stream_sizes(&layer.dir)?;
     let (start, most) = match kept.most_of(sizes.most, again)? {
         Some(most) => (SealStart::Now, most),
         None => (SealStart::MeasuredNow, kept.most()),
     };
     // About as much as it will be: the disk is asked before others fill it.
     kept.allocate(sizes.about.min(most))?;
-    let file = (kept.descriptor()?, most);
-    let of = (&held.tenant, &kept.id);
-    Ok((Given::new(of, &kept.key, again.clone(), (layer, first), file)?, start))
+    let file = FileHandle { file: kept.descriptor()?, most };
+    let owner = FileOwner { tenant: &held.tenant, snapshot: &kept.id };
+    Ok((Given::new(owner, &kept.key, again.clone(), layer, file)?, start))
 }

@@ -47,7 +47,8 @@ impl Expectations {
     /// `None`: it is expected already, or too many of the tenant's wait.
     pub(crate) fn expect(
         self: &Arc<Self>,
-        (id, task): (&LiveId, &TaskKey),
+        id: &LiveId,
+        task: &TaskKey,
         one: Expected,
     ) -> Option<Expecting> {
         let mut all = lock(&self.all);
@@ -88,6 +89,7 @@ impl Expectations {
 
     /// Forgets those that are their task's, or wiped.
     pub(super) fn forget_made(&self, on: &Host) {
+        let on = on.names();
         lock(&self.made).retain(|_, name| on.is_ahead(name) || on.has_failed_ahead(name));
     }
 }
@@ -140,7 +142,7 @@ mod tests {
                 files: Files::of(None, None),
                 tokens: None,
             };
-            expectations.expect((&id(n), &task), one)
+            expectations.expect(&id(n), &task, one)
         };
         let asked: Vec<Expecting> = (0..MAX_ASKED).map(|n| expect(n, &ann).unwrap()).collect();
         assert!(expect(MAX_ASKED, &ann).is_none());

@@ -106,8 +106,8 @@ pub(crate) async fn hold(
             })
         }
         None => {
-            let filling = (None, expected.files.filling.take());
-            Box::pin(up(executor, task, &work.request, filling, id, &mut wakes)).await
+            let filling = expected.files.filling.take();
+            Box::pin(up(executor, task, &work.request, None, filling, id, &mut wakes)).await
         }
     };
     let Up { sandbox, memory, .. } = match up {
@@ -115,14 +115,16 @@ pub(crate) async fn hold(
         // A second attempt would find the same, and its caller is told now.
         Err(end) => return refused_everywhere(*end),
     };
-    held(executor, task, work, (sandbox, expected, memory), wakes).await
+    held(executor, task, work, sandbox, expected, memory, wakes).await
 }
 
 async fn held(
     executor: &Executor,
     task: &TaskContext,
     work: &LiveWork,
-    (mut sandbox, mut expected, memory): (Sandbox, Expected, MemoryShare),
+    mut sandbox: Sandbox,
+    mut expected: Expected,
+    memory: MemoryShare,
     mut wakes: Receiver<Wake>,
 ) -> End {
     let since = Stopwatch::start();
@@ -132,7 +134,7 @@ async fn held(
     let tokens =
         tokens.unwrap_or_else(|| Tokens::fresh(expected.request.private, &expected.key_id));
     let mut left = None;
-    let opened = Box::pin(opened(executor, task, &sandbox, (&tokens, &expected)));
+    let opened = Box::pin(opened(executor, task, &sandbox, &tokens, &expected));
     let over = match opened.await {
         Ok(Some(LiveUp { left: ends, env, program })) => {
             if let Some(lent) = expected.files.lent.take() {
@@ -147,9 +149,9 @@ async fn held(
                 tokens,
                 limits: sandbox.effective().limits,
                 keeper: sandbox.keeper(),
-                went_on: sandbox.went_on(),
+                went_on: sandbox.boot().went_on,
             };
-            let (held, mut orders) = Held::new((&work.live, &task.run), expected, made, ends);
+            let (held, mut orders) = Held::new(&work.live, &task.run, expected, made, ends);
             executor.slots.stepped_aside(task.key.as_str());
             let shown = executor.flows.live.show(Arc::clone(&held));
             if let Some(program) = program {
@@ -162,7 +164,7 @@ async fn held(
                 executor.flows.plain.spare.want();
             }
             let kill = sandbox.kill_handle();
-            let over = until(executor, task, (&kill, &held, &mut orders), &mut wakes).await;
+            let over = until(executor, task, &kill, &held, &mut orders, &mut wakes).await;
             // From here on no extension is acknowledged.
             held.end(Order::Over);
             drop(shown);
@@ -178,10 +180,10 @@ async fn held(
         Err(why) => Over::Unopened(why),
     };
     let mut result = blank(task, sandbox.id().as_str(), ErrCode::None, None);
-    result.metrics.boot_ms = sandbox.boot_ms();
+    result.metrics.boot_ms = sandbox.boot().boot_ms;
     result.metrics.wall_ms = since.elapsed_ms();
     result.metrics.mem_peak_mb = sandbox.peak_mem_mb();
-    (result.violations, result.violations_unlisted) = sandbox.violations();
+    (result.violations, result.violations_unlisted) = sandbox.traffic().violations();
     let (reason, canceled) = told(&mut result, over);
     let effective = sandbox.effective().clone();
     executor.board.set(sandbox.id(), SessionState::RemoteWipeVerifying);
@@ -258,7 +260,8 @@ async fn opened(
     executor: &Executor,
     task: &TaskContext,
     sandbox: &Sandbox,
-    (tokens, expected): (&Tokens, &Expected),
+    tokens: &Tokens,
+    expected: &Expected,
 ) -> Result<Option<LiveUp>, String> {
     let ledger = &executor.flows.ledger;
     let start = LiveStart {
@@ -273,7 +276,7 @@ async fn opened(
     let recorded = patiently(|| ledger.live().started(&start));
     let beginning = expected.basis.program.as_ref();
     // It runs, as it did.
-    let beginning = beginning.filter(|_| !sandbox.went_on());
+    let beginning = beginning.filter(|_| !sandbox.boot().went_on);
     let (env, left, program) = match beginning {
         None => {
             let (env, left) = tokio::join!(furnished(sandbox), recorded);
@@ -303,7 +306,7 @@ async fn pause_at_end(executor: &Executor, held: &Arc<Held>) {
         Some(false) => KeptMemory::No,
         _ => KeptMemory::IfPossible,
     };
-    let paused = executor.flows.pause_held(&who, held, ("its time was over", memory)).await;
+    let paused = executor.flows.pause_held(&who, held, "its time was over", memory).await;
     if let Err(error) = paused {
         tracing::warn!(sandbox = %held.id, %error, "a sandbox whose time is over could not be paused, and ends");
     }
@@ -311,8 +314,8 @@ async fn pause_at_end(executor: &Executor, held: &Arc<Held>) {
 
 /// Its network, whose variables are given, and the home of `user`.
 async fn furnished(sandbox: &Sandbox) -> Result<BTreeMap<String, String>, String> {
-    let home = sandbox.agent().mkdir(HOME, 0o755, Some(USER));
-    let both = async { tokio::join!(sandbox.open_network(Phase::Exec), home) };
+    let home = sandbox.agent().files().mkdir(HOME, 0o755, Some(USER));
+    let both = async { tokio::join!(sandbox.traffic().open(Phase::Exec), home) };
     // The agent of one that goes on may be its task's.
     let both = tokio::time::timeout(FURNISHED_WITHIN, both).await;
     let (env, home) = both.map_err(|_| "its agent does not answer".to_owned())?;
@@ -327,7 +330,9 @@ async fn furnished(sandbox: &Sandbox) -> Result<BTreeMap<String, String>, String
 async fn until(
     executor: &Executor,
     task: &TaskContext,
-    (kill, held, orders): (&KillHandle, &Arc<Held>, &mut watch::Receiver<Order>),
+    kill: &KillHandle,
+    held: &Arc<Held>,
+    orders: &mut watch::Receiver<Order>,
     wakes: &mut Receiver<Wake>,
 ) -> Over {
     let mut tried = false;

@@ -9,6 +9,8 @@
 //! A layer that does not lie in memory is sealed before its pause is on record, as those of snapshots are. Killed at any point,
 //! a sandbox is what the ledger says: it ran and ended with its worker, or it is paused and its files are in a whole file or
 //! in a layer that a living process seals. One whose layer is lost before (a reboot) is reported as ended.
+//!
+//! One file: pause, resume, snapshot and fork hold the same locks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,13 +39,14 @@ use super::basis::{Basis, Ground};
 use super::expected::Expected;
 use super::plain::{Lending, Lent};
 use super::registry::{Again, Held};
+use super::sealed::FileOwner;
 use super::shelf::{KeptFile, Shelf};
 use super::templates::base_name;
 use super::{KILL_PATIENCE, detached, fresh_letters, moved, refuse, stops, work};
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::patience::patiently;
-use crate::{Flows, config, egress, floor};
+use crate::{Flows, config, egress, floor, quota};
 
 /// Between two looks at a file that another process writes.
 pub(super) const SEAL_LOOK: Duration = Duration::from_millis(50);
@@ -127,7 +130,8 @@ impl Filed {
         &'a self,
         held: &'a Held,
         kept: &'a KeptFile,
-        (kind, name): (SnapshotKind, Option<&'a str>),
+        kind: SnapshotKind,
+        name: Option<&'a str>,
         form: Form<'a>,
     ) -> FilesToKeep<'a> {
         FilesToKeep {
@@ -166,7 +170,8 @@ impl Flows {
         who: &Principal,
         held: &Held,
         mut kept: KeptFile,
-        (name, what): (Option<&str>, SealedAs<'_>),
+        name: Option<&str>,
+        what: SealedAs<'_>,
     ) -> Result<KeptFile> {
         let filed = self.filed(held, &kept)?;
         let (kind, op) = match &what {
@@ -174,7 +179,7 @@ impl Flows {
             SealedAs::Layer(_) => (SnapshotKind::Layer, "template.layer"),
             SealedAs::Template(..) => (SnapshotKind::Template, "template.ready"),
         };
-        let new = filed.row(held, &kept, (kind, name), Form::Sealed(&kept.sha256));
+        let new = filed.row(held, &kept, kind, name, Form::Sealed(&kept.sha256));
         let audit = audit(who, op, held, &kept);
         let ledger = &self.ledger;
         let added = match &what {
@@ -255,7 +260,7 @@ impl Flows {
     ) -> Result<SnapshotView> {
         self.vault()?;
         let kept = self.keep_and_go_on(held, held.again()).await?;
-        let kept = self.keep_as(who, held, kept, (name, SealedAs::Snapshot)).await?;
+        let kept = self.keep_as(who, held, kept, name, SealedAs::Snapshot).await?;
         let view = self.ledger.snapshots().kept(&held.tenant, &kept.id).await?;
         Ok(view.ok_or_else(|| Refusal::not_found("snapshot"))?.view)
     }
@@ -336,7 +341,11 @@ impl Flows {
         let key = vault.open_key(tenant, id, &kept.sealed_key);
         let key = key.ok_or_else(|| damaged(id, "its key does not open"))?;
         let (tenant, name) = (tenant.clone(), id.clone());
-        let opened = blocking(move || shelf.open((&tenant, &name), &key)).await;
+        let opened = blocking(move || {
+            let owner = FileOwner { tenant: &tenant, snapshot: &name };
+            shelf.open(owner, &key)
+        });
+        let opened = opened.await;
         let (again, filling) = opened.map_err(|why| {
             tracing::error!(snapshot = %id, %why, "a snapshot cannot be opened");
             damaged(id, super::compared::unopened(&why))
@@ -413,7 +422,7 @@ impl Flows {
         let (lent, settings, quota) = tokio::join!(
             self.lent(&snapshot),
             config::settings(&self.ledger, &who.tenant),
-            self.quota_admit(&who.tenant),
+            quota::admit(self, &who.tenant),
         );
         quota?;
         let (again, filling, lent) = match lent? {
@@ -466,7 +475,7 @@ impl Flows {
             files,
             tokens: self.tokens_again(id, tokens).await?,
         };
-        let _asked = self.live_expect((id, first.key()), one)?;
+        let _asked = self.live_expect(id, first.key(), one)?;
         let place = self.live.place(first.key());
         let next = NextLife {
             id,

@@ -17,6 +17,7 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_sandbox::{SleepError, Still};
 
 use super::kept::{blocking, conflict, fresh};
+use super::new_file::NewFile;
 use super::refuse;
 use super::registry::{Again, Held, Order};
 use super::shelf::KeptFile;
@@ -90,8 +91,8 @@ impl Flows {
         let kept = blocking(move || {
             let again = Again { memory: true, memory_last, ..keeping.itself() };
             let (goes_on, falls_asleep) = (|| keeping.goes_on(), || keeping.fell_asleep());
-            let of = (&keeping.tenant, id);
-            shelf.keep_memory(of, (&again, &room), sleeping, (&goes_on, &falls_asleep))
+            let new = NewFile { shelf: &shelf, id, room: &room };
+            new.keep_memory(&again, sleeping, &goes_on, &falls_asleep)
         });
         match kept.await {
             Ok((still, kept, fault)) => {

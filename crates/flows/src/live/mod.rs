@@ -9,6 +9,8 @@
 //! it: its name, its token and its environment are in the memory of the process that its caller asked, and in no table.
 //! That process alone claims its task and talks to it; another one's answer says so (`elsewhere`). A paused one has no process: its files
 //! and what was asked for are sealed on its host, and whoever resumes it there holds its next life (`kept`).
+//!
+//! One file: what a sandbox that lives has to do with its run, from its row to its end.
 
 mod ahead;
 mod basis;
@@ -22,10 +24,12 @@ pub mod compared;
 mod copied;
 mod elsewhere;
 mod expected;
+mod handles;
 mod hold;
 mod kept;
 mod memory;
 mod network;
+mod new_file;
 mod opened;
 mod pause;
 mod plain;
@@ -86,13 +90,14 @@ pub use registry::{Held, STREAMS, VISITORS};
 pub(crate) use room::UnrecordedBytes;
 pub use sealer::{SEAL_COMMAND, seal_layer};
 pub(crate) use shelf::Shelf;
+pub(crate) use sweep::tidy_beside;
 pub use wake::Knock;
 pub(crate) use work::RUN;
 
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::own_tasks::Place;
-use crate::{Flows, config, egress, floor};
+use crate::{Flows, config, egress, floor, quota};
 
 /// How long a creation may wait for room and for its start; below the patience of clients, which is 60 s.
 pub const CREATE_PATIENCE: Duration = Duration::from_secs(50);
@@ -216,7 +221,7 @@ impl Flows {
             files,
             tokens: None,
         };
-        let asked = self.live_expect((&id, first.key()), one)?;
+        let asked = self.live_expect(&id, first.key(), one)?;
         // What a build writes besides waits for its template's row.
         let place = match &build {
             None => self.live.place(first.key()),
@@ -262,7 +267,7 @@ impl Flows {
 
     /// Refuses names that are not granted, and a tenant whose quota is full.
     async fn live_admit(&self, who: &Principal, egress: &Egress) -> Result<()> {
-        self.quota_admit(&who.tenant).await?;
+        quota::admit(self, &who.tenant).await?;
         egress::admit_live(&self.ledger, who, egress).await
     }
 
@@ -298,11 +303,11 @@ impl Flows {
         Ok(())
     }
 
-    fn live_expect(&self, of: (&LiveId, &TaskKey), one: Expected) -> Result<Expecting> {
+    fn live_expect(&self, id: &LiveId, task: &TaskKey, one: Expected) -> Result<Expecting> {
         if let Some(host) = self.live.host() {
             self.live.expected.forget_made(host);
         }
-        self.live.expected.expect(of, one).ok_or_else(|| {
+        self.live.expected.expect(id, task, one).ok_or_else(|| {
             refuse(
                 ErrorCode::Unavailable,
                 "the sandbox is being made already, or too many of this tenant wait for room; try again",
@@ -464,7 +469,7 @@ impl Flows {
         drop(self.live.expected.take(id));
         let Some(host) = self.live.host() else { return Ok(true) };
         let Some(name) = self.live.expected.made(id) else { return Ok(true) };
-        if !unused_wiped(host, &name).await || host.has_failed_ahead(&name) {
+        if !unused_wiped(host, &name).await || host.names().has_failed_ahead(&name) {
             return Err(unverified());
         }
         Ok(self.live_view(who, id).await?.wiped)

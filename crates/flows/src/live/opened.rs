@@ -14,9 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use cofferdam_contracts::id::{SnapshotId, TenantId};
-
-use super::sealed::{Framed, PieceKey, damaged, index};
+use super::sealed::{FileOwner, Framed, PieceKey, damaged, index};
 use crate::vault::FileKey;
 
 /// Threads that open one file.
@@ -46,7 +44,7 @@ struct Lane {
 
 impl OpenedFile {
     /// Looks at the frame of a file and begins to open it.
-    pub(crate) fn new(file: File, key: &FileKey, of: (&TenantId, &SnapshotId)) -> io::Result<Self> {
+    pub(crate) fn new(file: File, key: &FileKey, owner: FileOwner<'_>) -> io::Result<Self> {
         let pieces = Arc::new(index(&file)?);
         let (file, left) = (Arc::new(file), pieces.len());
         let most = thread::available_parallelism().map_or(1, usize::from).min(MOST);
@@ -54,10 +52,10 @@ impl OpenedFile {
         let lane = |first: usize| {
             let (told, heard) = sync_channel(AHEAD);
             let (back, spare) = channel();
-            let key = PieceKey::new(key, of)?;
+            let key = PieceKey::new(key, owner)?;
             let (file, pieces) = (Arc::clone(&file), Arc::clone(&pieces));
             let work = move || {
-                open_all(&file, pieces.iter().skip(first).step_by(count), &key, (&told, &spare))
+                open_all(&file, pieces.iter().skip(first).step_by(count), &key, &told, &spare)
             };
             thread::Builder::new().name("snapshot".to_owned()).spawn(work)?;
             Ok(Lane { pieces: Mutex::new(heard), back })
@@ -84,7 +82,8 @@ fn open_all<'a>(
     file: &File,
     pieces: impl Iterator<Item = &'a Framed>,
     key: &PieceKey,
-    (told, spare): (&SyncSender<io::Result<Vec<u8>>>, &Receiver<Vec<u8>>),
+    told: &SyncSender<io::Result<Vec<u8>>>,
+    spare: &Receiver<Vec<u8>>,
 ) {
     for framed in pieces {
         let mut piece = spare.try_recv().unwrap_or_default();

@@ -19,6 +19,7 @@ use cofferdam_sandbox::Still;
 
 use super::kept::{audit, blocking, conflict, fresh, over, synced};
 use super::memory::KeptMemory;
+use super::new_file::NewFile;
 use super::plain::Plain;
 use super::registry::{Held, Left, Order};
 use super::shelf::KeptFile;
@@ -49,7 +50,7 @@ impl Flows {
         let run = held.run.clone();
         let (flows, asker) = (self.clone(), who.clone());
         let memory = KeptMemory::asked(memory);
-        detached(async move { flows.pause_held(&asker, &held, ("", memory)).await }).await?;
+        detached(async move { flows.pause_held(&asker, &held, "", memory).await }).await?;
         let wiped = tokio::time::timeout(super::KILL_PATIENCE, async {
             loop {
                 let view = self.live_view(who, id).await?;
@@ -68,7 +69,8 @@ impl Flows {
         &self,
         who: &Principal,
         held: &Arc<Held>,
-        (reason, memory): (&str, KeptMemory),
+        reason: &str,
+        memory: KeptMemory,
     ) -> Result<()> {
         // Before anything is stopped: without it nothing can be kept.
         self.vault()?;
@@ -85,8 +87,8 @@ impl Flows {
             None => self.stand(held).await?,
         };
         let paused = match stood {
-            Stood::Plain(plain) => self.pause_plain(who, (held, reason), (still, *plain)).await,
-            Stood::Sealed(kept) => self.pause_sealed(who, (held, reason), (still, kept)).await,
+            Stood::Plain(plain) => self.pause_plain(who, held, reason, still, *plain).await,
+            Stood::Sealed(kept) => self.pause_sealed(who, held, reason, still, kept).await,
         };
         if paused.is_err() && held.is_asleep() {
             // There is nothing left of it that could go on.
@@ -110,9 +112,9 @@ impl Flows {
         let stood = blocking(move || {
             let Some((still, layer)) = stood else { return Ok(None) };
             let again = of.itself();
-            let kept = shelf.reserve(id, (layer.sizes()?.about, &shared), &again)?;
-            let both = (again, of.itself());
-            let plain = Plain::begin(&of.tenant, layer, kept, both, &spare)?;
+            let new = NewFile { shelf: &shelf, id, room: &shared };
+            let kept = new.reserve(layer.sizes()?.about, &again)?;
+            let plain = Plain::begin(&of.tenant, layer, kept, again, &spare)?;
             Ok(Some((still, Stood::Plain(Box::new(plain)))))
         });
         let stood = stood.await.map_err(|why| room.fault(&why))?;
@@ -129,14 +131,16 @@ impl Flows {
     async fn pause_plain(
         &self,
         who: &Principal,
-        (held, reason): (&Arc<Held>, &str),
-        (still, mut plain): (Still, Plain),
+        held: &Arc<Held>,
+        reason: &str,
+        still: Still,
+        mut plain: Plain,
     ) -> Result<()> {
         fail_point("pause.held");
         let filed = self.filed(held, &plain.kept)?;
         let file_system = plain.layer.file_system();
         let form = Form::Plain(&file_system);
-        let new = filed.row(held, &plain.kept, (SnapshotKind::Pause, None), form);
+        let new = filed.row(held, &plain.kept, SnapshotKind::Pause, None, form);
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &plain.kept) };
         let paused = self.ledger.snapshots().pause(&new, &audit).await;
         let recorded = self.recorded(&mut plain.kept, paused, KeptTable::Snapshots).await;
@@ -163,13 +167,15 @@ impl Flows {
     async fn pause_sealed(
         &self,
         who: &Principal,
-        (held, reason): (&Arc<Held>, &str),
-        (still, kept): (Still, KeptFile),
+        held: &Arc<Held>,
+        reason: &str,
+        still: Still,
+        kept: KeptFile,
     ) -> Result<()> {
         let mut kept = synced(kept).await?;
         let filed = self.filed(held, &kept)?;
         let form = Form::Sealed(&kept.sha256);
-        let new = filed.row(held, &kept, (SnapshotKind::Pause, None), form);
+        let new = filed.row(held, &kept, SnapshotKind::Pause, None, form);
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
         let paused = self.ledger.snapshots().pause(&new, &audit).await;
         let recorded = self.recorded(&mut kept, paused, KeptTable::Snapshots).await;

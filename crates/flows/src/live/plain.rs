@@ -7,6 +7,8 @@
 //! ```
 //! **A layer is lent to one life at a time, and whoever holds the last copy of the files is a process of its own** until they
 //! are sealed or that life is on record.
+//!
+//! One file: one task decides about a layer, by all that it may be.
 
 mod begun;
 mod retry;
@@ -17,10 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
+use cofferdam_contracts::id::{SnapshotId, TenantId};
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::kept_files::KeptTable;
-use cofferdam_ledger::snapshots::PlainEnd;
+use cofferdam_ledger::snapshots::{PlainEnd, SealedFile};
 use cofferdam_sandbox::PlainLayer;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -207,7 +209,7 @@ struct Tending {
     /// Who waits for the layer.
     lending: Option<oneshot::Sender<Lending>>,
     is_lent: bool,
-    sealed: Option<(u64, Digest)>,
+    sealed: Option<SealedFile>,
     /// `None`: it is not on record as sealed.
     rest: Option<LayerRest>,
     /// Whether a life had it that did not begin: it may be other than what is sealed.
@@ -267,9 +269,9 @@ impl Tending {
     async fn run(mut self) {
         loop {
             if !self.is_lent
-                && let Some((bytes, sha256)) = self.sealed.take()
+                && let Some(file) = self.sealed.take()
             {
-                match self.settle(bytes, &sha256).await {
+                match self.settle(&file).await {
                     Settled::Ended => return self.close(),
                     Settled::GivesUp => return self.give_up().await,
                     Settled::Rests if self.lending.is_some() => self.lend().await,
@@ -348,7 +350,7 @@ impl Tending {
     async fn told(&mut self, said: Option<Said>) {
         match said {
             Some(Said::Held) => self.lend().await,
-            Some(Said::Sealed(bytes, sha256)) => self.sealed = Some((bytes, sha256)),
+            Some(Said::Sealed(file)) => self.sealed = Some(file),
             Some(Said::Failed(why)) => self.not_yet(why),
             Some(Said::Full) => self.not_yet("its file exceeds the quota or the disk".to_owned()),
             Some(Said::Measured(_)) => {}
@@ -486,7 +488,7 @@ impl Tending {
     }
 
     /// The file is whole: it gets its name, the layer rests or ends, and both are on record.
-    async fn settle(&mut self, bytes: u64, sha256: &Digest) -> Settled {
+    async fn settle(&mut self, file: &SealedFile) -> Settled {
         let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
         fail_point("layer.written");
         let named = blocking(move || shelf.rename(&id)).await;
@@ -511,9 +513,9 @@ impl Tending {
                 if ended.is_ok() { Settled::Ended } else { Settled::GivesUp }
             }
         };
-        let (ledger, of) = (&self.flows.ledger, (bytes, sha256));
+        let ledger = &self.flows.ledger;
         let end = (settled == Settled::Ended).then_some(PlainEnd::Ended);
-        match patiently(|| ledger.snapshots().sealed(&self.kept.id, of, end)).await {
+        match patiently(|| ledger.snapshots().sealed(&self.kept.id, file, end)).await {
             Ok(true) => {
                 if end.is_none() {
                     fail_point("layer.rests");

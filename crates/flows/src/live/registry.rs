@@ -1,4 +1,6 @@
 //! What this process holds.
+//!
+//! One file: what is held has one lock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -197,7 +199,8 @@ pub(crate) struct Made {
 
 impl Held {
     pub(crate) fn new(
-        (id, run): (&LiveId, &RunId),
+        id: &LiveId,
+        run: &RunId,
         Expected { tenant, key_id, request, basis, inherited, files: _, tokens: _ }: Expected,
         Made { agent, reach, network, tokens, limits, keeper, went_on }: Made,
         left_ms: i64,

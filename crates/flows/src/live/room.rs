@@ -14,8 +14,8 @@ use cofferdam_sandbox::KeepError;
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, statvfs};
 
 use super::refuse;
-use crate::Flows;
 use crate::error::{Error, Result};
+use crate::{Flows, quota};
 
 /// Of the state directory's disk nothing that is kept takes the last bytes: a tenth of it, at most so many.
 const OTHERS: u64 = 1 << 30;
@@ -66,6 +66,11 @@ pub(crate) struct KeptRoom {
 }
 
 impl KeptRoom {
+    /// Whose it is.
+    pub(super) fn tenant(&self) -> &TenantId {
+        &self.tenant
+    }
+
     /// Bytes that may be written now.
     pub(super) fn most(&self) -> u64 {
         let taken = self.unrecorded.lock().get(&self.tenant).map_or(0, |found| found.taken);
@@ -195,7 +200,7 @@ impl Flows {
             on_disk(shelf.dir())
         });
         let rest = self.ledger.runs().quota_rest(tenant);
-        let (admitted, disk, quota) = tokio::join!(self.quota_admit(tenant), disk, rest);
+        let (admitted, disk, quota) = tokio::join!(quota::admit(self, tenant), disk, rest);
         admitted?;
         let disk = disk.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         (room.quota, room.disk) = (quota?, disk);

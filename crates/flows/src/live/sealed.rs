@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
+use cofferdam_ledger::snapshots::SealedFile;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{Context, SHA256};
 
@@ -34,8 +35,18 @@ fn key_of(key: &FileKey) -> io::Result<LessSafeKey> {
 }
 
 /// What the pieces of a file belong to.
-fn of(tenant: &TenantId, snapshot: &SnapshotId) -> Vec<u8> {
-    format!("cofferdam snapshot file 1\n{tenant}\n{snapshot}").into_bytes()
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileOwner<'a> {
+    pub tenant: &'a TenantId,
+    pub snapshot: &'a SnapshotId,
+}
+
+impl FileOwner<'_> {
+    /// The data beside each piece.
+    fn data(self) -> Vec<u8> {
+        let Self { tenant, snapshot } = self;
+        format!("cofferdam snapshot file 1\n{tenant}\n{snapshot}").into_bytes()
+    }
 }
 
 fn nonce(number: u64, is_last: bool) -> Nonce {
@@ -111,15 +122,11 @@ impl<W: Write + Send + 'static> Behind<W> {
 }
 
 impl<W: Write + Send + 'static> Sealing<W> {
-    pub(crate) fn new(
-        out: W,
-        key: &FileKey,
-        (tenant, snapshot): (&TenantId, &SnapshotId),
-    ) -> io::Result<Self> {
+    pub(crate) fn new(out: W, key: &FileKey, owner: FileOwner<'_>) -> io::Result<Self> {
         let behind = Behind::new(out)?;
         let mut held = behind.put(MAGIC.to_vec())?;
         held.extend_from_slice(&[0; FRAME]);
-        Ok(Self { key: key_of(key)?, of: of(tenant, snapshot), held, number: 0, behind })
+        Ok(Self { key: key_of(key)?, of: owner.data(), held, number: 0, behind })
     }
 
     fn piece(&mut self, is_last: bool) -> io::Result<()> {
@@ -139,12 +146,12 @@ impl<W: Write + Send + 'static> Sealing<W> {
         Ok(())
     }
 
-    /// Writes the last piece; gives what was written to, and the size and the digest of all of it.
-    pub(crate) fn finish(mut self) -> io::Result<(W, u64, Digest)> {
+    /// Writes the last piece; gives what was written to, and what all of it came to.
+    pub(crate) fn finish(mut self) -> io::Result<(W, SealedFile)> {
         let last = self.piece(true);
         let (out, bytes, sha256) = self.behind.end()?;
         last?;
-        Ok((out, bytes, digest(sha256)?))
+        Ok((out, SealedFile { bytes, sha256: digest(sha256)? }))
     }
 
     /// Why what was sealed could not be written, where `error` is that it could not.
@@ -245,9 +252,8 @@ pub(crate) struct PieceKey {
 }
 
 impl PieceKey {
-    pub(crate) fn new(key: &FileKey, of_file: (&TenantId, &SnapshotId)) -> io::Result<Self> {
-        let (tenant, snapshot) = of_file;
-        Ok(Self { key: key_of(key)?, of: of(tenant, snapshot) })
+    pub(crate) fn new(key: &FileKey, owner: FileOwner<'_>) -> io::Result<Self> {
+        Ok(Self { key: key_of(key)?, of: owner.data() })
     }
 
     /// Opens a piece where it is.
@@ -276,10 +282,11 @@ mod tests {
         (TenantId::parse("acme").unwrap(), SnapshotId::parse(&letter.repeat(20)).unwrap())
     }
 
-    fn sealed(bytes: &[u8]) -> (Vec<u8>, u64, Digest) {
+    fn sealed(bytes: &[u8]) -> (Vec<u8>, SealedFile) {
         let (tenant, id) = names("a");
         let key = FileKey::new([3; 32]);
-        let mut sealing = Sealing::new(Vec::new(), &key, (&tenant, &id)).unwrap();
+        let owner = FileOwner { tenant: &tenant, snapshot: &id };
+        let mut sealing = Sealing::new(Vec::new(), &key, owner).unwrap();
         sealing.write_all(bytes).unwrap();
         sealing.finish().unwrap()
     }
@@ -290,7 +297,8 @@ mod tests {
         let mut file = tempfile::tempfile()?;
         file.write_all(bytes)?;
         let mut read = Vec::new();
-        OpenedFile::new(file, &key, (&tenant, &id))?.read_to_end(&mut read)?;
+        let owner = FileOwner { tenant: &tenant, snapshot: &id };
+        OpenedFile::new(file, &key, owner)?.read_to_end(&mut read)?;
         Ok(read)
     }
 
@@ -298,9 +306,9 @@ mod tests {
     fn a_file_opens_whole_or_not_at_all() {
         for size in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE] {
             let bytes: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
-            let (file, written, digest) = sealed(&bytes);
-            assert_eq!(written, u64::try_from(file.len()).unwrap());
-            assert_eq!(digest, sha256(file.as_slice()).unwrap());
+            let (file, written) = sealed(&bytes);
+            assert_eq!(written.bytes, u64::try_from(file.len()).unwrap());
+            assert_eq!(written.sha256, sha256(file.as_slice()).unwrap());
             assert_eq!(opened(&file, "a", 3).unwrap(), bytes, "{size}");
             assert!(opened(&file, "b", 3).is_err() && opened(&file, "a", 4).is_err());
             for cut in [0, 8, 12, file.len() / 2, file.len() - 1] {

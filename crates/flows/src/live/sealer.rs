@@ -15,6 +15,8 @@
 //! **It holds the layer before its pause is on record**, and from then on these files are lost only with it: a worker that is
 //! killed leaves a process that seals them and ends. Descriptors wait in the socket, so they are its own from the moment at
 //! which it is handed them.
+//!
+//! One file: both ends of one protocol.
 
 mod start;
 
@@ -31,6 +33,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
+use cofferdam_ledger::snapshots::SealedFile;
 use cofferdam_sandbox::{
     leave_service, measure_files, outlive_hangup, outside_mounts, write_files,
 };
@@ -47,10 +50,11 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 pub(super) use start::SealStart;
 
+use super::handles::{FileHandle, LayerHandle};
 use super::kept::blocking;
 use super::registry::Again;
 use super::room::{Bounded, OwnRoom};
-use super::sealed::Sealing;
+use super::sealed::{FileOwner, Sealing};
 use super::shelf::put_head;
 use crate::vault::FileKey;
 
@@ -110,22 +114,23 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// To seal this layer, whose owners begin at `first`, into a file of at most so many bytes.
+    /// To seal this layer into this file.
     pub(super) fn new(
-        (tenant, snapshot): (&TenantId, &SnapshotId),
+        owner: FileOwner<'_>,
         key: &FileKey,
         again: Again,
-        (layer, first): (OwnedFd, u32),
-        (file, most): (OwnedFd, u64),
+        layer: LayerHandle,
+        file: FileHandle,
     ) -> io::Result<Self> {
         let key = hex::encode(key.as_slice());
-        let (tenant, snapshot) = (tenant.clone(), snapshot.clone());
+        let (tenant, snapshot) = (owner.tenant.clone(), owner.snapshot.clone());
+        let (first, most) = (layer.first_id, file.most);
         let job = SealJob { tenant, snapshot, key, first, most, again };
         let text = Zeroizing::new(serde_json::to_vec(&job)?);
         let memory = memfd_create("cofferdam-seal", MemfdFlags::CLOEXEC)?;
         let mut memory = std::fs::File::from(memory);
         memory.write_all(&text)?;
-        Ok(Self { job: memory.into(), layer, file })
+        Ok(Self { job: memory.into(), layer: layer.dir, file: file.file })
     }
 }
 
@@ -163,10 +168,10 @@ impl Sealer {
         }
     }
 
-    /// Bytes of the file and its digest, once it is written. Blocking; once `goes_on` says no, it is an error.
-    pub(super) fn sealed(&self, goes_on: &dyn Fn() -> bool) -> io::Result<(u64, Digest)> {
+    /// The file, once it is written. Blocking; once `goes_on` says no, it is an error.
+    pub(super) fn sealed(&self, goes_on: &dyn Fn() -> bool) -> io::Result<SealedFile> {
         match self.says(goes_on)? {
-            Said::Sealed(bytes, sha256) => Ok((bytes, sha256)),
+            Said::Sealed(file) => Ok(file),
             said => Err(said.fault()),
         }
     }
@@ -251,7 +256,7 @@ pub(super) enum Said {
     /// It reads nothing.
     Held,
     /// Its file is whole, and on the disk.
-    Sealed(u64, Digest),
+    Sealed(SealedFile),
     /// Bytes of its stream.
     Measured(u64),
     /// There is no room for its file, and it has ended.
@@ -264,7 +269,7 @@ impl Said {
     fn line(&self) -> String {
         match self {
             Self::Held => "held\n".to_owned(),
-            Self::Sealed(bytes, sha256) => format!("sealed {bytes} {sha256}\n"),
+            Self::Sealed(SealedFile { bytes, sha256 }) => format!("sealed {bytes} {sha256}\n"),
             Self::Measured(bytes) => format!("measured {bytes}\n"),
             Self::Full => "full\n".to_owned(),
             Self::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
@@ -294,7 +299,8 @@ impl Said {
             "held" => Some(Self::Held),
             "sealed" => {
                 let (bytes, sha256) = rest.split_once(' ')?;
-                Some(Self::Sealed(bytes.parse().ok()?, Digest::parse(sha256).ok()?))
+                let (bytes, sha256) = (bytes.parse().ok()?, Digest::parse(sha256).ok()?);
+                Some(Self::Sealed(SealedFile { bytes, sha256 }))
             }
             "measured" => Some(Self::Measured(rest.parse().ok()?)),
             "full" => Some(Self::Full),
@@ -392,9 +398,9 @@ pub fn seal_layer() -> io::Result<()> {
         if !stopped && !is_now {
             listen_for(&orders, AFTER);
         }
-        match seal(&job, (&layer, &file), &orders, is_now) {
-            Ok((bytes, sha256)) => {
-                say(&Said::Sealed(bytes, sha256));
+        match seal(&job, &layer, &file, &orders, is_now) {
+            Ok(sealed) => {
+                say(&Said::Sealed(sealed));
                 // Until its worker has the name of the file on the disk, or has ended.
                 let mut rest = Vec::new();
                 let _ = (&orders).read_to_end(&mut rest);
@@ -448,10 +454,11 @@ fn listen_for(orders: &UnixStream, patience: Duration) {
 
 fn seal(
     job: &SealJob,
-    (layer, mut file): (&OwnedFd, &std::fs::File),
+    layer: &OwnedFd,
+    mut file: &std::fs::File,
     orders: &UnixStream,
     is_now: bool,
-) -> Result<(u64, Digest), Stopped> {
+) -> Result<SealedFile, Stopped> {
     let is_held = Cell::new(false);
     let goes_on = || {
         let mut order = [0];
@@ -465,27 +472,28 @@ fn seal(
         }
         !is_held.get()
     };
-    let mut sealed = || -> io::Result<(u64, Digest)> {
+    let mut sealed = || -> io::Result<SealedFile> {
         let key = Zeroizing::new(hex::decode(&job.key).map_err(io::Error::other)?);
         let key = <[u8; 32]>::try_from(key.as_slice()).map_err(io::Error::other)?;
         let key = FileKey::new(key);
         file.rewind()?;
         let out = Bounded::new(file.try_clone()?, OwnRoom(job.most));
-        let mut sealing = Sealing::new(out, &key, (&job.tenant, &job.snapshot))?;
+        let owner = FileOwner { tenant: &job.tenant, snapshot: &job.snapshot };
+        let mut sealing = Sealing::new(out, &key, owner)?;
         let written = put_head(&mut sealing, &job.again)
             .and_then(|()| write_files(layer, job.first, &mut sealing, &goes_on));
         if let Err(error) = written {
             return Err(sealing.why(error));
         }
-        let (_, bytes, sha256) = sealing.finish()?;
+        let (_, whole) = sealing.finish()?;
         // What was reserved and not needed.
-        file.set_len(bytes)?;
+        file.set_len(whole.bytes)?;
         if !is_now {
             file.sync_all()?;
         }
         // Behind the last look at the layer: it is lent as soon as the order to hold is given.
         match goes_on() {
-            true => Ok((bytes, sha256)),
+            true => Ok(whole),
             false => Err(io::ErrorKind::Interrupted.into()),
         }
     };
@@ -507,7 +515,7 @@ mod tests {
         let digest = Digest::parse(&"a".repeat(64)).unwrap();
         for said in [
             Said::Held,
-            Said::Sealed(7, digest),
+            Said::Sealed(SealedFile { bytes: 7, sha256: digest }),
             Said::Measured(9),
             Said::Full,
             Said::Failed("a device".to_owned()),
@@ -542,7 +550,7 @@ mod tests {
             let (worker, sealer) = UnixStream::pair().unwrap();
             (&worker).write_all(said).unwrap();
             let file = tempfile::tempfile().unwrap();
-            seal(&job, (&layer, &file), &sealer, false)
+            seal(&job, &layer, &file, &sealer, false)
         };
         assert!(sealed(&[GO_ON; 500]).is_ok());
         let mut late = vec![GO_ON; 500];

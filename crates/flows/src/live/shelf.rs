@@ -15,12 +15,13 @@ use std::sync::Arc;
 
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
-use cofferdam_sandbox::{Filling, KeepError, LayerKeeper, Sleeping, Still};
+use cofferdam_ledger::snapshots::SealedFile;
+use cofferdam_sandbox::Filling;
 
 use super::opened::OpenedFile;
 use super::registry::Again;
-use super::room::{Bounded, KeptRoom, SharedRoom, allocate};
-use super::sealed::{Sealing, sealed_size, sha256};
+use super::room::{KeptRoom, allocate};
+use super::sealed::{FileOwner, sealed_size, sha256};
 use crate::vault::FileKey;
 
 const PART: &str = "part";
@@ -80,7 +81,11 @@ impl Shelf {
     }
 
     /// Makes a locked file for a snapshot. It is removed unless it is on record.
-    fn begin(&self, id: SnapshotId, room: &Arc<KeptRoom>) -> io::Result<(KeptFile, File)> {
+    pub(super) fn begin(
+        &self,
+        id: SnapshotId,
+        room: &Arc<KeptRoom>,
+    ) -> io::Result<(KeptFile, File)> {
         self.make()?;
         let part = self.at(&id, PART);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
@@ -101,84 +106,6 @@ impl Shelf {
         };
         file.lock()?;
         Ok((kept, file))
-    }
-
-    /// Makes a locked file with room for a layer of this size and what was asked for, to be written by
-    /// another process. Blocking.
-    pub(super) fn reserve(
-        &self,
-        id: SnapshotId,
-        (size, room): (u64, &Arc<KeptRoom>),
-        again: &Again,
-    ) -> io::Result<KeptFile> {
-        let mut kept = self.empty(id, room)?;
-        kept.make_room(size, again)?;
-        Ok(kept)
-    }
-
-    /// Makes a locked file that another process writes.
-    pub(super) fn empty(&self, id: SnapshotId, room: &Arc<KeptRoom>) -> io::Result<KeptFile> {
-        self.begin(id, room).map(|(kept, _)| kept)
-    }
-
-    /// Writes the files of a sandbox, with what was asked for at their head; gives the sandbox as it stands still. Blocking.
-    pub(crate) fn keep(
-        &self,
-        (tenant, id): (&TenantId, SnapshotId),
-        (again, room): (&Again, &Arc<KeptRoom>),
-        keeper: &LayerKeeper,
-        goes_on: &dyn Fn() -> bool,
-    ) -> io::Result<(Still, KeptFile)> {
-        self.write((tenant, id), (again, room), |out| keeper.keep(out, goes_on))
-    }
-
-    /// The same with its memory, and why that is not in it where it is not. Blocking.
-    pub(crate) fn keep_memory(
-        &self,
-        (tenant, id): (&TenantId, SnapshotId),
-        (again, room): (&Again, &Arc<KeptRoom>),
-        sleeping: Sleeping,
-        (goes_on, falls_asleep): (&dyn Fn() -> bool, &dyn Fn()),
-    ) -> io::Result<(Still, KeptFile, Option<io::Error>)> {
-        let written = self.write((tenant, id), (again, room), |out| {
-            sleeping.keep(out, (goes_on, falls_asleep))
-        })?;
-        let ((still, fault), mut kept) = written;
-        kept.memory = fault.is_none();
-        Ok((still, kept, fault))
-    }
-
-    /// Writes a file with what was asked for at its head.
-    fn write<T>(
-        &self,
-        of: (&TenantId, SnapshotId),
-        (again, room): (&Again, &Arc<KeptRoom>),
-        body: impl FnOnce(&mut dyn Write) -> Result<T, KeepError>,
-    ) -> io::Result<(T, KeptFile)> {
-        self.keep_bytes(of, room, |mut out| {
-            put_head(&mut out, again)?;
-            body(out).map_err(io::Error::other)
-        })
-    }
-
-    /// Writes a file of as many bytes as there is room for. Blocking.
-    pub(crate) fn keep_bytes<T>(
-        &self,
-        (tenant, id): (&TenantId, SnapshotId),
-        room: &Arc<KeptRoom>,
-        body: impl FnOnce(&mut dyn Write) -> io::Result<T>,
-    ) -> io::Result<(T, KeptFile)> {
-        let (mut kept, file) = self.begin(id, room)?;
-        let shared = SharedRoom::new(room, &file)?;
-        let file = Bounded::new(file, shared);
-        let mut sealing = Sealing::new(file, &kept.key, (tenant, &kept.id))?;
-        let done = match body(&mut sealing) {
-            Ok(done) => done,
-            Err(error) => return Err(sealing.why(error)),
-        };
-        let (_, bytes, sha256) = sealing.finish()?;
-        (kept.bytes, kept.sha256) = (bytes, sha256);
-        Ok((done, kept))
     }
 
     /// The file of a snapshot on record.
@@ -215,27 +142,20 @@ impl Shelf {
 
     /// Opens the file of a snapshot on record, whose frame is whole: its key opens no other bytes than those that were sealed
     /// under it. Blocking.
-    pub(crate) fn open(
-        &self,
-        (tenant, id): (&TenantId, &SnapshotId),
-        key: &FileKey,
-    ) -> io::Result<(Again, Filling)> {
-        filling(self.file(id)?, key, (tenant, id))
+    pub(crate) fn open(&self, owner: FileOwner<'_>, key: &FileKey) -> io::Result<(Again, Filling)> {
+        filling(self.file(owner.snapshot)?, key, owner)
     }
 
     /// Looks at the file of a snapshot that is not on record as sealed; one that is whole gets its name. Blocking.
-    pub(crate) fn find(
-        &self,
-        (tenant, id): (&TenantId, &SnapshotId),
-        key: &FileKey,
-    ) -> io::Result<Found> {
+    pub(crate) fn find(&self, owner: FileOwner<'_>, key: &FileKey) -> io::Result<Found> {
+        let id = owner.snapshot;
         let Some((ending, file)) = self.opened(id)? else { return Ok(Found::Lost) };
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(Found::Written),
             Err(TryLockError::Error(error)) => return Err(error),
             Ok(()) => {}
         }
-        let opened = OpenedFile::new(file.try_clone()?, key, (tenant, id));
+        let opened = OpenedFile::new(file.try_clone()?, key, owner);
         match opened.and_then(|mut opened| io::copy(&mut opened, &mut io::sink())) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(Found::Lost),
@@ -247,7 +167,7 @@ impl Shelf {
         if ending == PART {
             self.rename(id)?;
         }
-        Ok(Found::Whole(file.metadata()?.len(), sha256))
+        Ok(Found::Whole(SealedFile { bytes: file.metadata()?.len(), sha256 }))
     }
 
     /// Whether a process writes this snapshot's file, or has the layer that is in it.
@@ -304,33 +224,56 @@ impl Shelf {
         Ok(left)
     }
 
-    fn aside(&self, id: &SnapshotId) -> PathBuf {
-        self.dir.join(ASIDE).join(format!("{id}.{WHOLE}"))
+    /// Its files that no row knows.
+    pub(super) fn unknown(&self) -> UnknownFiles<'_> {
+        UnknownFiles { shelf: self }
     }
 
-    /// Takes away a file that no row knows: a database of another time may know it. Where it is now.
-    pub(super) fn set_aside(&self, id: &SnapshotId) -> io::Result<PathBuf> {
-        match DirBuilder::new().mode(0o700).create(self.dir.join(ASIDE)) {
+    /// Gives one that is on record its name.
+    pub(crate) fn rename(&self, id: &SnapshotId) -> io::Result<()> {
+        fs::rename(self.at(id, PART), self.at(id, WHOLE))?;
+        self.sync()
+    }
+}
+
+/// Files that no row knows, set aside: a database of another time may know them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UnknownFiles<'a> {
+    shelf: &'a Shelf,
+}
+
+impl UnknownFiles<'_> {
+    fn dir(self) -> PathBuf {
+        self.shelf.dir.join(ASIDE)
+    }
+
+    fn at(self, id: &SnapshotId) -> PathBuf {
+        self.dir().join(format!("{id}.{WHOLE}"))
+    }
+
+    /// Takes a file away. Where it is now.
+    pub(super) fn put(self, id: &SnapshotId) -> io::Result<PathBuf> {
+        match DirBuilder::new().mode(0o700).create(self.dir()) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        fs::rename(self.at(id, WHOLE), self.aside(id))?;
-        self.sync()?;
-        Ok(self.aside(id))
+        fs::rename(self.shelf.at(id, WHOLE), self.at(id))?;
+        self.shelf.sync()?;
+        Ok(self.at(id))
     }
 
-    /// Gives a row its file back that was set aside. `false`: it was not.
-    pub(super) fn take_back(&self, id: &SnapshotId) -> io::Result<bool> {
-        match fs::rename(self.aside(id), self.at(id, WHOLE)) {
-            Ok(()) => self.sync().map(|()| true),
+    /// Gives a row its file back. `false`: it is not here.
+    pub(super) fn take_back(self, id: &SnapshotId) -> io::Result<bool> {
+        match fs::rename(self.at(id), self.shelf.at(id, WHOLE)) {
+            Ok(()) => self.shelf.sync().map(|()| true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     /// Removes what was set aside this long ago.
-    pub(super) fn aside_ages(&self, now_s: i64, most_s: i64) -> io::Result<()> {
-        let entries = match fs::read_dir(self.dir.join(ASIDE)) {
+    pub(super) fn age(self, now_s: i64, most_s: i64) -> io::Result<()> {
+        let entries = match fs::read_dir(self.dir()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries?,
         };
@@ -341,12 +284,6 @@ impl Shelf {
             }
         }
         Ok(())
-    }
-
-    /// Gives one that is on record its name.
-    pub(crate) fn rename(&self, id: &SnapshotId) -> io::Result<()> {
-        fs::rename(self.at(id, PART), self.at(id, WHOLE))?;
-        self.sync()
     }
 }
 
@@ -372,18 +309,14 @@ pub(crate) enum Found {
     /// A process writes it.
     Written,
     /// It is whole.
-    Whole(u64, Digest),
+    Whole(SealedFile),
     /// It is not there, or is not whole, and nobody writes it.
     Lost,
 }
 
 /// Reads the request at the head of a file; what follows are the files of a layer.
-fn filling(
-    file: File,
-    key: &FileKey,
-    of: (&TenantId, &SnapshotId),
-) -> io::Result<(Again, Filling)> {
-    let mut opening = OpenedFile::new(file, key, of)?;
+fn filling(file: File, key: &FileKey, owner: FileOwner<'_>) -> io::Result<(Again, Filling)> {
+    let mut opening = OpenedFile::new(file, key, owner)?;
     let mut size = [0; 4];
     opening.read_exact(&mut size)?;
     let size = usize::try_from(u32::from_le_bytes(size)).unwrap_or(usize::MAX);
@@ -444,11 +377,11 @@ impl KeptFile {
     }
 
     /// What it came to.
-    pub(super) fn sealed_as(&mut self, (bytes, sha256): (u64, Digest)) {
+    pub(super) fn sealed_as(&mut self, sealed: SealedFile) {
         if let Some(room) = &self.room {
-            room.settle(bytes);
+            room.settle(sealed.bytes);
         }
-        (self.bytes, self.sha256) = (bytes, sha256);
+        (self.bytes, self.sha256) = (sealed.bytes, sealed.sha256);
     }
 
     /// For the process that writes it, with its lock.
@@ -477,7 +410,8 @@ impl KeptFile {
 
     /// The files, for another sandbox.
     pub(crate) fn filling(&self, tenant: &TenantId) -> io::Result<Filling> {
-        Ok(filling(File::open(&self.part)?, &self.key, (tenant, &self.id))?.1)
+        let owner = FileOwner { tenant, snapshot: &self.id };
+        Ok(filling(File::open(&self.part)?, &self.key, owner)?.1)
     }
 }
 

@@ -9,11 +9,12 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::SnapshotId;
 use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::snapshots::{PlainEnd, Resting, Unsealed};
-use cofferdam_sandbox::Host;
+use cofferdam_sandbox::{Host, IdRanges, has_swap};
 
 use super::compared::Comparison;
 use super::kept::{SEAL_LOOK, blocking, conflict, damaged};
 use super::refuse;
+use super::sealed::FileOwner;
 use super::shelf::{FileUser, Found, Shelf};
 use crate::Flows;
 use crate::due::REST;
@@ -51,10 +52,10 @@ impl Flows {
     /// long as a worker lives.
     pub(crate) async fn kept_ages(self, host: Host) {
         let mut aged = Stopwatch::start();
-        ids_reclaimed(&host).await;
+        ids_reclaimed().await;
         loop {
             clock::sleep(ELSEWHERE).await;
-            self.rests_bounded(&host).await;
+            self.rests_bounded().await;
             if let Err(error) = self.rests_settled(&host, false).await {
                 tracing::warn!(%error, "layers of processes that have ended are held by the record");
             }
@@ -64,7 +65,7 @@ impl Flows {
             }
             aged = Stopwatch::start();
             self.templates_tidy().await;
-            ids_reclaimed(&host).await;
+            ids_reclaimed().await;
         }
     }
 
@@ -95,8 +96,8 @@ impl Flows {
     }
 
     /// Ends rests that are longer than their tenants' are now.
-    async fn rests_bounded(&self, host: &Host) {
-        let (mut lengths, has_swap) = (BTreeMap::new(), host.has_swap());
+    async fn rests_bounded(&self) {
+        let (mut lengths, has_swap) = (BTreeMap::new(), has_swap());
         for tenant in self.plain.tenants() {
             // Where it cannot be read, it is as it was.
             if has_swap {
@@ -210,14 +211,16 @@ impl Flows {
                 return Ok(());
             }
             let (shelf, of, key) = (Arc::clone(shelf), one.clone(), key.clone());
-            let found = blocking(move || shelf.find((&of.tenant, &of.id), &key)).await;
-            let found = found.map_err(|why| damaged(&one.id, &why.to_string()))?;
+            let found = blocking(move || {
+                let owner = FileOwner { tenant: &of.tenant, snapshot: &of.id };
+                shelf.find(owner, &key)
+            });
+            let found = found.await.map_err(|why| damaged(&one.id, &why.to_string()))?;
             match found {
                 Found::Written => {}
-                Found::Whole(bytes, sha256) => {
+                Found::Whole(file) => {
                     let end = Some(PlainEnd::ProcessEnded);
-                    patiently(|| self.ledger.snapshots().sealed(&one.id, (bytes, &sha256), end))
-                        .await?;
+                    patiently(|| self.ledger.snapshots().sealed(&one.id, &file, end)).await?;
                     return Ok(());
                 }
                 Found::Lost => {
@@ -245,10 +248,15 @@ impl Flows {
     }
 }
 
+/// Begins to remove files of erased snapshots, and returns at once.
+pub(crate) fn tidy_beside(flows: &Flows) {
+    let flows = flows.clone();
+    tokio::spawn(async move { flows.snapshots_tidy().await });
+}
+
 /// Gives user ids back whose wipe failed, once nothing of it is left.
-async fn ids_reclaimed(host: &Host) {
-    let host = host.clone();
-    let looked = tokio::task::spawn_blocking(move || host.reclaim_ids());
+async fn ids_reclaimed() {
+    let looked = tokio::task::spawn_blocking(IdRanges::reclaim_failed);
     if let Err(error) = looked.await {
         tracing::warn!(%error, "user ids of failed wipes are not given back");
     }

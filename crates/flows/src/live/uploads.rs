@@ -18,8 +18,10 @@ use flate2::read::MultiGzDecoder;
 use tokio::sync::mpsc;
 
 use super::kept::{blocking, conflict, fresh, synced};
+use super::new_file::NewFile;
 use super::opened::OpenedFile;
 use super::refuse;
+use super::sealed::FileOwner;
 use super::shelf::Shelf;
 use super::upload_digest::TarDigest;
 use crate::Flows;
@@ -66,16 +68,19 @@ impl Flows {
     /// It broke off or is too large, the tenant's quota is full, or there is no room.
     pub async fn upload_take(
         &self,
-        (tenant, key_id): (&TenantId, &str),
-        (template, hash): (&TemplateId, &Digest),
+        tenant: &TenantId,
+        key_id: &str,
+        template: &TemplateId,
+        hash: &Digest,
         mut pieces: mpsc::Receiver<Option<Bytes>>,
     ) -> Result<()> {
         let (shelf, vault, id) = (self.uploads()?, self.vault()?, fresh()?);
-        let (writer, of) = (Arc::clone(&shelf), tenant.clone());
+        let writer = Arc::clone(&shelf);
         let room = self.kept_room(tenant).await?;
         let shared = Arc::clone(&room);
         let written = blocking(move || {
-            writer.keep_bytes((&of, id), &shared, |out| {
+            let new = NewFile { shelf: &writer, id, room: &shared };
+            new.keep_bytes(|out| {
                 let (mut size, mut content) = (0u64, TarDigest::new());
                 loop {
                     match pieces.blocking_recv() {
@@ -144,7 +149,9 @@ impl Flows {
     pub(super) async fn upload_tar(
         &self,
         tenant: &TenantId,
-        (template, hash, content): (&TemplateId, &Digest, Option<Digest>),
+        template: &TemplateId,
+        hash: &Digest,
+        content: Option<Digest>,
         most: u64,
     ) -> Result<mpsc::Receiver<Bytes>> {
         let found = self.ledger.builds().upload(tenant, template, hash).await?;
@@ -163,9 +170,12 @@ impl Flows {
         let key = vault.open_key(tenant, &found.id, &found.sealed_key);
         let key = key.ok_or_else(|| conflict("the upload's key does not open"))?;
         let of = tenant.clone();
+        let opened = blocking(move || {
+            let owner = FileOwner { tenant: &of, snapshot: &found.id };
+            OpenedFile::new(shelf.file(&found.id)?, &key, owner)
+        });
         let opened =
-            blocking(move || OpenedFile::new(shelf.file(&found.id)?, &key, (&of, &found.id))).await;
-        let opened = opened.map_err(|why| conflict(format!("the upload cannot be read: {why}")))?;
+            opened.await.map_err(|why| conflict(format!("the upload cannot be read: {why}")))?;
         let (pieces, tar) = mpsc::channel(2);
         tokio::task::spawn_blocking(move || {
             if let Err(error) = fed(opened, most, &pieces) {

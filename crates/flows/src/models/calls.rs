@@ -49,11 +49,11 @@ impl Calls {
                 false => agent.map(|agent| agent.agent_type.as_str()),
             };
             let prompts = planner.then(Prompts::default);
-            Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, (agent, prompts), max_turns))
+            Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, agent, prompts, max_turns))
         });
         if let Some(desk) = &desk {
             let own: Arc<CallDesk> = Arc::clone(desk);
-            sandbox.serve_models(own);
+            sandbox.traffic().serve_models(own);
         }
         let prompt = match agent {
             Some(agent) => prompt_begin(flows, task, sandbox.id(), agent).await,
@@ -70,7 +70,7 @@ impl Calls {
     /// After the last command: every call of a model has an end on record.
     pub(crate) async fn close(&self, sandbox: &Sandbox) {
         if let Some(desk) = &self.desk {
-            sandbox.close_network().await;
+            sandbox.traffic().close().await;
             desk.close().await;
         }
     }

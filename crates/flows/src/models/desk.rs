@@ -1,4 +1,6 @@
 //! Who decides about the calls of one sandbox.
+//!
+//! One file: a call from its admission to its settlement.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,8 +16,9 @@ use cofferdam_contracts::model::{
     with_output,
 };
 use cofferdam_ledger::models::{
-    CallDecision, CallEnd, CallLimits, KnownProvider, NewCall, OverBudget,
+    CallCost, CallDecision, CallEnd, CallLimits, KnownProvider, NewCall, OverBudget,
 };
+use cofferdam_ledger::planner::AnswerKey;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{ModelCall, ModelDesk, ModelReply};
 use serde_json::json;
@@ -145,7 +148,8 @@ impl CallDesk {
         task: &TaskContext,
         sandbox: &SandboxId,
         spec: &ModelsSpec,
-        (agent, prompts): (Option<&'static str>, Option<Prompts>),
+        agent: Option<&'static str>,
+        prompts: Option<Prompts>,
         max_turns: Option<u64>,
     ) -> Self {
         Self {
@@ -180,7 +184,8 @@ impl CallDesk {
         let turn = prompts.reading().await;
         let planner = || self.flows.ledger.planner();
         for shape in place.shapes() {
-            let kept = patiently(|| planner().answer_read(&place.op_key, &shape)).await;
+            let key = AnswerKey { op_key: &place.op_key, shape: &shape };
+            let kept = patiently(|| planner().answer_read(key)).await;
             let kept = kept.map_err(|error| {
                 tracing::warn!(%error, prompt = %place.op_key, "answers on record were not read");
                 Refused::away()
@@ -309,7 +314,7 @@ impl CallDesk {
             keep: self.spec.keep,
             within: within.map(|within| (within, self.sandbox.clone())),
         };
-        let sent = send(&self.flows, client, allowed, (going, self.room.enter())).await;
+        let sent = send(&self.flows, client, allowed, going, self.room.enter()).await;
         sent.map_err(|why| Refused {
             status: 502,
             code: "provider_unreachable",
@@ -393,10 +398,11 @@ impl CallDesk {
             }
         };
         let price = &chosen.price;
-        let input = (u64::try_from(call.body.len()).unwrap_or(u64::MAX), chosen.bound.more_input);
-        let asked = (chosen.asked.max_output.unwrap_or(price.max_output), chosen.asked.choices);
+        let input = chosen.bound.input(u64::try_from(call.body.len()).unwrap_or(u64::MAX));
+        let asked = chosen.asked.max_output.unwrap_or(price.max_output);
         let least = || least_output(&call.body);
-        let Some(output) = room.output(price, input, asked, least) else { return };
+        let choices = chosen.asked.choices;
+        let Some(output) = room.output(price, input, asked, choices, least) else { return };
         if let Some(body) = with_less_output(call.protocol, &call.body, output) {
             chosen.asked.max_output = Some(output);
             chosen.cut = Some(Bytes::from(body));
@@ -423,11 +429,11 @@ impl CallDesk {
         let bytes = u64::try_from(asking.call.body.len()).unwrap_or(u64::MAX);
         let most = chosen.filter(|_| !asking.call.counts).map(|chosen| {
             let asked = &chosen.asked;
-            let outputs = (asked.max_output, asked.choices);
-            let most = chosen.price.most(bytes, chosen.bound.more_input, outputs);
-            (most.tokens(), chosen.price.most_micros(most))
+            let input = chosen.bound.input(bytes);
+            let most = chosen.price.most(input, asked.max_output, asked.choices);
+            CallCost { tokens: most.tokens(), micros: chosen.price.most_micros(most) }
         });
-        let (tokens, micros) = most.unwrap_or_default();
+        let wanted = most.unwrap_or_default();
         let provider = chosen.map(|chosen| &chosen.known);
         let new = NewCall {
             op_key: &asking.op_key,
@@ -440,15 +446,15 @@ impl CallDesk {
             request_hash: &asking.hash,
             request_bytes: bytes,
             limits: self.limits(provider),
-            tokens,
-            micros,
+            tokens: wanted.tokens,
+            micros: wanted.micros,
             refused,
         };
         match self.flows.ledger.models().call_admit(&new).await {
             Ok(CallDecision::Allowed { left_ms }) => {
                 Ok(left_ms.map(|left| u64::try_from(left).unwrap_or(0)))
             }
-            Ok(CallDecision::Refused(over)) => Err(over_budget(over, (tokens, micros))),
+            Ok(CallDecision::Refused(over)) => Err(over_budget(over, wanted)),
             Ok(CallDecision::Known) => Err(Refused::away()),
             Err(error) => {
                 tracing::warn!(%error, "a call of a model was not decided");
@@ -464,7 +470,7 @@ impl CallDesk {
             outcome: cofferdam_contracts::model::ModelOutcome::Unreachable,
             status: None,
             usage: None,
-            counted: Some((0, 0)),
+            counted: Some(CallCost::default()),
             answer: None,
             first_ms: None,
             wall_ms: 0,
@@ -482,8 +488,8 @@ fn url_of(provider: &str, call: &ModelCall) -> String {
     format!("{}{}{count}", provider.trim_end_matches('/'), call.protocol.path())
 }
 
-/// The refusal of a call that would pass a bound; `wanted` is what it may use, tokens and micro-units.
-fn over_budget(over: OverBudget, (tokens, micros): (u64, u64)) -> Refused {
+/// The refusal of a call that would pass a bound; `cost` is what it may use.
+fn over_budget(over: OverBudget, cost: CallCost) -> Refused {
     let OverBudget { scope: Some(scope), metric: Some(name), limit, observed, why: None } = over
     else {
         let words = over.why.unwrap_or_else(|| "the call is refused".to_owned());
@@ -492,8 +498,8 @@ fn over_budget(over: OverBudget, (tokens, micros): (u64, u64)) -> Refused {
     let (limit, observed) = (limit.unwrap_or(0), observed.unwrap_or(0));
     let metric = BudgetMetric::parse(&name);
     let wanted = match metric {
-        Some(BudgetMetric::Tokens) => Some(tokens),
-        Some(BudgetMetric::Micros) => Some(micros),
+        Some(BudgetMetric::Tokens) => Some(cost.tokens),
+        Some(BudgetMetric::Micros) => Some(cost.micros),
         Some(BudgetMetric::Calls) | None => None,
     };
     let may_use = wanted.map_or_else(String::new, |n| format!(", and this call may use {n}"));

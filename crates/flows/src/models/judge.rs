@@ -1,6 +1,7 @@
 //! What came of a call, and what of it counts. Pure.
 
 use cofferdam_contracts::model::{Metered, ModelOutcome, ModelPrice, ModelUsage};
+use cofferdam_ledger::models::CallCost;
 
 /// How an answer went by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,8 +19,8 @@ pub(crate) struct Passed {
 pub(crate) struct CallJudged {
     pub outcome: ModelOutcome,
     pub usage: Option<ModelUsage>,
-    /// Tokens and micro-units; `None`: what was set aside.
-    pub counted: Option<(u64, u64)>,
+    /// `None`: what was set aside.
+    pub counted: Option<CallCost>,
     pub why: Option<String>,
 }
 
@@ -27,10 +28,11 @@ pub(crate) struct CallJudged {
 /// everything else it is not known what was paid.
 pub(crate) fn judge(passed: Passed, price: &ModelPrice) -> CallJudged {
     let Passed { status, metered: Metered { usage, error, is_whole }, cut } = passed;
-    let cost = |usage: ModelUsage| (usage.tokens(), price.cost_micros(usage));
+    let cost =
+        |usage: ModelUsage| CallCost { tokens: usage.tokens(), micros: price.cost_micros(usage) };
     if status >= 400 {
         let why = error.unwrap_or_else(|| by_status(status));
-        let counted = usage.map_or((0, 0), cost);
+        let counted = usage.map(cost).unwrap_or_default();
         let outcome = ModelOutcome::ProviderError;
         return CallJudged { outcome, usage, counted: Some(counted), why: Some(why) };
     }
@@ -61,7 +63,7 @@ pub(crate) fn judge_count(passed: Passed) -> CallJudged {
         (None, Some(cut)) => (ModelOutcome::Cut, Some(cut)),
         (None, None) => (ModelOutcome::Counted, None),
     };
-    CallJudged { outcome, usage: None, counted: Some((0, 0)), why }
+    CallJudged { outcome, usage: None, counted: Some(CallCost::default()), why }
 }
 
 #[cfg(test)]
@@ -98,7 +100,7 @@ mod tests {
             let metered = Metered { usage: None, error, is_whole: false };
             let judged =
                 judge_count(Passed { status, metered, cut: cut.then(|| "cut".to_owned()) });
-            assert_eq!((judged.outcome, judged.counted), (outcome, Some((0, 0))));
+            assert_eq!((judged.outcome, judged.counted), (outcome, Some(CallCost::default())));
             assert_eq!(judged.why.is_none(), outcome == Counted);
         }
     }
@@ -118,6 +120,7 @@ mod tests {
             (500, true, false, true, false, ProviderError, Some((5, 7))),
         ] {
             let judged = judged(status, usage, error, is_whole, cut);
+            let counted = counted.map(|(tokens, micros)| CallCost { tokens, micros });
             let said = (judged.outcome, judged.counted);
             assert_eq!(said, (outcome, counted), "{status} {usage} {error} {is_whole} {cut}");
             assert!(judged.outcome == Ok || judged.why.is_some());

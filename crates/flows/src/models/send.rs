@@ -10,8 +10,8 @@ use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::model::{
     AnswerMeter, MAX_ANSWER_BYTES, ModelOutcome, ModelPrice, ModelProtocol,
 };
-use cofferdam_ledger::models::CallEnd;
-use cofferdam_ledger::planner::KeptAnswer;
+use cofferdam_ledger::models::{CallCost, CallEnd};
+use cofferdam_ledger::planner::{AnswerKey, KeptAnswer};
 use cofferdam_sandbox::{ModelCut, ModelReply};
 use reqwest::{Client, RequestBuilder, Response};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -125,7 +125,8 @@ pub(crate) async fn send(
     flows: &Flows,
     client: &Client,
     call: Allowed,
-    (going, room): (Going, Taken),
+    going: Going,
+    room: Taken,
 ) -> Result<ModelReply, String> {
     let sent = Sent {
         flows: flows.clone(),
@@ -194,7 +195,7 @@ fn head_of(response: &Response) -> (u16, Vec<(&'static str, String)>, bool) {
 }
 
 fn unsent(outcome: ModelOutcome, why: &str) -> CallJudged {
-    let counted = (outcome == ModelOutcome::Unreachable).then_some((0, 0));
+    let counted = (outcome == ModelOutcome::Unreachable).then(CallCost::default);
     CallJudged { outcome, usage: None, counted, why: Some(why.to_owned()) }
 }
 
@@ -340,10 +341,9 @@ impl Sent {
         let Some(record) = self.record.take() else { return true };
         let answer = KeptAnswer { status, content_type: record.content_type, body: record.body };
         let shape = record.within.shape();
-        let place = (&record.within.op_key, &shape);
+        let key = AnswerKey { op_key: &record.within.op_key, shape: &shape };
         let planner = || self.flows.ledger.planner();
-        let kept =
-            patiently(|| planner().answer_keep(place, &record.sandbox, &self.op_key, &answer));
+        let kept = patiently(|| planner().answer_keep(key, &record.sandbox, &self.op_key, &answer));
         let is_kept = kept.await.unwrap_or_else(|error| {
             tracing::error!(%error, call = %self.op_key, "an answer was not put on record");
             false

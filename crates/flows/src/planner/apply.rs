@@ -52,15 +52,15 @@ async fn step(agent: &Agent, step: TreeStep) -> Result<(), ApplyError> {
             (path, done)
         }
         TreeStep::Mkdir(path) => {
-            let done = agent.mkdir(&format!("{PROJECT}/{path}"), 0o755, None).await;
+            let done = agent.files().mkdir(&format!("{PROJECT}/{path}"), 0o755, None).await;
             (path, done)
         }
         TreeStep::Write(path, mode, bytes) => {
-            let done = agent.put(&format!("{PROJECT}/{path}"), mode, bytes.into()).await;
+            let done = agent.files().put(&format!("{PROJECT}/{path}"), mode, bytes.into()).await;
             (path, done)
         }
         TreeStep::Mode(path, mode) => {
-            let done = agent.mkdir(&format!("{PROJECT}/{path}"), mode, None).await;
+            let done = agent.files().mkdir(&format!("{PROJECT}/{path}"), mode, None).await;
             (path, done)
         }
     };
@@ -69,7 +69,7 @@ async fn step(agent: &Agent, step: TreeStep) -> Result<(), ApplyError> {
 
 /// Takes a path away; that it is gone already is no fault.
 pub(crate) async fn removed(agent: &Agent, path: &str) -> Result<(), AgentError> {
-    match agent.remove(path, true).await {
+    match agent.files().remove(path, true).await {
         Err(AgentError::Refused { status: NOT_FOUND, .. }) => Ok(()),
         done => done,
     }
@@ -81,12 +81,12 @@ pub(crate) async fn roll_back(
     rules: &IgnoreRules,
     before: &Tree,
 ) -> Result<(), ApplyError> {
-    let now = agent.snapshot(PROJECT, rules).await?;
+    let now = agent.files().snapshot(PROJECT, rules).await?;
     for back in roll_back::roll_back(&now, before)? {
         match back {
             BackStep::Tree(one) => step(agent, one).await?,
             BackStep::Link(path, target) => {
-                let done = agent.link(PROJECT, &path, &target).await;
+                let done = agent.files().link(PROJECT, &path, &target).await;
                 done.map_err(|source| ApplyError::Agent { path, source })?;
             }
         }
@@ -97,7 +97,7 @@ pub(crate) async fn roll_back(
 /// Refuses a project that is not what the patch starts from: a test of a mixture says nothing of either.
 async fn unchanged(agent: &Agent, patch: &TreeChange) -> Result<(), ApplyError> {
     for entry in &patch.entries {
-        let now = agent.node_at(PROJECT, &entry.path).await?;
+        let now = agent.files().node_at(PROJECT, &entry.path).await?;
         if !entry.begins_at(now.as_ref()) {
             return Err(ApplyError::Changed(entry.path.clone()));
         }

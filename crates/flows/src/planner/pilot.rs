@@ -1,4 +1,6 @@
 //! Who drives the daemon of one sandbox: from its first line to a plan, to a patch, or to a typed failure.
+//!
+//! One file: one daemon from its first line to its end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -185,8 +187,8 @@ impl Pilot {
             end: Mutex::default(),
             last_fault: Mutex::default(),
         };
-        let rules = pilot.agent.ignore_rules(PROJECT).await;
-        let before = match pilot.agent.snapshot(PROJECT, &rules).await {
+        let rules = pilot.agent.files().ignore_rules(PROJECT).await;
+        let before = match pilot.agent.files().snapshot(PROJECT, &rules).await {
             Ok(tree) => Some((tree, rules)),
             Err(error) => {
                 let why = format!("oc_project: {error}");
@@ -203,8 +205,8 @@ impl Pilot {
 
     /// Puts the shell of the daemon's tools where the daemon looks for it.
     async fn give_shell(&self) -> Result<(), AgentError> {
-        self.agent.mkdir(STATE, 0o755, None).await?;
-        self.agent.put(&tool_shell(STATE), 0o755, TOOL_SHELL.into()).await
+        self.agent.files().mkdir(STATE, 0o755, None).await?;
+        self.agent.files().put(&tool_shell(STATE), 0o755, TOOL_SHELL.into()).await
     }
 
     /// The daemon's command. Its password is nowhere but in its own environment, which its tools do not inherit.
@@ -448,7 +450,7 @@ impl Pilot {
             return Err(ended("oc_project", "the project was not looked at"));
         };
         let refused = |why: &str| ended("oc_patch", why);
-        let after = self.agent.snapshot(PROJECT, rules).await;
+        let after = self.agent.files().snapshot(PROJECT, rules).await;
         let after = after.map_err(|error| refused(&error.to_string()))?;
         let patch =
             TreeChange::between(before, &after).map_err(|error| refused(&error.to_string()))?;
@@ -510,7 +512,7 @@ impl Pilot {
         let least_ms = if before.is_some() { LEAST_REPLAY_MS } else { 0 };
         let silent_ms = self.work.patience_ms.max(least_ms);
         let patience = Patience { silent_ms, same_call: SAME_CALL };
-        let turned = Box::pin(drive_turn(client, &prompt, (self.desk.as_ref(), patience))).await;
+        let turned = Box::pin(drive_turn(client, &prompt, self.desk.as_ref(), patience)).await;
         prompts.end();
         let turned = turned?;
         client.check_children(session).await?;

@@ -58,7 +58,8 @@ type Sending<'a> = Pin<&'a mut (dyn Future<Output = Result<Answer, Error>> + Sen
 pub(super) async fn drive_turn(
     client: &Client,
     prompt: &Prompt<'_>,
-    (desk, patience): (&CallDesk, Patience),
+    desk: &CallDesk,
+    patience: Patience,
 ) -> Result<Turned, Error> {
     let (clock, ids) = (Stopwatch::start(), prompt.ids);
     let mut detector = Detector::new(patience, clock.elapsed_ms());

@@ -178,8 +178,8 @@ async fn ended(
     let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
     let late = watch::Sender::new(false);
-    let stdout = pump(Kind::Stdout, stdout, (limit, leaves), outlet, &late);
-    let stderr = pump(Kind::Stderr, stderr, (limit, leaves), outlet, &late);
+    let stdout = pump(Kind::Stdout, stdout, limit, leaves, outlet, &late);
+    let stderr = pump(Kind::Stderr, stderr, limit, leaves, outlet, &late);
     let mut timed_out = false;
     let first = tokio::select! {
         biased;
@@ -270,7 +270,8 @@ fn since(now: Counted, before: Option<Counted>) -> Counted {
 fn pump(
     kind: Kind,
     pipe: Option<Receiver>,
-    (limit, leaves): (u64, bool),
+    limit: u64,
+    leaves: bool,
     outlet: &Arc<Outlet>,
     late: &watch::Sender<bool>,
 ) -> JoinHandle<u64> {

@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown, fchown};
 use std::path::{Component, Path};
 
-use cofferdam_guest::wire::decode_path;
+use cofferdam_guest::wire::{User, decode_path};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
@@ -52,7 +52,7 @@ struct Target {
     path: String,
     mode: u32,
     /// Owner and group of the file and of the parents that are made for it; the agent's own without.
-    owner: Option<(u32, u32)>,
+    owner: Option<User>,
 }
 
 fn target(query: &str) -> Option<Target> {
@@ -71,7 +71,7 @@ fn target(query: &str) -> Option<Target> {
     (mode <= 0o777 && uid.is_some() == gid.is_some()).then_some(Target {
         path,
         mode,
-        owner: uid.zip(gid),
+        owner: uid.zip(gid).map(|(uid, gid)| User { uid, gid }),
     })
 }
 
@@ -84,9 +84,9 @@ fn is_plain(path: &Path) -> bool {
 }
 
 /// Makes the parents that are missing, each with the owner.
-fn make_parents(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+fn make_parents(path: &Path, owner: Option<User>) -> io::Result<()> {
     let Some(parent) = path.parent() else { return Ok(()) };
-    let Some((uid, gid)) = owner else { return fs::create_dir_all(parent) };
+    let Some(User { uid, gid }) = owner else { return fs::create_dir_all(parent) };
     let missing: Vec<&Path> = parent.ancestors().take_while(|dir| !dir.exists()).collect();
     for dir in missing.into_iter().rev() {
         fs::create_dir(dir)?;
@@ -128,7 +128,7 @@ fn open(path: &Path, mode: u32) -> io::Result<(File, bool)> {
 }
 
 async fn fill(mut file: File, target: &Target, mut body: Incoming) -> io::Result<()> {
-    if let Some((uid, gid)) = target.owner {
+    if let Some(User { uid, gid }) = target.owner {
         fchown(&file, Some(uid), Some(gid))?;
     }
     let cut = |_| io::Error::new(io::ErrorKind::UnexpectedEof, "its bytes broke off");
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(target("path=/work/a&mode=755"), plain("/work/a", 0o755));
         assert_eq!(target("path=/work/a%20b"), plain("/work/a b", DEFAULT_MODE));
         let owned = target("path=/work/a&uid=1000&gid=7").unwrap();
-        assert_eq!(owned.owner, Some((1000, 7)));
+        assert_eq!(owned.owner, Some(User { uid: 1000, gid: 7 }));
         assert_eq!(target("path=/work/a&uid=1000"), None);
         for bad in ["path=/", "path=a", "path=/a/../b", "mode=644", "path=/a&mode=9", "path=/a&x=1"]
         {

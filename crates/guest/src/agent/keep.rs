@@ -32,13 +32,13 @@ pub async fn keep(body: Incoming, night: Night) -> Response<Answer> {
     let (frames, response) = answer::frames();
     tokio::spawn(async move {
         // An error is the init's end, which is the machine's.
-        let _ = held(line, (body, frames), &night).await;
+        let _ = held(line, body, frames, &night).await;
         drop(still);
     });
     response
 }
 
-async fn held(line: &Line, (body, frames): (Incoming, Pieces), night: &Night) -> io::Result<()> {
+async fn held(line: &Line, body: Incoming, frames: Pieces, night: &Night) -> io::Result<()> {
     sleep_ms(BEGUN_MS).await;
     let line = line.try_clone()?;
     line.set_nonblocking(true)?;

@@ -138,12 +138,7 @@ fn entry(name: &str, mangled: bool, stat: &Stat) -> Entry {
 }
 
 /// An entry with its target, if it is a link.
-fn entry_at(
-    at: &OwnedFd,
-    name: impl Arg + Copy,
-    (shown, mangled): (&str, bool),
-    stat: &Stat,
-) -> Entry {
+fn entry_at(at: &OwnedFd, name: impl Arg + Copy, shown: &str, mangled: bool, stat: &Stat) -> Entry {
     let mut found = entry(shown, mangled, stat);
     if found.kind == NodeKind::Link {
         let target = readlinkat(at, name, Vec::new());
@@ -163,7 +158,7 @@ fn answer(outcome: Result<()>) -> Response<Answer> {
 pub fn stat(request: &Path) -> Response<Answer> {
     let found = holder(&request.path).and_then(|(at, name)| {
         statat(&at, name, AtFlags::SYMLINK_NOFOLLOW)
-            .map(|stat| entry_at(&at, name, (name, false), &stat))
+            .map(|stat| entry_at(&at, name, name, false, &stat))
             .map_err(|errno| TreeError::of(&request.path, errno))
     });
     match found {
@@ -278,9 +273,8 @@ pub fn list(request: Path) -> Response<Answer> {
                 Ok(name) => (name.to_owned(), false),
                 Err(_) => (name::encode(next.file_name().to_bytes()), true),
             };
-            let item =
-                serde_json::to_vec(&entry_at(&at, next.file_name(), (&name, mangled), &stat))
-                    .unwrap_or_default();
+            let item = serde_json::to_vec(&entry_at(&at, next.file_name(), &name, mangled, &stat))
+                .unwrap_or_default();
             if frames.send(frame::encode(Kind::Item, &item)).await.is_err() {
                 return;
             }

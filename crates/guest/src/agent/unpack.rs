@@ -6,6 +6,8 @@
 //! The tar is hostile, and so is whatever runs in the directory meanwhile: names are walked with
 //! descriptors, what is there is taken away and never written into, and a hard link is only made to a
 //! file that this very tar brought. What was unpacked before a refusal stays.
+//!
+//! One file: one hostile stream, and each state of it.
 
 #[cfg(test)]
 mod fuzz;

@@ -133,10 +133,14 @@ fn close(dir: &OwnedFd, name: &OsStr, kind: EntryKind, head: &Head) -> io::Resul
 }
 
 /// A directory or file, as the kernel knows it.
-type NodeId = (u64, u64);
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct NodeId {
+    device: u64,
+    inode: u64,
+}
 
 fn node_id(found: &Stat) -> NodeId {
-    (found.st_dev, found.st_ino)
+    NodeId { device: found.st_dev, inode: found.st_ino }
 }
 
 /// For calls that take a path.

@@ -44,7 +44,7 @@ pub fn pack(
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
-    walk(upper, (first, true), out, goes_on)
+    walk(upper, first, true, out, goes_on)
 }
 
 /// Bytes that [`pack`] would write, without a look at what files have in them.
@@ -53,7 +53,7 @@ pub fn pack(
 /// Those of [`pack`], but for files that cannot be read.
 pub fn measure(upper: &Path, first: u32, goes_on: &dyn Fn() -> bool) -> io::Result<u64> {
     let mut counted = PackedSize(0);
-    walk(upper, (first, false), &mut counted, goes_on)?;
+    walk(upper, first, false, &mut counted, goes_on)?;
     Ok(counted.0)
 }
 
@@ -73,7 +73,8 @@ impl Write for PackedSize {
 
 fn walk(
     upper: &Path,
-    (first, reads): (u32, bool),
+    first: u32,
+    reads: bool,
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
@@ -82,7 +83,7 @@ fn walk(
     let mut packing = Packing {
         at,
         way: vec![WayLevel { place, name: OsString::new(), below: Vec::new() }],
-        device: place.0,
+        device: place.device,
         first,
         out,
         goes_on,
@@ -148,7 +149,7 @@ impl Packing<'_> {
         }
         let dir = openat(&self.at, name, DIRECTORY, Mode::empty())?;
         let place = node_id(&fstat(&dir)?);
-        if place.0 != self.device {
+        if place.device != self.device {
             return Err(io::Error::other("another file system is mounted there"));
         }
         self.hold(name.len())?;

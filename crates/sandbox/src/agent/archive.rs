@@ -11,7 +11,7 @@ use tar::EntryType;
 use tokio::sync::mpsc;
 
 use super::body::Outgoing;
-use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, wide};
+use super::{AgentError, AgentFiles, Frames, Result, TOO_MUCH, encode, parse, wide};
 
 /// The most that an entry takes beside its bytes: its header, one header and 9 blocks each for a name and a
 /// target of the kernel's longest, and its padding.
@@ -26,17 +26,17 @@ const MOST_OF_A_LINK: u64 = 256;
 const PIECE_BYTES: usize = 16 * 1024;
 const QUEUED: usize = 4;
 
-impl Agent {
+impl AgentFiles<'_> {
     /// Packs a directory; `sink` gets the tar as it comes, within the request's bounds whatever the agent
     /// sends. It is the sandbox's word: unpack it as a hostile one. Gives the number of entries; after
     /// an error the bytes so far are to be thrown away.
-    pub async fn pack(&self, request: &Pack, mut sink: impl FnMut(&[u8]) + Send) -> Result<u64> {
-        self.needs(match request {
+    pub async fn pack(self, request: &Pack, mut sink: impl FnMut(&[u8]) + Send) -> Result<u64> {
+        self.agent.needs(match request {
             Pack { look: true, .. } => 6,
             Pack { exact: true, .. } => 5,
             _ => 3,
         })?;
-        let response = self.send(Method::POST, wire::PACK, encode(request)?).await?;
+        let response = self.agent.send(Method::POST, wire::PACK, encode(request)?).await?;
         let mut frames = Frames::of(response);
         // The directory itself may be one of them.
         let most = request.max_entries.saturating_add(u64::from(request.exact));
@@ -63,7 +63,7 @@ impl Agent {
 
     /// Makes a symbolic link below a directory; what stands there is taken away, unless it is a directory. No link on
     /// the way is followed.
-    pub async fn link(&self, root: &str, path: &str, target: &str) -> Result<()> {
+    pub async fn link(self, root: &str, path: &str, target: &str) -> Result<()> {
         let tar = tar_of_link(path, target);
         let tar = tar.map_err(|error| AgentError::Request(error.into()))?;
         let request = Unpack {
@@ -81,12 +81,12 @@ impl Agent {
 
     /// Unpacks a tar into a directory as its pieces come, whatever it says; refused where a name leads out
     /// of the directory or a bound is met. What was unpacked before stays.
-    pub async fn unpack(&self, request: &Unpack, tar: mpsc::Receiver<Bytes>) -> Result<()> {
-        self.needs(3)?;
+    pub async fn unpack(self, request: &Unpack, tar: mpsc::Receiver<Bytes>) -> Result<()> {
+        self.agent.needs(3)?;
         let query = request.to_query().map_err(|error| AgentError::Request(error.into()))?;
         let route = format!("{}?{query}", wire::UNPACK);
         let (pieces, body) = mpsc::channel(QUEUED);
-        let request = self.request(Method::PUT, &route, Outgoing::Stream(body));
+        let request = self.agent.request(Method::PUT, &route, Outgoing::Stream(body));
         tokio::pin!(request);
         // A refusal may come before the tar's end, and then nobody takes the rest.
         let answer = tokio::select! {

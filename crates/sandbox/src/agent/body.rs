@@ -45,7 +45,8 @@ impl Body for Outgoing {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => {
-                SizeHint::with_exact(super::wide(bytes.as_ref().map_or(0, Bytes::len)))
+                let length = bytes.as_ref().map_or(0, Bytes::len);
+                SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
             }
             Self::Stream(_) | Self::Counted(_) => SizeHint::default(),
         }

@@ -269,7 +269,7 @@ pub(crate) async fn inside(
             changes.unlisted = changes.unlisted.saturating_add(1);
             break;
         }
-        for entry in agent.list(&format!("{shown}{dir}"), most).await? {
+        for entry in agent.files().list(&format!("{shown}{dir}"), most).await? {
             let at = format!("{dir}/{}", entry.name);
             let path = at.trim_start_matches('/');
             let path = match entry.mangled {
@@ -286,12 +286,12 @@ pub(crate) async fn inside(
                 NodeKind::Dir => open.push_back((at, depth + 1)),
                 NodeKind::File => {
                     if changes.fits(&path, entry.size, &mut room) {
-                        let bytes = agent.read(&format!("{shown}{at}"), entry.size).await?;
+                        let bytes = agent.files().read(&format!("{shown}{at}"), entry.size).await?;
                         changes.write(path, bytes, entry.mode);
                     }
                 }
                 // A device that hides what is below, where nothing is seen; else a socket or pipe.
-                NodeKind::Other => match agent.stat(&format!("{target}{at}")).await {
+                NodeKind::Other => match agent.files().stat(&format!("{target}{at}")).await {
                     Ok(_) => changes.note(path),
                     Err(AgentError::Refused { status: NOT_FOUND, .. }) => changes.remove(path),
                     Err(error) => return Err(error.into()),

@@ -76,7 +76,7 @@ async fn answers_of_exec_that_are_no_answers_are_errors() {
 #[tokio::test]
 async fn a_refusal_is_read_and_a_forged_one_is_an_error() {
     let (agent, _driver) = forger(StatusCode::BAD_REQUEST, b"{\"error\":\"no\"}".to_vec()).await;
-    let error = agent.put("/x", 0o644, Bytes::new()).await.unwrap_err();
+    let error = agent.files().put("/x", 0o644, Bytes::new()).await.unwrap_err();
     assert!(matches!(error, AgentError::Refused { status: 400, .. }), "{error:?}");
     let (agent, _driver) = forger(StatusCode::BAD_REQUEST, vec![b'x'; 1_000_000]).await;
     assert!(matches!(agent.health().await.unwrap_err(), AgentError::Forged(_)));
@@ -119,8 +119,8 @@ async fn an_old_agent_is_never_asked_what_it_does_not_know() {
         agent.start(exec_request(), Manner::default()).await.unwrap_err(),
         agent.dial(80).await.unwrap_err(),
         agent.metrics().await.unwrap_err(),
-        agent.read("/a", 1).await.unwrap_err(),
-        agent.watch(&["/a"], 1).await.unwrap_err(),
+        agent.files().read("/a", 1).await.unwrap_err(),
+        agent.files().watch(&["/a"], 1).await.unwrap_err(),
     ] {
         assert!(matches!(error, AgentError::Old { has: 1, needs: 2 }), "{error:?}");
     }
@@ -151,7 +151,7 @@ async fn forged_files_lists_and_changes_are_errors() {
         vec![(Kind::File, &one), (Kind::File, &one)],
     ] {
         let (agent, _driver) = new_forger(&frames).await;
-        let error = agent.read("/a", 8).await.unwrap_err();
+        let error = agent.files().read("/a", 8).await.unwrap_err();
         assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");
     }
     let (a, b, up) = (entry("a"), entry("b"), entry("../a"));
@@ -162,12 +162,12 @@ async fn forged_files_lists_and_changes_are_errors() {
         vec![(Kind::Stdout, b"x")],
     ] {
         let (agent, _driver) = new_forger(&frames).await;
-        let error = agent.list("/", 1).await.unwrap_err();
+        let error = agent.files().list("/", 1).await.unwrap_err();
         assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");
     }
     let change = b"{\"path\":\"/a\",\"kind\":\"made\"}".as_slice();
     let (agent, _driver) = new_forger(&[(Kind::Item, change), (Kind::Item, change)]).await;
-    let mut watching = agent.watch(&["/"], 1).await.unwrap();
+    let mut watching = agent.files().watch(&["/"], 1).await.unwrap();
     assert!(watching.next().await.unwrap().is_some());
     assert!(matches!(watching.next().await.unwrap_err(), AgentError::Forged(_)));
 }
@@ -183,7 +183,7 @@ async fn a_list_is_bounded_in_bytes_as_well() {
     let frames: Vec<(Kind, &[u8])> =
         entries.iter().map(|entry| (Kind::Item, entry.as_slice())).collect();
     let (agent, _driver) = new_forger(&frames).await;
-    let error = agent.list("/", 10_000).await.unwrap_err();
+    let error = agent.files().list("/", 10_000).await.unwrap_err();
     assert!(matches!(error, AgentError::Collect(_)), "{error:?}");
 }
 
@@ -194,7 +194,7 @@ async fn changes_that_wait_for_their_reader_are_weighed() {
     let change = format!("{{\"path\":\"/{path}\",\"kind\":\"made\"}}").into_bytes();
     let many = vec![(Kind::Item, change.as_slice()); 200];
     let (agent, _driver) = new_forger(&many).await;
-    let mut watching = agent.watch(&["/"], u64::MAX).await.unwrap();
+    let mut watching = agent.files().watch(&["/"], u64::MAX).await.unwrap();
     // Nobody reads until all of it has arrived.
     cofferdam_ambient::clock::sleep(std::time::Duration::from_secs(2)).await;
     let (mut bytes, mut count) = (0, 0);
@@ -206,7 +206,7 @@ async fn changes_that_wait_for_their_reader_are_weighed() {
     let huge = "p".repeat(20_000);
     let change = format!("{{\"path\":\"/{huge}\",\"kind\":\"made\"}}").into_bytes();
     let (agent, _driver) = new_forger(&[(Kind::Item, change.as_slice())]).await;
-    let mut watching = agent.watch(&["/"], u64::MAX).await.unwrap();
+    let mut watching = agent.files().watch(&["/"], u64::MAX).await.unwrap();
     assert!(matches!(watching.next().await.unwrap_err(), AgentError::Forged(_)));
 }
 
@@ -267,7 +267,7 @@ async fn a_file_whose_bytes_broke_off_ends_in_an_error_at_the_agent() {
         }
         drop(sender);
         let owner = cofferdam_guest::wire::User { uid: 1, gid: 1 };
-        let poured = agent.pour("/a", 0o644, owner, receiver).await;
+        let poured = agent.files().pour("/a", 0o644, owner, receiver).await;
         assert_eq!((hears.recv().await, poured.is_ok()), (Some(is_whole), is_whole));
     }
 }
@@ -302,7 +302,7 @@ async fn a_tar_is_bounded_by_what_was_asked_for() {
             exact: false,
             look: false,
         };
-        let outcome = agent.pack(&request, |_| {}).await;
+        let outcome = agent.files().pack(&request, |_| {}).await;
         assert!(
             matches!(outcome, Ok(1) if whole)
                 || matches!(outcome, Err(AgentError::Forged(_)) if !whole)
@@ -315,7 +315,7 @@ async fn a_tar_is_bounded_by_what_was_asked_for() {
         };
         agent.level.store(2, Ordering::Release);
         let (_, none) = tokio::sync::mpsc::channel(1);
-        let old = agent.unpack(&unpack, none).await;
+        let old = agent.files().unpack(&unpack, none).await;
         assert!(matches!(old, Err(AgentError::Old { has: 2, needs: 3 })));
     }
 }

@@ -19,8 +19,8 @@ impl Agent {
         let response = self.send(Method::POST, wire::JOB, encode(request)?).await?;
         // Of each stream at most what the limit leaves: the agent sends nothing twice.
         let left = |known: u64| request.exec.stream_limit_bytes.saturating_sub(known);
-        let limits = (left(request.stdout), left(request.stderr));
-        follow(&mut Frames::of(response), limits, sink).await
+        let (stdout, stderr) = (left(request.stdout), left(request.stderr));
+        follow(&mut Frames::of(response), stdout, stderr, sink).await
     }
 
     /// Goes on over another stream to the same agent. Whatever still went over the one before is lost.

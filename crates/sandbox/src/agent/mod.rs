@@ -28,7 +28,7 @@ use body::Outgoing;
 use bytes::Bytes;
 use cofferdam_guest::frame::{Decoder, FrameError, Kind};
 use cofferdam_guest::wire::{
-    self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal, User,
+    self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal,
 };
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -45,9 +45,9 @@ use crate::host::task::Driver;
 
 pub(crate) use doors::Trunk;
 pub use run::{Manner, Remote, Running, Said};
-pub use sink::OutputSink;
+pub use sink::{OutputSink, Stream};
 pub use snapshot::{IgnoreRules, SnapshotError};
-pub use tree::{Reading, Watching};
+pub use tree::{AgentFiles, Reading, Watching};
 
 /// Bytes of a short answer.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -58,15 +58,6 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// (`cofferdam_guest::frame::MIN_PIECE`), so this is for the bytes of dialled ports.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-
-/// A standard stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
 
 /// A file that was read out of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,30 +165,15 @@ impl Agent {
         Ok(health)
     }
 
+    /// The files of its sandbox.
+    #[must_use]
+    pub fn files(&self) -> AgentFiles<'_> {
+        AgentFiles { agent: self }
+    }
+
     fn needs(&self, needs: u32) -> Result<()> {
         let has = self.level.load(Ordering::Acquire);
         if has < needs { Err(AgentError::Old { has, needs }) } else { Ok(()) }
-    }
-
-    /// Writes a file, parents included.
-    pub async fn put(&self, path: &str, mode: u32, bytes: Bytes) -> Result<()> {
-        self.put_for(path, mode, None, bytes).await
-    }
-
-    /// The same with this owner, of the parents that are made as well.
-    pub(crate) async fn put_for(
-        &self,
-        path: &str,
-        mode: u32,
-        owner: Option<User>,
-        bytes: Bytes,
-    ) -> Result<()> {
-        let mut route = format!("{}?path={}&mode={mode:o}", wire::FILE, wire::encode_path(path));
-        if let Some(User { uid, gid }) = owner {
-            self.needs(8)?;
-            route.push_str(&format!("&uid={uid}&gid={gid}"));
-        }
-        self.send(Method::PUT, &route, bytes).await.map(|_| ())
     }
 
     /// Runs a command; `sink` gets its output as it comes, at most the request's limit for each
@@ -209,7 +185,7 @@ impl Agent {
     ) -> Result<ExecEnd> {
         let response = self.send(Method::POST, wire::EXEC, encode(request)?).await?;
         let limit = request.stream_limit_bytes;
-        follow(&mut Frames::of(response), (limit, limit), sink).await
+        follow(&mut Frames::of(response), limit, limit, sink).await
     }
 
     /// Reads files out; the bounds of the request hold whatever the agent sends.
@@ -318,7 +294,8 @@ fn twice(stream: UnixStream) -> std::io::Result<(UnixStream, std::os::unix::net:
 /// Gives a command's output to `sink` up to its end, at most so many bytes of each stream.
 async fn follow(
     frames: &mut Frames,
-    (mut stdout, mut stderr): (u64, u64),
+    mut stdout: u64,
+    mut stderr: u64,
     mut sink: impl OutputSink,
 ) -> Result<ExecEnd> {
     loop {

@@ -97,7 +97,7 @@ impl Running {
 
     /// Follows it for a sink that may make the command wait.
     pub(crate) async fn follow_into(mut self, sink: impl OutputSink) -> Result<ExecEnd> {
-        follow(&mut self.frames, (self.limit, self.limit), sink).await
+        follow(&mut self.frames, self.limit, self.limit, sink).await
     }
 }
 

@@ -2,7 +2,14 @@
 
 use std::future::Future;
 
-use super::Stream;
+/// A standard stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
 
 /// Takes a command's output, piece by piece. A closure takes at most the limit on output, at once.
 pub trait OutputSink: Send {

@@ -11,7 +11,7 @@ use cofferdam_guest::name;
 use cofferdam_guest::tree::{Entry, NodeKind};
 
 use super::ignored::{self, Ignored, is_gits};
-use super::{Agent, AgentError};
+use super::{AgentError, AgentFiles};
 
 /// Files and directories of a project that are compared: beyond it each look would take minutes.
 const MAX_ENTRIES: usize = 20_000;
@@ -53,9 +53,9 @@ impl IgnoreRules {
     }
 }
 
-impl Agent {
+impl AgentFiles<'_> {
     /// The rules of the `.gitignore` at a directory's top; none where there is none.
-    pub async fn ignore_rules(&self, root: &str) -> IgnoreRules {
+    pub async fn ignore_rules(self, root: &str) -> IgnoreRules {
         let rules = self.read(&format!("{root}/.gitignore"), ignored::MAX_BYTES).await;
         let rules = rules.map(|bytes| Ignored::parse(&String::from_utf8_lossy(&bytes)));
         IgnoreRules(rules.unwrap_or_default())
@@ -65,7 +65,7 @@ impl Agent {
     ///
     /// # Errors
     /// [`SnapshotError::TooLarge`]: half a project is no project.
-    pub async fn snapshot(&self, root: &str, rules: &IgnoreRules) -> Result<Tree, SnapshotError> {
+    pub async fn snapshot(self, root: &str, rules: &IgnoreRules) -> Result<Tree, SnapshotError> {
         let mut tree = Tree::new();
         let mut room = MAX_BYTES;
         let steps = Cell::new(MAX_STEPS);
@@ -105,7 +105,7 @@ impl Agent {
     ///
     /// # Errors
     /// The agent's, or [`SnapshotError::TooLarge`].
-    pub async fn node_at(&self, root: &str, path: &str) -> Result<Option<Node>, SnapshotError> {
+    pub async fn node_at(self, root: &str, path: &str) -> Result<Option<Node>, SnapshotError> {
         let entry = match self.stat(&format!("{root}/{path}")).await {
             Err(AgentError::Refused { status: NOT_FOUND | CONFLICT, .. }) => return Ok(None),
             found => found?,
@@ -115,7 +115,7 @@ impl Agent {
     }
 
     async fn node(
-        &self,
+        self,
         root: &str,
         path: &str,
         entry: &Entry,

@@ -122,12 +122,39 @@ fn change(kind: Kind, payload: &[u8]) -> Result<Option<Change>> {
     }
 }
 
-impl Agent {
+/// The files and directories of a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct AgentFiles<'a> {
+    pub(super) agent: &'a Agent,
+}
+
+impl AgentFiles<'_> {
+    /// Writes a file, parents included.
+    pub async fn put(self, path: &str, mode: u32, bytes: Bytes) -> Result<()> {
+        self.put_for(path, mode, None, bytes).await
+    }
+
+    /// The same with this owner, of the parents that are made as well.
+    pub(crate) async fn put_for(
+        self,
+        path: &str,
+        mode: u32,
+        owner: Option<User>,
+        bytes: Bytes,
+    ) -> Result<()> {
+        let mut route = format!("{}?path={}&mode={mode:o}", wire::FILE, wire::encode_path(path));
+        if let Some(User { uid, gid }) = owner {
+            self.agent.needs(8)?;
+            route.push_str(&format!("&uid={uid}&gid={gid}"));
+        }
+        self.agent.send(Method::PUT, &route, bytes).await.map(|_| ())
+    }
+
     /// The bytes of one regular file, at most `most`.
-    pub async fn read(&self, path: &str, most: u64) -> Result<Vec<u8>> {
-        self.needs(2)?;
+    pub async fn read(self, path: &str, most: u64) -> Result<Vec<u8>> {
+        self.agent.needs(2)?;
         let request = Path::whole(path.to_owned(), most);
-        let response = self.send(Method::POST, wire::READ, encode(&request)?).await?;
+        let response = self.agent.send(Method::POST, wire::READ, encode(&request)?).await?;
         let mut frames = Frames::of(response);
         let mut bytes = Vec::new();
         let mut owed: Option<u64> = None;
@@ -156,25 +183,26 @@ impl Agent {
     }
 
     /// The bytes of one regular file as they come, and how many there are: at most `most`.
-    pub async fn open(&self, path: &str, most: u64) -> Result<(u64, Reading)> {
+    pub async fn open(self, path: &str, most: u64) -> Result<(u64, Reading)> {
         self.reading(&Path::whole(path.to_owned(), most)).await
     }
 
     /// The same from one byte to before another, as far as the file goes; all of it from an agent that is older than this:
     /// the number of bytes that come says which.
     pub async fn open_part(
-        &self,
+        self,
         path: &str,
         most: u64,
-        (from, to): (u64, u64),
+        from: u64,
+        to: u64,
     ) -> Result<(u64, Reading)> {
-        let part = Some((from, to)).filter(|_| self.needs(PARTS).is_ok());
+        let part = Some((from, to)).filter(|_| self.agent.needs(PARTS).is_ok());
         self.reading(&Path { path: path.to_owned(), most, part }).await
     }
 
-    async fn reading(&self, request: &Path) -> Result<(u64, Reading)> {
-        self.needs(2)?;
-        let response = self.send(Method::POST, wire::READ, encode(request)?).await?;
+    async fn reading(self, request: &Path) -> Result<(u64, Reading)> {
+        self.agent.needs(2)?;
+        let response = self.agent.send(Method::POST, wire::READ, encode(request)?).await?;
         let mut frames = Frames::of(response);
         let size = match frames.next().await? {
             (Kind::File, payload) => parse::<wire::FileHead>(&payload)?.size,
@@ -193,31 +221,31 @@ impl Agent {
     /// Writes a file as its pieces come, parents included, with this owner. It is whole once `None` came; where the
     /// pieces end without it, the agent removes what it began, unless a file was there before.
     pub async fn pour(
-        &self,
+        self,
         path: &str,
         mode: u32,
         owner: User,
         pieces: mpsc::Receiver<Option<Bytes>>,
     ) -> Result<()> {
-        self.needs(8)?;
+        self.agent.needs(8)?;
         let (path, User { uid, gid }) = (wire::encode_path(path), owner);
         let route = format!("{}?path={path}&mode={mode:o}&uid={uid}&gid={gid}", wire::FILE);
-        self.request(Method::PUT, &route, Outgoing::Counted(pieces)).await.map(|_| ())
+        self.agent.request(Method::PUT, &route, Outgoing::Counted(pieces)).await.map(|_| ())
     }
 
     /// What is at a path; a symbolic link at its end is described, not followed.
-    pub async fn stat(&self, path: &str) -> Result<Entry> {
-        self.needs(2)?;
+    pub async fn stat(self, path: &str) -> Result<Entry> {
+        self.agent.needs(2)?;
         let request = Path::whole(path.to_owned(), 0);
-        let response = self.send(Method::POST, wire::STAT, encode(&request)?).await?;
+        let response = self.agent.send(Method::POST, wire::STAT, encode(&request)?).await?;
         parse(&short(response).await?)
     }
 
     /// A directory's entries, sorted by name; more than `most` are an error.
-    pub async fn list(&self, path: &str, most: u64) -> Result<Vec<Entry>> {
-        self.needs(2)?;
+    pub async fn list(self, path: &str, most: u64) -> Result<Vec<Entry>> {
+        self.agent.needs(2)?;
         let request = Path::whole(path.to_owned(), most);
-        let response = self.send(Method::POST, wire::LIST, encode(&request)?).await?;
+        let response = self.agent.send(Method::POST, wire::LIST, encode(&request)?).await?;
         let mut frames = Frames::of(response);
         let mut entries: Vec<Entry> = Vec::new();
         let mut left = MAX_LIST_BYTES;
@@ -249,32 +277,32 @@ impl Agent {
     }
 
     /// Makes a directory and its parents.
-    pub async fn mkdir(&self, path: &str, mode: u32, owner: Option<User>) -> Result<()> {
-        self.needs(2)?;
+    pub async fn mkdir(self, path: &str, mode: u32, owner: Option<User>) -> Result<()> {
+        self.agent.needs(2)?;
         let request = NewDir { path: path.to_owned(), mode, owner };
-        self.send(Method::POST, wire::MKDIR, encode(&request)?).await.map(|_| ())
+        self.agent.send(Method::POST, wire::MKDIR, encode(&request)?).await.map(|_| ())
     }
 
     /// Removes a node, with `recursive` all that is below it.
-    pub async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
-        self.needs(2)?;
+    pub async fn remove(self, path: &str, recursive: bool) -> Result<()> {
+        self.agent.needs(2)?;
         let request = Remove { path: path.to_owned(), recursive };
-        self.send(Method::POST, wire::REMOVE, encode(&request)?).await.map(|_| ())
+        self.agent.send(Method::POST, wire::REMOVE, encode(&request)?).await.map(|_| ())
     }
 
     /// Moves a node.
-    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.needs(2)?;
+    pub async fn rename(self, from: &str, to: &str) -> Result<()> {
+        self.agent.needs(2)?;
         let request = Rename { from: from.to_owned(), to: to.to_owned() };
-        self.send(Method::POST, wire::RENAME, encode(&request)?).await.map(|_| ())
+        self.agent.send(Method::POST, wire::RENAME, encode(&request)?).await.map(|_| ())
     }
 
     /// Watches directories from this moment on, for at most `most` changes.
-    pub async fn watch(&self, paths: &[&str], most: u64) -> Result<Watching> {
-        self.needs(2)?;
+    pub async fn watch(self, paths: &[&str], most: u64) -> Result<Watching> {
+        self.agent.needs(2)?;
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
         let response =
-            self.send(Method::POST, wire::WATCH, encode(&Watch { paths, most })?).await?;
+            self.agent.send(Method::POST, wire::WATCH, encode(&Watch { paths, most })?).await?;
         let (sender, changes) = mpsc::channel(QUEUED_CHANGES);
         tokio::spawn(take(Frames::of(response), most, sender));
         Ok(Watching { changes })

@@ -77,14 +77,15 @@ pub async fn build(
     name: &ImageName,
     note: impl FnMut(BuildNote<'_>) + Send,
 ) -> Result<NamedImage, ImageError> {
-    build_from(images, runtime, (file, CopyRoot::Given(context)), name, note).await
+    build_from(images, runtime, file, CopyRoot::Given(context), name, note).await
 }
 
 /// Builds an image whose `copy` steps read from this root.
 pub(crate) async fn build_from(
     images: &Images,
     runtime: Option<String>,
-    (file, from): (&ImageFile, CopyRoot<'_>),
+    file: &ImageFile,
+    from: CopyRoot<'_>,
     name: &ImageName,
     mut note: impl FnMut(BuildNote<'_>) + Send,
 ) -> Result<NamedImage, ImageError> {
@@ -96,7 +97,7 @@ pub(crate) async fn build_from(
         blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock))
             .await
             .map_err(|error| at(&path)(error.into()))?;
-    let adding = images.adding()?;
+    let adding = images.lock.adding()?;
     let host = Host::detect(HostConfig { state_dir, runtime, ..HostConfig::default() })
         .map_err(|error| ImageError::malformed("this host", error.to_string()))?;
     reconcile(&host, |_| false).await;
@@ -130,9 +131,9 @@ pub(crate) fn store(
         },
     };
     let (bytes, _) = written(&config)?;
-    let (digest, size) = images.blob_copy(bytes.as_slice(), None, MAX_DOCUMENT)?;
+    let (digest, size) = images.blobs.copy(bytes.as_slice(), None, MAX_DOCUMENT)?;
     let (bytes, _) = written(&Manifest::new(Descriptor::new(CONFIG, &digest, size), made.layers))?;
-    let (manifest, _) = images.blob_copy(bytes.as_slice(), None, MAX_DOCUMENT)?;
+    let (manifest, _) = images.blobs.copy(bytes.as_slice(), None, MAX_DOCUMENT)?;
     images.admit(&manifest, name, source)
 }
 
@@ -196,14 +197,14 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
                 settings: Settings::default(),
             });
         }
-        let named = self.images.named(&ImageRef::parse(&self.file.from)?)?;
-        let (manifest, config) = self.images.image(&named.manifest)?;
+        let named = self.images.names.find(&ImageRef::parse(&self.file.from)?)?;
+        let (manifest, config) = self.images.blobs.image(&named.manifest)?;
         let diff_ids = config.diff_ids(manifest.layers.len())?;
         Ok(BuiltSteps { layers: manifest.layers, diff_ids, settings: config.config })
     }
 
     fn root(&self, made: &BuiltSteps) -> Result<ImageRoot, ImageError> {
-        let root = self.images.root(&made.layers, &made.diff_ids)?;
+        let root = self.images.roots.make(&made.layers, &made.diff_ids)?;
         ImageRoot::new(format!("image:{}", self.file.from), root, &made.settings)
     }
 
@@ -223,7 +224,7 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
         };
         let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)))
             .map_err(|error| error.to_string())?;
-        let plan = plan_on(&request, &id, self.host.facts(), (Some(&root), &Accounts::new()))
+        let plan = plan_on(&request, &id, self.host.facts(), Some(&root), &Accounts::new())
             .map_err(|error| error.to_string())?;
         let sandbox = provision(self.host, &plan, &inputs).await.map_err(|error| error.message)?;
         let outcome = if run {

@@ -85,7 +85,7 @@ pub(crate) async fn look(
             exact: true,
             look: true,
         };
-        let looked = agent.pack(&request, |_| {});
+        let looked = agent.files().pack(&request, |_| {});
         let limit = Duration::from_millis(PACK_MS);
         tokio::time::timeout(limit, looked).await.map_err(|_| CacheError::Silent)??;
     }
@@ -107,7 +107,7 @@ async fn fetch(
         look: false,
     };
     let mut written = Ok(());
-    let packed = agent.pack(&request, |bytes| {
+    let packed = agent.files().pack(&request, |bytes| {
         if written.is_ok() {
             written = file.write_all(bytes);
         }

@@ -1,8 +1,8 @@
-//! Which classes a host has.
+//! What a host has that classes run on.
 
-use super::{all, docker, microvm, remote};
+use super::{docker, microvm, remote};
 use crate::host::runtime::Runtime;
-use crate::spec::class::{Class, ClassFact, Offer};
+use crate::spec::class::{Class, Offer};
 
 /// What was found before the classes are asked: an engine, a provider or a machine is looked for once.
 pub(crate) struct HostRuntimes<'a> {
@@ -28,11 +28,6 @@ impl HostRuntimes<'_> {
             )
         })
     }
-}
-
-/// Asks every class, in the order of the registry. Blocking.
-pub(crate) fn detect(found: &HostRuntimes<'_>) -> Vec<ClassFact> {
-    all().map(|one| ClassFact { class: one.class(), offer: one.detect(found) }).collect()
 }
 
 /// The class of what this runtime holds: an engine or a provider stands where those of the class

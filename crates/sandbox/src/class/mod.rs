@@ -16,8 +16,8 @@
 //!
 //! In the class `remote` nothing of all this is on the host but the agent's stream: see `remote`.
 //!
-//! **The floors above ask an operation of [`Isolation`], and never which class it is.** A class more is a folder with
-//! an [`Isolation`] in it, its line in `spec::class`, and its `mod` here.
+//! **The floors above ask an operation of a part of [`Isolation`], and never which class it is.** A class more is a folder
+//! with a type that has all parts, its line in `spec::class`, and its `mod` here.
 
 pub(crate) mod container;
 mod detect;
@@ -27,6 +27,7 @@ pub(crate) mod held;
 mod isolation;
 pub(crate) mod kept_memory;
 pub(crate) mod microvm;
+mod registry;
 pub(crate) mod remote;
 pub(crate) mod shown;
 #[cfg(test)]
@@ -34,36 +35,8 @@ mod sixth;
 pub(crate) mod tail;
 pub(crate) mod weak;
 
-pub(crate) use detect::{HostRuntimes, detect, held_by};
-pub(crate) use isolation::{Attempts, Elsewhere, Holder, Isolation, ShowsHost};
-
-use crate::spec::class::{Class, classes};
-use crate::spec::plan::Plan;
-
-macro_rules! registry {
-    ($(
-        $(#[doc = $about:expr])*
-        $(#[cfg($when:meta)])?
-        $variant:ident = $name:literal, $strength:ident, $shares:literal, $module:ident;
-    )+) => {
-        /// What a class does.
-        pub(crate) fn of(class: Class) -> &'static dyn Isolation {
-            match class {
-                $($(#[cfg($when)])? Class::$variant => &$module::CLASS,)+
-            }
-        }
-    };
-}
-classes!(registry);
-
-/// Every class, in the order of the registry.
-pub(crate) fn all() -> impl Iterator<Item = &'static dyn Isolation> {
-    Class::ALL.into_iter().map(of)
-}
-
-impl Plan {
-    /// What its class does.
-    pub(crate) fn isolation(&self) -> &'static dyn Isolation {
-        of(self.class)
-    }
-}
+pub(crate) use detect::{HostRuntimes, held_by};
+pub(crate) use isolation::{
+    Attempts, ClassProfile, Elsewhere, Holder, Isolation, ShowsHost, Snapshots,
+};
+pub(crate) use registry::{all, detect, of};

@@ -1,6 +1,6 @@
 //! What a sandbox is given of this host, as its class shows it.
 //!
-//! `life` decides what is given, in order; a class says how ([`super::Isolation`]): an OCI runtime is told to bind
+//! `life` decides what is given, in order; a class says how (`InputMounts`): an OCI runtime is told to bind
 //! places of ours, a machine has a disk, a provider gets bytes.
 
 use std::path::{Path, PathBuf};

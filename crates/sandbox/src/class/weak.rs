@@ -24,15 +24,15 @@ impl HostFacts {
     /// Whether the processor keeps sandboxes of a class apart from this host.
     #[must_use]
     pub fn hardware_isolation(&self, class: Class) -> HardwareIsolation {
-        super::of(class).hardware(self)
+        super::of(class).profile.hardware(self)
     }
 
     /// The same for any class.
     #[must_use]
     pub fn weak_in(&self, class: Class) -> Vec<String> {
-        let isolation = super::of(class);
-        let mut weak = isolation.weak(self);
-        if !isolation.shares_weaknesses() {
+        let profile = super::of(class).profile;
+        let mut weak = profile.weak(self);
+        if !profile.shares_weaknesses() {
             return weak;
         }
         if class.is_on_host_kernel() && self.ceilings.tcp == Tcp::Uncounted {

@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use super::context::{Client, Context, FIRST_WORD_MS};
-use super::forward;
+use super::forward::{self, Endpoint};
 use super::policy::{Name, Refused, Wire};
 use super::ports::HTTP_PORT;
 use super::screen::Fault;
@@ -154,7 +154,7 @@ async fn forward(
         context.admit(&host, port, Wire::Plain).map_err(|refused| refuse(context, &refused))?;
     let (name, rule) = (&name, &rule);
     if !rule.targets(port).is_empty() {
-        return forward::fetch(request, context, rule.targets(port), (name, port)).await;
+        return forward::fetch(request, context, rule.targets(port), Endpoint { name, port }).await;
     }
     if rule.is_mirror_alone() && !forward::only_reads(request.method()) {
         let refused = Refused::name(ViolationWhy::Method, name.as_str(), Some(port));

@@ -19,6 +19,8 @@
 //! alone ([`termination`]): to requests for hosts that get a secret it is added ([`inject`]); mirrors of pip and npm, which answer
 //! under their own names, are fetched by the host in the sandbox's stead ([`forward`]): their credentials stay outside, and
 //! nothing can be sent to them.
+//!
+//! One file: the door of egress, which says what leads where.
 
 mod authority;
 mod change;

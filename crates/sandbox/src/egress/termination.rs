@@ -22,7 +22,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio_rustls::TlsAcceptor;
 
 use super::context::{Client, Context, FIRST_WORD_MS};
-use super::forward;
+use super::forward::{self, Endpoint};
 use super::http::{self, Answer, MAX_HEAD_BYTES};
 use super::inject::Flow;
 use super::keyring::Keyring;
@@ -50,11 +50,11 @@ pub(crate) async fn serve(unended: Unended<impl Client>, context: Context) {
         false => Backend::Host(Flow::new(name.clone(), rule, context.clone(), keys)),
     };
     let backend = &backend;
-    let at = (&name, port);
+    let name = &name;
     let service = service_fn(|request| {
         let context = &context;
         async move {
-            let answer = answer(request, context, at, backend).await;
+            let answer = answer(request, context, name, port, backend).await;
             Ok::<_, Infallible>(answer.unwrap_or_else(|refusal| refusal))
         }
     });
@@ -89,7 +89,8 @@ async fn accepted<C: Client>(
 async fn answer(
     request: Request<Incoming>,
     context: &Context,
-    (name, port): (&Name, u16),
+    name: &Name,
+    port: u16,
     backend: &Backend,
 ) -> Result<Answer, Answer> {
     if let Err(other) = addressed(&request, name, port) {
@@ -99,7 +100,7 @@ async fn answer(
     match backend {
         Backend::Host(flow) => flow.pass(request).await,
         Backend::Mirrors(rule) => {
-            forward::fetch(request, context, rule.targets(port), (name, port)).await
+            forward::fetch(request, context, rule.targets(port), Endpoint { name, port }).await
         }
     }
 }

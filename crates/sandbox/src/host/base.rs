@@ -159,7 +159,9 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
     let name =
         digest(&(&DIRS, &FILES, &LINKS, &links, &plain, &described, &packed, &packages.links))?;
     place(dir, &format!("host-{name}"), |at| {
-        make_dirs(at, &DIRS)?;
+        for (name, mode) in DIRS {
+            make_dir(at, name, mode)?;
+        }
         for (name, text) in FILES {
             write(&at.join(name), text.as_bytes(), 0o644)?;
         }
@@ -188,7 +190,7 @@ pub(crate) fn skeleton(dir: &Path) -> Result<PathBuf, HostError> {
             }
         }
         for name in plain.iter().filter(|name| !links.iter().any(|(link, _)| link == *name)) {
-            make_dirs(at, &[(name, 0o755)])?;
+            make_dir(at, name, 0o755)?;
         }
         Ok(())
     })
@@ -215,7 +217,9 @@ fn layer(dir: &Path, agent: &[u8]) -> Result<PathBuf, HostError> {
     let content = digest_bytes(&[agent, GITCONFIG.as_bytes()].concat());
     let name = format!("{content}-{}", GUEST_DIRS.len());
     place(dir, &name, |at| {
-        make_dirs(at, &GUEST_DIRS)?;
+        for (name, mode) in GUEST_DIRS {
+            make_dir(at, name, mode)?;
+        }
         write(&at.join(GITCONFIG_PATH.trim_start_matches('/')), GITCONFIG.as_bytes(), 0o644)?;
         write(&at.join(AGENT_PATH.trim_start_matches('/')), agent, 0o555)
     })
@@ -250,13 +254,10 @@ pub(crate) fn place(
     Ok(done)
 }
 
-fn make_dirs(at: &Path, dirs: &[(&str, u32)]) -> io::Result<()> {
-    for (name, mode) in dirs {
-        let path = at.join(name);
-        fs::create_dir(&path)?;
-        fs::set_permissions(&path, Permissions::from_mode(*mode))?;
-    }
-    Ok(())
+fn make_dir(at: &Path, name: &str, mode: u32) -> io::Result<()> {
+    let path = at.join(name);
+    fs::create_dir(&path)?;
+    fs::set_permissions(&path, Permissions::from_mode(mode))
 }
 
 fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {

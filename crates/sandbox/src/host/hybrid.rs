@@ -11,7 +11,7 @@
 //!   unified           version 2
 //! ```
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,12 +53,14 @@ pub(crate) fn hide_unified() -> io::Result<()> {
     umount2(ROOT, MntFlags::MNT_DETACH)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("tmpfs"), ROOT, Some("tmpfs"), flags, Some("size=64k,mode=755"))?;
-    shown.into_iter().try_for_each(show)?;
+    for (name, what) in shown {
+        show(&name, what)?;
+    }
     let flags = flags | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     Ok(mount(None::<&str>, ROOT, None::<&str>, flags, None::<&str>)?)
 }
 
-fn show((name, what): (OsString, ShownEntry)) -> io::Result<()> {
+fn show(name: &OsStr, what: ShownEntry) -> io::Result<()> {
     let path = Path::new(ROOT).join(name);
     match what {
         ShownEntry::Tree(tree) => {

@@ -35,7 +35,8 @@ impl Layer {
     /// watches it, and this process has one watch for each.
     pub(crate) fn of(
         traces: &Traces,
-        (points, taken_off): (&[PathBuf], &[FileSystem]),
+        points: &[PathBuf],
+        taken_off: &[FileSystem],
         stays: bool,
     ) -> Option<Self> {
         let root = Some(&traces.layer).filter(|at| points.contains(at))?;

@@ -2,14 +2,15 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::canonical::digest_of;
 use cofferdam_contracts::id::Digest;
 use sha2::{Digest as _, Sha256};
 
+use super::draft::{Draft, Drafts};
 use super::error::{ImageError, at};
-use super::store::{Draft, Images};
+use super::manifest::{Config, MAX_DOCUMENT, Manifest, parse};
 
 /// One read of a blob.
 const PIECE: usize = 256 * 1024;
@@ -73,24 +74,36 @@ impl Incoming {
     }
 }
 
-impl Images {
-    pub(crate) fn blob_path(&self, digest: &Digest) -> PathBuf {
-        self.dir.join("blobs").join(digest.as_str())
+/// The blobs of a store.
+#[derive(Debug, Clone)]
+pub(crate) struct Blobs {
+    dir: PathBuf,
+    drafts: Drafts,
+}
+
+impl Blobs {
+    /// Those of a store.
+    pub fn of(store: &Path, drafts: Drafts) -> Self {
+        Self { dir: store.join("blobs"), drafts }
     }
 
-    pub(crate) fn has_blob(&self, digest: &Digest) -> bool {
-        self.blob_path(digest).is_file()
+    pub fn path(&self, digest: &Digest) -> PathBuf {
+        self.dir.join(digest.as_str())
+    }
+
+    pub fn has(&self, digest: &Digest) -> bool {
+        self.path(digest).is_file()
     }
 
     /// Begins a blob of at most `limit` bytes.
-    pub(crate) fn blob_begin(&self, limit: u64) -> Result<Incoming, ImageError> {
-        let draft = self.draft();
+    pub fn begin(&self, limit: u64) -> Result<Incoming, ImageError> {
+        let draft = self.drafts.draft();
         let file = File::create(draft.path()).map_err(at(draft.path()))?;
         Ok(Incoming { draft, file, hash: Sha256::new(), size: 0, limit })
     }
 
     /// Moves it into place, if it is what was wanted.
-    pub(crate) fn blob_end(
+    pub fn end(
         &self,
         incoming: Incoming,
         wanted: Option<&Digest>,
@@ -101,45 +114,60 @@ impl Images {
         {
             return Err(ImageError::Digest { what: "a blob", wanted: wanted.clone(), found });
         }
-        let path = self.blob_path(&found);
+        let path = self.path(&found);
         incoming.file.sync_all().map_err(at(&path))?;
         fs::rename(incoming.draft.path(), &path).map_err(at(&path))?;
         Ok((found, incoming.size))
     }
 
     /// Copies a blob in; nothing is written where it is there already.
-    pub(crate) fn blob_copy(
+    pub fn copy(
         &self,
         mut from: impl Read,
         wanted: Option<&Digest>,
         limit: u64,
     ) -> Result<(Digest, u64), ImageError> {
-        let mut incoming = self.blob_begin(limit)?;
+        let mut incoming = self.begin(limit)?;
         let mut buffer = vec![0; PIECE];
         loop {
             let count = from.read(&mut buffer).map_err(at(incoming.draft.path()))?;
             if count == 0 {
-                return self.blob_end(incoming, wanted);
+                return self.end(incoming, wanted);
             }
             incoming.push(buffer.get(..count).unwrap_or_default())?;
         }
     }
 
-    pub(crate) fn blob_file(&self, digest: &Digest) -> Result<File, ImageError> {
-        let path = self.blob_path(digest);
+    pub fn file(&self, digest: &Digest) -> Result<File, ImageError> {
+        let path = self.path(digest);
         File::open(&path).map_err(at(&path))
     }
 
     /// A small blob's bytes.
-    pub(crate) fn blob_bytes(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, ImageError> {
+    pub fn bytes(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, ImageError> {
         let mut bytes = Vec::new();
-        let file = self.blob_file(digest)?;
+        let file = self.file(digest)?;
         file.take(limit.saturating_add(1))
             .read_to_end(&mut bytes)
-            .map_err(at(&self.blob_path(digest)))?;
+            .map_err(at(&self.path(digest)))?;
         match u64::try_from(bytes.len()).is_ok_and(|size| size <= limit) {
             true => Ok(bytes),
             false => Err(ImageError::TooLarge { what: "a document", limit }),
         }
+    }
+
+    /// The manifest and the configuration of a manifest's digest.
+    pub fn image(&self, digest: &Digest) -> Result<(Manifest, Config), ImageError> {
+        let manifest: Manifest = self.document("the manifest", digest)?;
+        let config = self.document("the configuration", &manifest.config.digest()?)?;
+        Ok((manifest, config))
+    }
+
+    pub fn document<T: serde::de::DeserializeOwned>(
+        &self,
+        what: &str,
+        digest: &Digest,
+    ) -> Result<T, ImageError> {
+        parse(what, &self.bytes(digest, MAX_DOCUMENT)?)
     }
 }

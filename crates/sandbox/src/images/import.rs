@@ -10,13 +10,14 @@ use cofferdam_contracts::id::Digest;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use serde::Deserialize;
 
+use super::draft::Draft;
 use super::error::{ImageError, at};
 use super::manifest::{
     CONFIG, DOCKER_LIST, Descriptor, INDEX, Index, LAYER, MAX_DOCUMENT, Manifest, parse, written,
 };
 use super::name::ImageName;
 use super::root;
-use super::store::{Draft, Images, NamedImage};
+use super::store::{Images, NamedImage};
 use super::unpack;
 
 /// An index may name an index; more than this is a circle.
@@ -89,7 +90,7 @@ impl Layout {
 
 /// A tar's files, by the same rules as a layer's.
 fn extract(images: &Images, path: &Path) -> Result<Draft, ImageError> {
-    let draft = images.draft();
+    let draft = images.drafts.draft();
     DirBuilder::new().mode(0o700).create(draft.path()).map_err(at(draft.path()))?;
     unpack::apply(draft.path(), root::open(path)?, &images.bounds)?;
     Ok(draft)
@@ -99,7 +100,7 @@ impl Images {
     /// Takes in an image from a file or directory, under `name` or the name that is written in it.
     /// Blocking: it reads, checks and unpacks every layer.
     pub fn import(&self, path: &Path, name: Option<&ImageName>) -> Result<NamedImage, ImageError> {
-        let _adding = self.adding()?;
+        let _adding = self.lock.adding()?;
         let layout = Layout::open(self, path)?;
         let (manifest, said) = if layout.has("index.json") {
             self.take_layout(&layout)?
@@ -132,9 +133,9 @@ impl Images {
         name: &ImageName,
         source: &str,
     ) -> Result<NamedImage, ImageError> {
-        let (document, config) = self.image(manifest)?;
+        let (document, config) = self.blobs.image(manifest)?;
         let diff_ids = config.diff_ids(document.layers.len())?;
-        self.root(&document.layers, &diff_ids)?;
+        self.roots.make(&document.layers, &diff_ids)?;
         self.name(name, manifest, source)
     }
 
@@ -152,7 +153,7 @@ impl Images {
                 continue;
             }
             self.take_blob(layout, &digest, MAX_DOCUMENT)?;
-            let manifest: Manifest = self.document("the manifest", &digest)?;
+            let manifest: Manifest = self.blobs.document("the manifest", &digest)?;
             self.take_blob(layout, &manifest.config.digest()?, MAX_DOCUMENT)?;
             for layer in &manifest.layers {
                 self.take_blob(layout, &layer.digest()?, self.bounds.blob_bytes)?;
@@ -163,10 +164,10 @@ impl Images {
     }
 
     fn take_blob(&self, layout: &Layout, digest: &Digest, limit: u64) -> Result<(), ImageError> {
-        if self.has_blob(digest) {
+        if self.blobs.has(digest) {
             return Ok(());
         }
-        self.blob_copy(layout.file(&blob_name(digest))?, Some(digest), limit).map(|_| ())
+        self.blobs.copy(layout.file(&blob_name(digest))?, Some(digest), limit).map(|_| ())
     }
 
     fn take_saved(&self, layout: &Layout) -> Result<(Digest, Option<String>), ImageError> {
@@ -175,16 +176,16 @@ impl Images {
             return Err(ImageError::malformed("manifest.json", "it must name exactly one image"));
         };
         let config = layout.file(&saved.config)?;
-        let (config, size) = self.blob_copy(config, None, MAX_DOCUMENT)?;
+        let (config, size) = self.blobs.copy(config, None, MAX_DOCUMENT)?;
         let mut layers = Vec::new();
         for layer in &saved.layers {
             let (digest, size) =
-                self.blob_copy(layout.file(layer)?, None, self.bounds.blob_bytes)?;
+                self.blobs.copy(layout.file(layer)?, None, self.bounds.blob_bytes)?;
             layers.push(Descriptor::new(LAYER, &digest, size));
         }
         let manifest = Manifest::new(Descriptor::new(CONFIG, &config, size), layers);
         let (bytes, _) = written(&manifest)?;
-        let (digest, _) = self.blob_copy(bytes.as_slice(), None, MAX_DOCUMENT)?;
+        let (digest, _) = self.blobs.copy(bytes.as_slice(), None, MAX_DOCUMENT)?;
         Ok((digest, saved.repo_tags.and_then(|tags| tags.into_iter().next())))
     }
 }

@@ -42,7 +42,7 @@ impl Images {
         first: u32,
     ) -> Result<(Digest, u64), ImageError> {
         let tree = TenantTree::open(upper).map_err(at(upper))?;
-        let mut tar = Builder::new(self.blob_begin(self.bounds.layer_bytes)?);
+        let mut tar = Builder::new(self.blobs.begin(self.bounds.layer_bytes)?);
         let (mut left, mut held) = (self.bounds.layer_entries, HeldPaths::default());
         while let Some(path) = held.open.pop() {
             let dir = tree.dir(&path).map_err(at(&path))?;
@@ -62,7 +62,7 @@ impl Images {
             }
         }
         let incoming = tar.into_inner().map_err(at(upper))?;
-        self.blob_end(incoming, None)
+        self.blobs.end(incoming, None)
     }
 }
 

@@ -21,13 +21,16 @@
 
 pub(crate) mod blob;
 pub(crate) mod chain;
+mod draft;
 pub(crate) mod error;
 #[cfg(test)]
 mod fuzz;
 mod import;
 mod layer;
+mod lock;
 pub(crate) mod manifest;
 pub(crate) mod name;
+mod names;
 mod pull;
 mod remove;
 pub(crate) mod resolve;

@@ -42,7 +42,7 @@ impl Images {
         };
         let adding = blocking({
             let images = self.clone();
-            move || images.adding()
+            move || images.lock.adding()
         })
         .await?;
         let registry = Registry::new(self, &wanted);
@@ -97,7 +97,7 @@ impl<'a> Registry<'a> {
             Err(_) => (bytes, digest),
         };
         let manifest: Manifest = parse("the manifest", &bytes)?;
-        self.images.blob_copy(bytes.as_ref(), Some(&digest), MAX_DOCUMENT)?;
+        self.images.blobs.copy(bytes.as_ref(), Some(&digest), MAX_DOCUMENT)?;
         self.blob(&manifest.config, MAX_DOCUMENT).await?;
         for layer in &manifest.layers {
             self.blob(layer, self.images.bounds.blob_bytes).await?;
@@ -127,7 +127,7 @@ impl<'a> Registry<'a> {
 
     async fn blob(&self, wanted: &Descriptor, limit: u64) -> Result<(), ImageError> {
         let digest = wanted.digest()?;
-        if self.images.has_blob(&digest) {
+        if self.images.blobs.has(&digest) {
             return Ok(());
         }
         if wanted.size > limit {
@@ -145,11 +145,11 @@ impl<'a> Registry<'a> {
             .await
             .map_err(|error| self.fault(error))?;
         // No more than was announced, whatever is sent.
-        let mut incoming = self.images.blob_begin(wanted.size)?;
+        let mut incoming = self.images.blobs.begin(wanted.size)?;
         while let Some(piece) = stream.next().await {
             incoming.push(&piece.map_err(|error| self.fault(error.into()))?)?;
         }
-        self.images.blob_end(incoming, Some(&digest)).map(|_| ())
+        self.images.blobs.end(incoming, Some(&digest)).map(|_| ())
     }
 
     fn fault(&self, error: OciDistributionError) -> ImageError {

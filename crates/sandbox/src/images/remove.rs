@@ -23,14 +23,14 @@ struct Needed {
 impl Images {
     /// Removes a name, and the content that only it needed. Refused while a sandbox runs on it.
     pub fn remove(&self, name: &ImageName) -> Result<(), ImageError> {
-        let named = self.named(&ImageRef { name: name.clone(), digest: None })?;
-        let root = self.root_path(&self.chain_of(&named.manifest)?);
+        let named = self.names.find(&ImageRef { name: name.clone(), digest: None })?;
+        let root = self.roots.path(&self.chain_of(&named.manifest)?);
         // Held until the name is gone: whoever comes later finds no name.
         let held = exclusive(&root)?;
         if root.is_dir() && held.is_none() {
             return Err(ImageError::InUse(name.to_string()));
         }
-        let path = self.name_path(name);
+        let path = self.names.path(name);
         fs::remove_file(&path).map_err(at(&path))?;
         drop(held);
         // Whoever adds an image needs what has no name yet; the next removal sweeps then.
@@ -39,10 +39,10 @@ impl Images {
 
     /// Removes what no name needs, unless somebody is adding an image.
     pub(crate) fn sweep(&self) -> Result<(), ImageError> {
-        let Some(_sweeping) = self.sweeping()? else { return Ok(()) };
+        let Some(_sweeping) = self.lock.sweeping()? else { return Ok(()) };
         let mut needed = Needed::default();
-        for file in self.names()? {
-            let (manifest, _) = self.image(&file.manifest)?;
+        for file in self.names.all()? {
+            let (manifest, _) = self.blobs.image(&file.manifest)?;
             needed.roots.insert(self.chain_of(&file.manifest)?.to_string());
             needed.blobs.insert(file.manifest.to_string());
             needed.blobs.insert(manifest.config.digest()?.to_string());
@@ -71,13 +71,13 @@ impl Images {
             return fs::remove_file(path).map_err(at(path));
         }
         let Some(_held) = exclusive(path)? else { return Ok(()) };
-        let draft = self.draft();
+        let draft = self.drafts.draft();
         fs::rename(path, draft.path()).map_err(at(path))?;
         remove_tree(draft.path()).map_err(at(draft.path()))
     }
 
     pub(crate) fn chain_of(&self, manifest: &Digest) -> Result<Digest, ImageError> {
-        let (manifest, config) = self.image(manifest)?;
+        let (manifest, config) = self.blobs.image(manifest)?;
         let diff_ids = config.diff_ids(manifest.layers.len())?;
         Ok(chains(&diff_ids).pop().unwrap_or_else(empty))
     }

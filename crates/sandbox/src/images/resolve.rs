@@ -37,10 +37,10 @@ pub struct ImageRoot {
 impl Images {
     /// Finds an image by what follows `image:`.
     pub fn resolve(&self, text: &str) -> Result<ImageRoot, ImageError> {
-        let named = self.named(&ImageRef::parse(text)?)?;
-        let (manifest, config) = self.image(&named.manifest)?;
+        let named = self.names.find(&ImageRef::parse(text)?)?;
+        let (manifest, config) = self.blobs.image(&named.manifest)?;
         let diff_ids = config.diff_ids(manifest.layers.len())?;
-        let root = self.root_path(&chains(&diff_ids).pop().unwrap_or_else(empty));
+        let root = self.roots.path(&chains(&diff_ids).pop().unwrap_or_else(empty));
         if !root.is_dir() {
             return Err(ImageError::Unknown(named.name));
         }

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::id::Digest;
 use flate2::read::MultiGzDecoder;
 
-use super::blob::Hashing;
+use super::blob::{Blobs, Hashing};
 use super::chain::{chains, empty};
+use super::draft::Drafts;
 use super::error::{ImageError, at};
 use super::manifest::Descriptor;
-use super::store::Images;
+use super::store::StoreBounds;
 use super::unpack;
 use crate::host::tenant_root::TenantRoot;
 
@@ -21,30 +22,40 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Headers and padding of a tar beside its files' bytes: at most this much for each entry.
 const TAR_OVERHEAD: u64 = 4_096;
 
-impl Images {
-    pub(crate) fn root_path(&self, chain: &Digest) -> PathBuf {
-        self.dir.join("roots").join(chain.as_str())
+/// The root file systems of a store.
+#[derive(Debug, Clone)]
+pub(crate) struct ImageRoots {
+    dir: PathBuf,
+    blobs: Blobs,
+    drafts: Drafts,
+    bounds: StoreBounds,
+}
+
+impl ImageRoots {
+    /// Those of a store.
+    pub fn of(store: &Path, blobs: Blobs, drafts: Drafts, bounds: StoreBounds) -> Self {
+        Self { dir: store.join("roots"), blobs, drafts, bounds }
+    }
+
+    pub fn path(&self, chain: &Digest) -> PathBuf {
+        self.dir.join(chain.as_str())
     }
 
     /// Makes the root of these layers, whose blobs are here, unless it is there. Two workers may do
     /// so at once: whoever moves first wins.
-    pub(crate) fn root(
-        &self,
-        layers: &[Descriptor],
-        diff_ids: &[Digest],
-    ) -> Result<PathBuf, ImageError> {
+    pub fn make(&self, layers: &[Descriptor], diff_ids: &[Digest]) -> Result<PathBuf, ImageError> {
         let chains = chains(diff_ids);
         let whole = chains.last().cloned().unwrap_or_else(empty);
-        let done = self.root_path(&whole);
+        let done = self.path(&whole);
         if done.is_dir() {
             return Ok(done);
         }
         // The longest part that is there already is not unpacked again.
-        let below = chains.iter().rposition(|chain| self.root_path(chain).is_dir());
-        let draft = self.draft();
+        let below = chains.iter().rposition(|chain| self.path(chain).is_dir());
+        let draft = self.drafts.draft();
         let root = draft.path();
         match below.and_then(|index| chains.get(index)) {
-            Some(chain) => clone(&self.root_path(chain), root)?,
+            Some(chain) => clone(&self.path(chain), root)?,
             None => {
                 DirBuilder::new().mode(0o755).create(root).map_err(at(root))?;
                 fs::set_permissions(root, Permissions::from_mode(0o755)).map_err(at(root))?;
@@ -70,7 +81,7 @@ impl Images {
     }
 
     fn layer(&self, root: &Path, layer: &Descriptor, diff: &Digest) -> Result<(), ImageError> {
-        let path = self.blob_path(&layer.digest()?);
+        let path = self.blobs.path(&layer.digest()?);
         let mut tar = Hashing::new(open(&path)?, self.tar_limit());
         let applied = unpack::apply(root, &mut tar, &self.bounds);
         applied.map_err(|error| if tar.is_over() { self.too_large() } else { error })?;

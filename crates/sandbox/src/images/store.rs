@@ -1,19 +1,19 @@
-//! The directory that holds the images, and its lock.
+//! The directory that holds the images.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::id::Digest;
-use cofferdam_guest::removal::remove_tree;
-use rustix::fs::{FlockOperation, flock};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::blob::Blobs;
+use super::draft::Drafts;
 use super::error::{ImageError, at};
-use super::manifest::{Config, MAX_DOCUMENT, Manifest, parse};
-use super::name::{ImageName, ImageRef};
+use super::lock::StoreLock;
+use super::manifest::Manifest;
+use super::name::ImageName;
+use super::names::{ImageNames, NameFile};
+use super::root::ImageRoots;
 use crate::host::live;
 
 /// What an image may be at most; an image beyond it is refused while it comes.
@@ -38,17 +38,11 @@ impl Default for StoreBounds {
 pub struct Images {
     pub(crate) dir: PathBuf,
     pub(crate) bounds: StoreBounds,
-}
-
-/// A name's file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct NameFile {
-    pub schema_version: u32,
-    pub name: String,
-    pub manifest: Digest,
-    pub source: String,
-    pub created_at_ms: i64,
+    pub(crate) blobs: Blobs,
+    pub(crate) roots: ImageRoots,
+    pub(crate) names: ImageNames,
+    pub(crate) drafts: Drafts,
+    pub(crate) lock: StoreLock,
 }
 
 /// An image that has a name.
@@ -69,30 +63,6 @@ pub struct NamedImage {
     pub layers: usize,
 }
 
-/// What is being written: gone when dropped, unless it was moved into place.
-#[derive(Debug)]
-pub(crate) struct Draft(PathBuf);
-
-impl Draft {
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        let _ = match fs::symlink_metadata(&self.0) {
-            Ok(found) if found.is_dir() => remove_tree(&self.0),
-            Ok(_) => fs::remove_file(&self.0),
-            Err(_) => Ok(()),
-        };
-    }
-}
-
-/// While it is held, nothing is swept away.
-#[derive(Debug)]
-pub(crate) struct Adding(#[expect(dead_code, reason = "its lock ends with it")] File);
-
 impl Images {
     /// The images of a state directory; made where they are not there. Only root may look inside:
     /// a root file system holds programs that would be set-user-id for anybody who reached them.
@@ -112,85 +82,41 @@ impl Images {
         ] {
             live::private_dir(&path).map_err(at(&path))?;
         }
-        Ok(Self { dir, bounds })
+        let drafts = Drafts::of(&dir);
+        let blobs = Blobs::of(&dir, drafts.clone());
+        Ok(Self {
+            roots: ImageRoots::of(&dir, blobs.clone(), drafts.clone(), bounds),
+            names: ImageNames::of(&dir, drafts.clone()),
+            lock: StoreLock::of(&dir),
+            blobs,
+            drafts,
+            bounds,
+            dir,
+        })
     }
 
     /// Everything that has a name, in the order of the names.
     pub fn list(&self) -> Result<Vec<NamedImage>, ImageError> {
         let mut named = Vec::new();
-        for file in self.names()? {
+        for file in self.names.all()? {
             named.push(self.described(file)?);
         }
         named.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(named)
     }
 
-    pub(crate) fn names(&self) -> Result<Vec<NameFile>, ImageError> {
-        let dir = self.dir.join("names");
-        let mut all = Vec::new();
-        for entry in fs::read_dir(&dir).map_err(at(&dir))? {
-            let path = entry.map_err(at(&dir))?.path();
-            match fs::read(&path) {
-                Ok(bytes) => all.push(parse("a name's file", &bytes)?),
-                // Removed since it was listed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(at(&path)(error)),
-            }
-        }
-        Ok(all)
-    }
-
-    pub(crate) fn named(&self, wanted: &ImageRef) -> Result<NameFile, ImageError> {
-        let path = self.name_path(&wanted.name);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(ImageError::Unknown(wanted.name.to_string()));
-            }
-            Err(error) => return Err(at(&path)(error)),
-        };
-        let file: NameFile = parse("a name's file", &bytes)?;
-        match &wanted.digest {
-            Some(digest) if *digest != file.manifest => Err(ImageError::Moved {
-                name: file.name,
-                found: file.manifest,
-                wanted: digest.clone(),
-            }),
-            _ => Ok(file),
-        }
-    }
-
-    pub(crate) fn name_path(&self, name: &ImageName) -> PathBuf {
-        self.dir.join("names").join(name.file())
-    }
-
-    /// Gives a name to a manifest whose blobs and root are in place. Last, and in one move.
+    /// Gives a name to a manifest whose blobs and root are in place.
     pub(crate) fn name(
         &self,
         name: &ImageName,
         manifest: &Digest,
         source: &str,
     ) -> Result<NamedImage, ImageError> {
-        let file = NameFile {
-            schema_version: 1,
-            name: name.to_string(),
-            manifest: manifest.clone(),
-            source: source.to_owned(),
-            created_at_ms: clock::now_ms(),
-        };
-        let (bytes, _) = super::manifest::written(&file)?;
-        let draft = self.draft();
-        let write = || -> io::Result<()> {
-            fs::write(draft.path(), &bytes)?;
-            File::open(draft.path())?.sync_all()?;
-            fs::rename(draft.path(), self.name_path(name))
-        };
-        write().map_err(at(&self.name_path(name)))?;
-        self.described(file)
+        self.described(self.names.give(name, manifest, source)?)
     }
 
     fn described(&self, file: NameFile) -> Result<NamedImage, ImageError> {
-        let manifest: Manifest = self.document("the manifest", &file.manifest)?;
+        let manifest: Manifest = self.blobs.document("the manifest", &file.manifest)?;
         Ok(NamedImage {
             name: file.name,
             digest: file.manifest,
@@ -199,54 +125,5 @@ impl Images {
             bytes: manifest.layers.iter().map(|layer| layer.size).sum(),
             layers: manifest.layers.len(),
         })
-    }
-
-    /// The manifest and the configuration of a manifest's digest.
-    pub(crate) fn image(&self, digest: &Digest) -> Result<(Manifest, Config), ImageError> {
-        let manifest: Manifest = self.document("the manifest", digest)?;
-        let config = self.document("the configuration", &manifest.config.digest()?)?;
-        Ok((manifest, config))
-    }
-
-    pub(crate) fn document<T: serde::de::DeserializeOwned>(
-        &self,
-        what: &str,
-        digest: &Digest,
-    ) -> Result<T, ImageError> {
-        parse(what, &self.blob_bytes(digest, MAX_DOCUMENT)?)
-    }
-
-    /// A path that nobody else writes to.
-    pub(crate) fn draft(&self) -> Draft {
-        Draft(self.dir.join("drafts").join(random::secret_hex(16)))
-    }
-
-    /// Held by whoever adds an image, any number at once.
-    pub(crate) fn adding(&self) -> Result<Adding, ImageError> {
-        let (path, file) = self.lock_file()?;
-        flock(&file, FlockOperation::LockShared).map_err(|error| at(&path)(error.into()))?;
-        Ok(Adding(file))
-    }
-
-    /// Held by whoever sweeps; `None` while somebody adds.
-    pub(crate) fn sweeping(&self) -> Result<Option<Adding>, ImageError> {
-        let (path, file) = self.lock_file()?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Adding(file))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(at(&path)(error.into())),
-        }
-    }
-
-    fn lock_file(&self) -> Result<(PathBuf, File), ImageError> {
-        let path = self.dir.join("lock");
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(at(&path))?;
-        Ok((path, file))
     }
 }

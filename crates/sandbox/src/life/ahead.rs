@@ -7,10 +7,6 @@
 //! **Nothing of a tenant runs in it before it is taken**, and until then it is marked as a container that waits is: its
 //! worker's death makes it an orphan, and nobody else touches it before. Whoever records it does so under its name.
 
-use std::io;
-
-use cofferdam_ambient::random;
-use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::WipeStatus;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -19,19 +15,13 @@ use super::boot::{provision, provision_filled};
 use super::error::ProvisionError;
 use super::host::Host;
 use super::keep::Filling;
+use super::names::Reserved;
 use super::sandbox::Sandbox;
-use super::waits::{AheadMarks, Claim, tell};
+use super::waits::tell;
 use crate::spec::plan::Plan;
 
 /// Of the evidence of one that nobody took.
 const REASON: &str = "never-taken";
-
-/// A name that is marked for a sandbox that is not on record.
-#[derive(Debug)]
-pub struct Reserved {
-    id: SandboxId,
-    all: AheadMarks,
-}
 
 /// A sandbox that is being made under a reserved name, and what is kept until it is taken or wiped. It is wiped with this value
 /// unless it is taken.
@@ -48,39 +38,7 @@ struct Making<T> {
     keeps: T,
 }
 
-impl Host {
-    /// A new name, under which no container waits.
-    ///
-    /// # Errors
-    /// The host's directory of sandboxes takes no file.
-    pub fn reserve(&self) -> io::Result<Reserved> {
-        let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)));
-        let id = id.map_err(io::Error::other)?;
-        let (claim, all) = (Claim::take(&self.facts().live_dir, &id)?, self.ahead_marks());
-        all.add(&id, claim);
-        Ok(Reserved { id, all })
-    }
-
-    /// Takes away the marks of those that are not on record yet: the next reconciler finds them. Call it when this worker is at its
-    /// end and does not wait for them.
-    pub fn abandon_ahead(&self) {
-        self.ahead_marks().end_all();
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        self.all.end(&self.id);
-    }
-}
-
 impl Reserved {
-    /// The name.
-    #[must_use]
-    pub fn id(&self) -> &SandboxId {
-        &self.id
-    }
-
     /// Begins to make the sandbox of a plan under this name, with these files.
     pub fn make<T: Send + 'static>(
         self,
@@ -135,7 +93,7 @@ impl<T> Making<T> {
         };
         evidence.iter().for_each(tell);
         if evidence.is_none_or(|evidence| evidence.status != WipeStatus::Verified) {
-            self.name.all.fail(&self.name.id);
+            self.name.fail();
         }
         drop((self.name, self.keeps));
     }

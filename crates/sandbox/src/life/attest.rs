@@ -10,7 +10,7 @@ use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::sandbox::EffectivePolicy;
 use cofferdam_contracts::session::Attestation;
 
-use crate::class::{self, Isolation};
+use crate::class;
 use crate::host::task::blocking;
 use crate::life::host::Host;
 use crate::spec::class::Offer;
@@ -28,6 +28,18 @@ impl ProgramDigests {
     fn learn(&self, path: PathBuf, digest: Option<Digest>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path, digest);
     }
+
+    /// The digest of a program.
+    async fn of(&self, path: PathBuf) -> Option<Digest> {
+        if let Some(known) = self.known(&path) {
+            return known;
+        }
+        let program = path.clone();
+        let read = move || fs::read(&program).ok().map(|bytes| digest_bytes(&bytes));
+        let digest = blocking(read).await;
+        self.learn(path, digest.clone());
+        digest
+    }
 }
 
 impl Host {
@@ -36,38 +48,27 @@ impl Host {
         let facts = self.facts();
         let program = facts.classes.iter().find_map(|fact| match &fact.offer {
             Offer::Present(runtime) if fact.class.strength() == effective.isolation_class => {
-                class::of(fact.class).program(runtime)
+                class::of(fact.class).profile.program(runtime)
             }
             _ => None,
         });
-        let of_strength =
-            |one: &&dyn Isolation| one.class().strength() == effective.isolation_class;
-        let cgroups = class::all().find(of_strength).map(|one| one.cgroups(facts.cgroups.mode));
+        let of_strength = || {
+            let mut profiles = class::all().map(|one| one.profile);
+            profiles.find(|one| one.class().strength() == effective.isolation_class)
+        };
+        let cgroups = of_strength().map(|one| one.cgroups(facts.cgroups.mode));
         Attestation {
             class: effective.isolation_class,
             runtime: effective.runtime.clone(),
             runtime_version: effective.runtime_version.clone(),
             runtime_digest: match program {
-                Some(path) => self.program_digest(path).await,
+                Some(path) => self.programs().of(path).await,
                 None => None,
             },
             kernel: effective.kernel.clone(),
             cgroups: cgroups.unwrap_or_default().to_owned(),
-            hardware_isolation: class::all()
-                .find(of_strength)
-                .map(|one| facts.hardware_isolation(one.class())),
+            hardware_isolation: of_strength().map(|one| facts.hardware_isolation(one.class())),
             weak: effective.weak.clone(),
         }
-    }
-
-    async fn program_digest(&self, path: PathBuf) -> Option<Digest> {
-        if let Some(known) = self.programs().known(&path) {
-            return known;
-        }
-        let program = path.clone();
-        let read = move || fs::read(&program).ok().map(|bytes| digest_bytes(&bytes));
-        let digest = blocking(read).await;
-        self.programs().learn(path, digest.clone());
-        digest
     }
 }

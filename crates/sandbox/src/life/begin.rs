@@ -37,7 +37,7 @@ pub(crate) async fn begin(
         }
     };
     // A machine takes as long as its files want. What was started of it is its cgroup's, and ends with that.
-    let begun = match plan.isolation().has_layer_inside() {
+    let begun = match plan.isolation().snapshots.has_layer_inside() {
         false => begun.await,
         true => tokio::select! {
             begun = begun => begun,
@@ -45,7 +45,7 @@ pub(crate) async fn begin(
         },
     };
     // Not before: what it makes would have to share the processors.
-    WarmPool::want(&host.warm_pool(), host.pool(), plan, Arc::clone(facts));
+    WarmPool::want(&host.machines().warm(), host.machines().pool(), plan, Arc::clone(facts));
     begun
 }
 
@@ -59,7 +59,7 @@ async fn take_waiting(
     let Some(disk) = ground.disk.as_ref().filter(|_| ground.stored.is_none()) else {
         return Ok(None);
     };
-    let Some(machine) = host.warm_pool().take(plan, facts) else { return Ok(None) };
+    let Some(machine) = host.machines().warm().take(plan, facts) else { return Ok(None) };
     match machine.meet(ground, disk).await {
         Ok(begun) => Ok(Some(begun)),
         Err(Unmet::Said(fault)) => Err(BootError::Machine { fault }),
@@ -79,13 +79,13 @@ async fn start(
     ground: &Ground<'_>,
     ahead: Option<StartedRuntime>,
 ) -> Result<(Life, Agent), BootError> {
-    let pool = host.pool();
+    let pool = host.machines().pool();
     let restoring = pool.take(plan, facts).filter(|_| ground.stored.is_none());
     if let Some(mut restoring) = restoring {
         let shown = ground.shown();
-        let (life, stream) =
-            ready(plan, ground.groups, shown.as_ref(), facts, (restoring.lent.take(), None))?
-                .start()?;
+        let lent = restoring.lent.take();
+        let StartedRuntime { life, stream } =
+            ready(plan, ground.groups, shown.as_ref(), facts, lent, None)?.start()?;
         match life.meet_or_end(stream, ground.parts.clone()).await {
             Ok(begun) => return Ok(begun),
             // The sandbox's own, which a boot would not change.
@@ -97,16 +97,16 @@ async fn start(
             }
         }
     }
-    let holder = plan.isolation().holder(plan);
-    let (mut life, mut stream) = match (ahead, holder) {
+    let holder = plan.isolation().custody.holder(plan);
+    let StartedRuntime { mut life, mut stream } = match (ahead, holder) {
         (Some(started), _) => started,
         (None, Holder::Monitor(kind)) => start_monitor(plan, ground, facts, kind).await?,
         (None, Holder::Engine) => start_container(plan, ground.mounts, ground.groups).await?,
         (None, Holder::Provider) => start_remote(plan, facts).await?,
         (None, Holder::Program) => {
             let shown = ground.shown();
-            let memory = (ground.lent()?, ground.memory);
-            ready(plan, ground.groups, shown.as_ref(), facts, memory)?.start()?
+            let (lent, memory) = (ground.lent()?, ground.memory);
+            ready(plan, ground.groups, shown.as_ref(), facts, lent, memory)?.start()?
         }
     };
     if ground.memory.is_some()

@@ -33,7 +33,7 @@ use crate::life::keep::Filling;
 use crate::life::network::{self, Network};
 use crate::life::numbered::CommandNames;
 use crate::life::put::{put, put_dir};
-use crate::life::raise::raise;
+use crate::life::raise::{BootParts, raise};
 use crate::life::raised::Raised;
 use crate::life::sandbox::Sandbox;
 use crate::life::service::{self, Services};
@@ -57,7 +57,7 @@ pub async fn provision(
     plan: &Plan,
     inputs: &[Input],
 ) -> Result<Sandbox, ProvisionError> {
-    provision_from(host, plan, inputs, (None, None)).await
+    provision_from(host, plan, inputs, LayerContents::default()).await
 }
 
 /// The same with the files of a snapshot in its layer. A class that cannot take them is refused by name.
@@ -67,7 +67,8 @@ pub async fn provision_filled(
     inputs: &[Input],
     filling: Filling,
 ) -> Result<Sandbox, ProvisionError> {
-    provision_from(host, plan, inputs, (None, Some(filling))).await
+    let contents = LayerContents { filling: Some(filling), cache: None };
+    provision_from(host, plan, inputs, contents).await
 }
 
 /// The same on a base of the dependency cache: then the plan's build phase has nothing to do.
@@ -77,14 +78,23 @@ pub async fn provision_on(
     inputs: &[Input],
     cache: Option<CacheBase>,
 ) -> Result<Sandbox, ProvisionError> {
-    provision_from(host, plan, inputs, (cache, None)).await
+    provision_from(host, plan, inputs, LayerContents { cache, filling: None }).await
+}
+
+/// What a sandbox's layer begins with; empty by default.
+#[derive(Default)]
+struct LayerContents {
+    /// A base of the dependency cache.
+    cache: Option<CacheBase>,
+    /// Files of a snapshot.
+    filling: Option<Filling>,
 }
 
 async fn provision_from(
     host: &Host,
     plan: &Plan,
     inputs: &[Input],
-    layer: (Option<CacheBase>, Option<Filling>),
+    contents: LayerContents,
 ) -> Result<Sandbox, ProvisionError> {
     let clock = Stopwatch::start();
     let facts = host.shared();
@@ -92,7 +102,7 @@ async fn provision_from(
     // Nothing was started yet, so there is no runtime to look for.
     subject.runtime_reaped = true;
     subject.class = Some(plan.class);
-    let error = match start(host, &facts, plan, inputs, layer, &mut subject, clock).await {
+    let error = match start(host, &facts, plan, inputs, contents, &mut subject, clock).await {
         Ok(sandbox) => return Ok(sandbox),
         Err(error) => error,
     };
@@ -116,11 +126,12 @@ async fn start(
     facts: &Arc<HostFacts>,
     plan: &Plan,
     inputs: &[Input],
-    (cache, filling): (Option<CacheBase>, Option<Filling>),
+    contents: LayerContents,
     subject: &mut Subject,
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
-    if filling.is_some() && !plan.isolation().keeps_files() {
+    let LayerContents { cache, filling } = contents;
+    if filling.is_some() && !plan.isolation().snapshots.keeps_files() {
         return Err(BootError::Unfillable(plan.class.as_str()));
     }
     // However this ends, unless it begins: the files are its pause's until then.
@@ -130,9 +141,9 @@ async fn start(
     subject.cache = cache.as_ref().map(CacheBase::tree);
     let prepared = host.egress().prepare(&plan.egress).await?;
     // A machine that goes on later is to find its disk as it was; it is handed them.
-    let shows = !plan.isolation().has_layer_inside();
+    let shows = !plan.isolation().snapshots.has_layer_inside();
     if let Some(ca) = prepared.as_ref().and_then(Prepared::ca).filter(|_| shows) {
-        plan.isolation().show_ours(&mut resolved, plan, ca, egress::CA_PATH);
+        plan.isolation().inputs.show_ours(&mut resolved, plan, ca, egress::CA_PATH);
     }
     let shares = resolved.shares.iter().filter(|share| !share.readonly);
     let opened = shares.map(|share| share.opened.clone()).collect();
@@ -152,8 +163,8 @@ async fn start(
             raised
         }
         None => {
-            let begun = (&resolved, base, through, filling);
-            raise(host, facts, plan, begun, subject, &Intake::default()).await?
+            let parts = BootParts { resolved: &resolved, base, through, filling };
+            raise(host, facts, plan, parts, subject, &Intake::default()).await?
         }
     };
     let Raised { hold, life, agent, kill, heard, went_on, storable } = raised;
@@ -211,13 +222,13 @@ async fn furnish(
 ) -> Result<(), BootError> {
     settle(&sandbox.agent, resolved, plan).await?;
     if let Some(prepared) = prepared {
-        let is_shown = !plan.isolation().has_layer_inside();
+        let is_shown = !plan.isolation().snapshots.has_layer_inside();
         network::furnish(&sandbox.agent, &prepared, is_shown).await?;
         sandbox.network.open(prepared)?;
     }
     sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
     // Last, so that what a service tried while it started is not laid at a command's door.
-    match plan.isolation().attempts() {
+    match plan.isolation().supervision.attempts() {
         Attempts::Namespace => {
             sandbox.unrouted = Some(Arc::new(Unrouted::in_namespace(sandbox.init_pid)));
         }

@@ -6,16 +6,29 @@ use std::sync::Arc;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::sandbox::{Phase, Violation};
 
-use super::sandbox::Sandbox;
-use crate::egress::{Asked, Egress, ModelDesk, SecretKeeper};
+use super::network::Network;
+use crate::egress::{Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
 
-impl Sandbox {
+/// The connections of a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Traffic<'a> {
+    pub(super) network: &'a Network,
+    /// Attempts that no route leads anywhere.
+    pub(super) unrouted: Option<&'a Arc<Unrouted>>,
+}
+
+impl<'a> Traffic<'a> {
+    /// `None`: no name is listed or ever was, so there is no proxy.
+    fn egress(self) -> Option<&'a Egress> {
+        self.network.egress()
+    }
+
     /// What the egress proxy refused so far, what never reached it because no route leads there, and
     /// how many attempts are not on the list.
     #[must_use]
-    pub fn violations(&self) -> (Vec<Violation>, u64) {
+    pub fn violations(self) -> (Vec<Violation>, u64) {
         let (mut list, unlisted) = self.egress().map(Egress::violations).unwrap_or_default();
-        let looked = self.unrouted.as_ref().map(|unrouted| unrouted.violations());
+        let looked = self.unrouted.map(|unrouted| unrouted.violations());
         let (unrouted, more) = looked.unwrap_or_default();
         list.extend(unrouted);
         (list, unlisted.saturating_add(more))
@@ -23,25 +36,25 @@ impl Sandbox {
 
     /// Names that the running phase was refused and asks for, since the last call.
     #[must_use]
-    pub fn egress_asked(&self) -> Vec<Asked> {
+    pub fn asked(self) -> Vec<Asked> {
         self.egress().map(Egress::asked).unwrap_or_default()
     }
 
     /// Admits a name that was asked for, in its phase and until a time (ms since the epoch). `false`: it was not asked for.
     #[must_use]
-    pub fn egress_grant(&self, asked: &Asked, until_ms: i64) -> bool {
+    pub fn grant(self, asked: &Asked, until_ms: i64) -> bool {
         self.egress().is_some_and(|egress| egress.grant(asked, until_ms))
     }
 
     /// Sets who decides about calls of models, before the first command. Without it each is refused.
-    pub fn serve_models(&self, desk: Arc<dyn ModelDesk>) {
+    pub fn serve_models(self, desk: Arc<dyn ModelDesk>) {
         if let Some(egress) = self.egress() {
             egress.serve_models(desk);
         }
     }
 
     /// Ends its network: no connection is left when it returns.
-    pub async fn close_network(&self) {
+    pub async fn close(self) {
         self.network.close().await;
     }
 
@@ -50,8 +63,8 @@ impl Sandbox {
     ///
     /// # Errors
     /// The network cannot be set up; in words.
-    pub async fn open_network(&self, phase: Phase) -> Result<BTreeMap<String, String>, String> {
-        if let Some(unrouted) = &self.unrouted {
+    pub async fn open(self, phase: Phase) -> Result<BTreeMap<String, String>, String> {
+        if let Some(unrouted) = self.unrouted {
             unrouted.enter(phase);
         }
         match self.egress() {
@@ -64,7 +77,7 @@ impl Sandbox {
     }
 
     /// From whom the secrets of its requests come; before its first command.
-    pub fn keep_secrets(&self, keeper: Arc<dyn SecretKeeper>) {
+    pub fn keep_secrets(self, keeper: Arc<dyn SecretKeeper>) {
         if let Some(egress) = self.egress() {
             egress.keep_secrets(keeper);
         }

@@ -19,7 +19,7 @@ use crate::class::docker;
 use crate::class::held::Held;
 use crate::class::microvm::monitor::{self, Kind};
 use crate::class::microvm::{self, Disk, EmulatorOrders, Lent, Parts, ShownDisk, Untold};
-use crate::class::remote::{self, Line};
+use crate::class::remote::{self, Line, RemoteStart};
 use crate::class::tail::keep_last;
 use crate::host::starter;
 use crate::host::task::Driver;
@@ -269,8 +269,12 @@ impl Ground<'_> {
     }
 }
 
-/// A runtime that was started, and our end of its agent's connection.
-pub(crate) type StartedRuntime = (Life, UnixStream);
+/// A runtime that was started.
+pub(crate) struct StartedRuntime {
+    pub life: Life,
+    /// Our end of its agent's connection.
+    pub stream: UnixStream,
+}
 
 /// A runtime, or an emulator, that is about to be started.
 pub(crate) struct Ready {
@@ -296,7 +300,7 @@ impl Ready {
         let origin = if self.lent.is_some() { Origin::Restored } else { Origin::Booted };
         let mut life = alive(child, self.awaited, origin, None);
         life.orders = self.orders;
-        Ok((life, self.ours))
+        Ok(StartedRuntime { life, stream: self.ours })
     }
 }
 
@@ -306,7 +310,8 @@ pub(crate) fn ready(
     groups: &[PathBuf],
     disk: Option<&Arc<ShownDisk>>,
     facts: &HostFacts,
-    (lent, memory): (Option<Lent>, Option<&Path>),
+    lent: Option<Lent>,
+    memory: Option<&Path>,
 ) -> Result<Ready, BootError> {
     let (runtime, isolation) = (&plan.runtime, plan.isolation());
     let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
@@ -322,9 +327,10 @@ pub(crate) fn ready(
     };
     let mut command = match memory {
         Some(memory) => isolation
+            .snapshots
             .restore(plan, groups, memory)
             .ok_or(BootError::Unfillable(plan.class.as_str()))?,
-        None => isolation.command(plan, groups, facts, lent.as_ref()),
+        None => isolation.launch.command(plan, groups, facts, lent.as_ref()),
     };
     command
         .env_clear()
@@ -334,9 +340,9 @@ pub(crate) fn ready(
         // A Ctrl-C at the worker's terminal is the worker's business alone.
         .process_group(0)
         .kill_on_drop(true);
-    let (path, awaited) = (runtime.path.clone(), isolation.awaits_runtime());
-    let is_killed_with_us = isolation.is_killed_with_us();
-    let orders = isolation.orders(plan, &mut command).map_err(fault)?;
+    let (path, awaited) = (runtime.path.clone(), isolation.supervision.awaits_runtime());
+    let is_killed_with_us = isolation.launch.is_killed_with_us();
+    let orders = isolation.launch.orders(plan, &mut command).map_err(fault)?;
     Ok(Ready { command, path, ours, awaited, is_killed_with_us, lent, orders })
 }
 
@@ -364,7 +370,7 @@ pub(crate) async fn start_monitor(
     ground: &Ground<'_>,
     facts: &HostFacts,
     kind: Kind,
-) -> Result<(Life, UnixStream), BootError> {
+) -> Result<StartedRuntime, BootError> {
     let fault = |source| BootError::Spawn { path: plan.runtime.path.clone(), source };
     // Without them the class is absent, and no plan names it.
     let (Some(machine), Some(disk)) = (&facts.machine, &ground.disk) else {
@@ -374,7 +380,8 @@ pub(crate) async fn start_monitor(
     let (place, serving, mut command) = prepared.map_err(fault)?;
     let spawned = starter::start(move || command.process_group(0).spawn());
     let child = spawned.map_err(fault)?;
-    let mut life = alive(child, plan.isolation().awaits_runtime(), Origin::Booted, Some(serving));
+    let mut life =
+        alive(child, plan.isolation().supervision.awaits_runtime(), Origin::Booted, Some(serving));
     let limit = Duration::from_millis(MACHINE_BOOT_MS);
     let begun = tokio::select! {
         biased;
@@ -384,7 +391,7 @@ pub(crate) async fn start_monitor(
         _ = life.child.wait() => Err("it ended".to_owned()),
     };
     match begun {
-        Ok(stream) => Ok((life, stream)),
+        Ok(stream) => Ok(StartedRuntime { life, stream }),
         Err(fault) => {
             let program = kind.program();
             Err(BootError::Monitor { program, fault, log: life.killed().await })
@@ -396,17 +403,17 @@ pub(crate) async fn start_container(
     plan: &Plan,
     inputs: &[Value],
     groups: &[PathBuf],
-) -> Result<(Life, UnixStream), BootError> {
-    let (attached, log, ours) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
-    let awaited = plan.isolation().awaits_runtime();
-    let origin = Origin::Booted;
-    Ok((Life { awaited, ..Life::of(Held::Container(attached), log, origin) }, ours))
+) -> Result<StartedRuntime, BootError> {
+    let (attached, log, stream) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
+    let awaited = plan.isolation().supervision.awaits_runtime();
+    let life = Life { awaited, ..Life::of(Held::Container(attached), log, Origin::Booted) };
+    Ok(StartedRuntime { life, stream })
 }
 
 pub(crate) async fn start_remote(
     plan: &Plan,
     facts: &HostFacts,
-) -> Result<(Life, UnixStream), BootError> {
+) -> Result<StartedRuntime, BootError> {
     Ok(elsewhere(remote::start(plan, facts.provider.as_ref(), LOG_BYTES).await?))
 }
 
@@ -417,7 +424,7 @@ pub(crate) async fn resume_remote(
     id: &str,
 ) -> Result<(Life, Agent), BootError> {
     let called = remote::attach(plan, facts.provider.as_ref(), id, LOG_BYTES).await?;
-    let (mut life, stream) = elsewhere(called);
+    let StartedRuntime { mut life, stream } = elsewhere(called);
     match life.meet(stream, None).await {
         Ok(agent) => Ok((life, agent)),
         Err(Missed::Late) => Err(BootError::Silent { log: life.last_words().await }),
@@ -425,9 +432,9 @@ pub(crate) async fn resume_remote(
     }
 }
 
-fn elsewhere((line, log, ours): (Line, JoinHandle<String>, UnixStream)) -> (Life, UnixStream) {
-    let (child, origin) = (Held::Elsewhere(line), Origin::Booted);
-    (Life::of(child, log, origin), ours)
+fn elsewhere(start: RemoteStart) -> StartedRuntime {
+    let RemoteStart { line, log, stream } = start;
+    StartedRuntime { life: Life::of(Held::Elsewhere(line), log, Origin::Booted), stream }
 }
 
 /// The last bytes of a stream, read to its end so that its writer never blocks.

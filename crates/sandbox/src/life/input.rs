@@ -96,26 +96,26 @@ fn host<'a>(
     access: AccessMode,
     facts: &HostFacts,
 ) -> Result<(), InputError> {
-    let isolation = plan.isolation();
+    let inputs = plan.isolation().inputs;
     let not_given = |why| match why {
         NotGiven::Elsewhere => InputError::Elsewhere(source.clone()),
         NotGiven::Full => InputError::Full(source.clone()),
     };
-    isolation.gives(AccessMode::ReadOnly).map_err(not_given)?;
+    inputs.gives(AccessMode::ReadOnly).map_err(not_given)?;
     let opened = facts.allowed.open(source, Links::Beneath)?;
     // Only where the whole host is open to whoever asks, which is the host's own admin.
     if access == AccessMode::Full && !facts.is_open() {
         return Err(InputError::Full(source.clone()));
     }
-    isolation.gives(access).map_err(not_given)?;
+    inputs.gives(access).map_err(not_given)?;
     if !opened.is_dir() && !opened.is_file() {
         return Err(InputError::Kind(source.clone()));
     }
     match access {
-        AccessMode::ReadOnly => isolation.show(resolved, plan, Place::Given(opened), target),
+        AccessMode::ReadOnly => inputs.show(resolved, plan, Place::Given(opened), target),
         AccessMode::Full => resolved.bound_through(plan, Place::Given(opened), target),
         AccessMode::WorkspaceWrite if opened.is_dir() => {
-            isolation.show_tree(resolved, plan, Place::Given(opened), target);
+            inputs.show_tree(resolved, plan, Place::Given(opened), target);
         }
         AccessMode::WorkspaceWrite if opened.len() > MAX_COPY_BYTES => {
             return Err(InputError::Size { path: source.clone(), bytes: opened.len() });

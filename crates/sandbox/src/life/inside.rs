@@ -56,7 +56,9 @@ impl InputOwners<'_> {
 /// Mounts one bind of an OCI configuration. What lies in the sandbox's own layer, or is shown through an overlay, has its
 /// ids already.
 pub(crate) fn show(
-    (root, layer, overlays): (&TenantRoot, &Path, &[Overlay]),
+    root: &TenantRoot,
+    layer: &Path,
+    overlays: &[Overlay],
     mount: &Value,
     owners: &InputOwners<'_>,
 ) -> Result<(), BootError> {
@@ -74,7 +76,7 @@ pub(crate) fn show(
     let placed = if RUNTIMES.iter().any(|dir| target.starts_with(dir)) {
         Err(io::Error::other("the runtime mounts something of its own over it"))
     } else {
-        attach(&tree, (root, target), found.is_dir())
+        attach(&tree, root, target, found.is_dir())
     };
     placed.map_err(fault("mounting in the sandbox", target))
 }
@@ -83,7 +85,8 @@ pub(crate) fn show(
 /// and, where it may, a `/dev` with nodes of the sandbox's own, which the runtime takes as it is. A tree of the layer: the
 /// mounts of a task name no directory of the host. And a place for each of these groups.
 pub(crate) fn make_beside(
-    (layer, groups): (&Path, &[&str]),
+    layer: &Path,
+    groups: &[&str],
     at: &Path,
     taken: &Taken,
     has_devices: bool,
@@ -132,7 +135,7 @@ fn directory(at: &Path, mode: u32) -> io::Result<File> {
     Ok(opened)
 }
 
-fn attach(tree: &OwnedFd, (root, target): (&TenantRoot, &Path), is_dir: bool) -> io::Result<()> {
+fn attach(tree: &OwnedFd, root: &TenantRoot, target: &Path, is_dir: bool) -> io::Result<()> {
     let at = root.target(target, is_dir)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(tree, "", &at, "", flags)?)

@@ -11,15 +11,23 @@ use crate::life::keep::KeepError;
 /// at most four.
 const AROUND: u64 = 4;
 
-/// Bytes that the stream of a machine with this memory and this layer may have. Pure.
-fn most(mem_bytes: u64, disk_bytes: u64) -> u64 {
-    disk_bytes.saturating_add(mem_bytes.saturating_mul(AROUND))
+/// What a machine has of its host.
+#[derive(Clone, Copy)]
+pub(crate) struct MachineSize {
+    pub mem_bytes: u64,
+    /// Of its layer.
+    pub disk_bytes: u64,
+}
+
+/// Bytes that the stream of a machine of this size may have. Pure.
+fn most(size: MachineSize) -> u64 {
+    size.disk_bytes.saturating_add(size.mem_bytes.saturating_mul(AROUND))
 }
 
 /// Stops the task of a machine and writes its files. Blocking; once `goes_on` says no, it is an error.
 pub(crate) fn keep(
     agent: &Agent,
-    (mem_bytes, disk_bytes): (u64, u64),
+    size: MachineSize,
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<StandingTask, KeepError> {
@@ -27,6 +35,6 @@ pub(crate) fn keep(
         AgentError::Refused { error, .. } => KeepError::Freeze(io::Error::other(error)),
         error => KeepError::Freeze(io::Error::other(error)),
     })?;
-    let passed = upper::pass(&mut files, out, most(mem_bytes, disk_bytes));
+    let passed = upper::pass(&mut files, out, most(size));
     passed.and_then(|()| files.end()).map_err(KeepError::Files)
 }

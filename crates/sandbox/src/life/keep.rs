@@ -16,6 +16,8 @@
 //!
 //! While the stream is written every process stands still, so it has the files of one moment: what was written, in the
 //! order in which it was written. What a program still has in its own memory is not in it.
+//!
+//! One file: what stands still and what is written of it are one promise.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -38,7 +40,7 @@ use crate::host::plain::PlainLayer;
 use crate::host::tenant_root::TenantRoot;
 use crate::host::traces::Traces;
 use crate::host::{process, upper};
-use crate::life::inside_layer;
+use crate::life::inside_layer::{self, MachineSize};
 use crate::life::machine_memory;
 use crate::life::memory::{MAX_PIECE, StoredMemory};
 use crate::life::sandbox::{KillHandle, Sandbox};
@@ -123,14 +125,14 @@ impl Sandbox {
 
 /// The classes whose sandboxes' files can be kept.
 fn keeping() -> String {
-    let names = Class::ALL.iter().filter(|class| class::of(**class).keeps_files());
+    let names = Class::ALL.iter().filter(|class| class::of(**class).snapshots.keeps_files());
     names.map(|class| format!("`{}`", class.as_str())).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether the files of a class's sandboxes can be kept. Pure.
 fn kept_by(class: Option<Class>) -> Result<Class, Unkept> {
     match class {
-        Some(class) if class::of(class).keeps_files() => Ok(class),
+        Some(class) if class::of(class).snapshots.keeps_files() => Ok(class),
         class => Err(Unkept(class.map_or("unknown", Class::as_str))),
     }
 }
@@ -146,9 +148,8 @@ impl LayerKeeper {
         out: &mut dyn Write,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Still, KeepError> {
-        if class::of(self.class).has_layer_inside() {
-            let may_have = (self.mem_bytes, self.disk_bytes);
-            let standing = inside_layer::keep(&self.agent, may_have, out, goes_on)?;
+        if class::of(self.class).snapshots.has_layer_inside() {
+            let standing = inside_layer::keep(&self.agent, self.size(), out, goes_on)?;
             return Ok(Still { standing: Some(standing), frozen: None, keeper: self.clone() });
         }
         let frozen = self.freeze()?;
@@ -271,13 +272,14 @@ impl Sleeping {
     pub fn keep(
         self,
         out: &mut dyn Write,
-        (goes_on, falls_asleep): (&dyn Fn() -> bool, &dyn Fn()),
+        goes_on: &dyn Fn() -> bool,
+        falls_asleep: &dyn Fn(),
     ) -> Result<(Still, Option<io::Error>), KeepError> {
         let Self(keeper) = self;
         if let Some(storable) = &keeper.storable {
-            let may_have = (keeper.mem_bytes, keeper.disk_bytes);
-            let of = (storable, &keeper.agent, may_have);
-            let (standing, fault) = machine_memory::keep(of, out, (goes_on, falls_asleep))?;
+            let (agent, size) = (&keeper.agent, keeper.size());
+            let kept = machine_memory::keep(storable, agent, size, out, goes_on, falls_asleep);
+            let (standing, fault) = kept?;
             if standing.is_none() {
                 keeper.end();
                 keeper.ended().map_err(KeepError::Freeze)?;
@@ -287,8 +289,8 @@ impl Sleeping {
         let mut pieces = PieceWriter::to(&mut *out, MAX_PIECE);
         let most = StoredMemory::most(keeper.mem_bytes);
         let members = keeper.facts.cgroups.members(&keeper.traces);
-        let of = (&keeper.traces, members.as_slice());
-        let stored = class::of(keeper.class).store_memory(of, &mut pieces, most);
+        let snapshots = class::of(keeper.class).snapshots;
+        let stored = snapshots.store_memory(&keeper.traces, &members, &mut pieces, most);
         let fault = pieces.finish(stored.is_ok()).map_err(KeepError::Files);
         // What did not write itself is not to go on either.
         if stored.is_err() || fault.is_err() {
@@ -303,6 +305,10 @@ impl Sleeping {
 }
 
 impl LayerKeeper {
+    fn size(&self) -> MachineSize {
+        MachineSize { mem_bytes: self.mem_bytes, disk_bytes: self.disk_bytes }
+    }
+
     fn end(&self) {
         self.kill.kill();
         for pid in self.facts.cgroups.members(&self.traces) {
@@ -326,7 +332,7 @@ impl LayerKeeper {
     /// Whether its layer may outlive it as it is: it is this host's. Pure.
     #[must_use]
     pub fn may_stand(&self) -> bool {
-        !class::of(self.class).has_layer_inside()
+        !class::of(self.class).snapshots.has_layer_inside()
     }
 
     /// Stops the sandbox and holds its layer, which then outlives it: nothing is copied. Blocking. `None`: the layer does not

@@ -17,7 +17,7 @@ pub(crate) use crate::class::microvm::most;
 use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
 use crate::class::microvm::{MAX_MARK, Storable, differs};
-use crate::life::inside_layer;
+use crate::life::inside_layer::{self, MachineSize};
 use crate::life::keep::KeepError;
 use crate::life::memory::{MAX_PIECE, unnamed};
 
@@ -27,14 +27,17 @@ const FILE_PIECE: usize = 128 * 1024;
 /// Writes all three. Where the memory could not be written the reason is given; and the sandbox, if it still stands. Blocking; once
 /// `goes_on` says no, it is an error. `falls_asleep` is told before the sandbox cannot go on.
 pub(crate) fn keep(
-    (storable, agent, may_have): (&Storable, &Agent, (u64, u64)),
+    storable: &Storable,
+    agent: &Agent,
+    size: MachineSize,
     out: &mut dyn Write,
-    (goes_on, falls_asleep): (&dyn Fn() -> bool, &dyn Fn()),
+    goes_on: &dyn Fn() -> bool,
+    falls_asleep: &dyn Fn(),
 ) -> Result<(Option<StandingTask>, Option<io::Error>), KeepError> {
     let files = KeepError::Files;
     part(out, |out| out.write_all(storable.mark().as_bytes())).map_err(files)?;
     let mut pieces = BufWriter::with_capacity(FILE_PIECE, PieceWriter::to(&mut *out, FILE_PIECE));
-    let standing = inside_layer::keep(agent, may_have, &mut pieces, goes_on)?;
+    let standing = inside_layer::keep(agent, size, &mut pieces, goes_on)?;
     let pieces = pieces.into_inner().map_err(|error| files(error.into_error()))?;
     pieces.finish(true).map_err(files)?;
     match Handle::current().block_on(agent.sleep()) {
@@ -51,9 +54,8 @@ pub(crate) fn keep(
         }
     }
     falls_asleep();
-    let (mem_bytes, _) = may_have;
     let mut pieces = PieceWriter::to(out, MAX_PIECE);
-    let stored = storable.store(&mut pieces, mem_bytes, goes_on);
+    let stored = storable.store(&mut pieces, size.mem_bytes, goes_on);
     pieces.finish(stored.is_ok()).map_err(files)?;
     Ok((None, stored.err()))
 }

@@ -80,7 +80,7 @@ impl Network {
     }
 
     fn opened(&self, prepared: Prepared) -> Result<Egress, EgressError> {
-        let way = class::of(self.0.class).way(self.0.netns.clone(), &self.0.agent);
+        let way = class::of(self.0.class).supervision.way(self.0.netns.clone(), &self.0.agent);
         prepared.open(way)
     }
 
@@ -154,7 +154,7 @@ async fn furnish_trust(agent: &Agent, certificates: Bytes) -> Result<(), BootErr
     put(agent, egress::WGETRC_PATH, 0o444, None, egress::WGETRC.into()).await?;
     let mut store = None;
     for path in egress::JAVA_STORES {
-        if !agent.stat(path).await.is_ok_and(|entry| entry.kind == NodeKind::File) {
+        if !agent.files().stat(path).await.is_ok_and(|entry| entry.kind == NodeKind::File) {
             continue;
         }
         let store = store.get_or_insert_with(|| Prepared::java_store(&certificates)).clone();

@@ -16,7 +16,7 @@ pub(super) async fn put(
     owner: Option<User>,
     bytes: Bytes,
 ) -> Result<(), BootError> {
-    within(path, agent.put_for(path, mode, owner, bytes)).await
+    within(path, agent.files().put_for(path, mode, owner, bytes)).await
 }
 
 /// Makes a directory for this user, or fails as [`put`] does.
@@ -26,7 +26,7 @@ pub(super) async fn put_dir(
     mode: u32,
     owner: User,
 ) -> Result<(), BootError> {
-    within(path, agent.mkdir(path, mode, Some(owner))).await
+    within(path, agent.files().mkdir(path, mode, Some(owner))).await
 }
 
 async fn within<T>(

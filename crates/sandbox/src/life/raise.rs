@@ -28,7 +28,7 @@ use crate::life::intake::Intake;
 use crate::life::keep::Filling;
 use crate::life::memory::StoredMemory;
 use crate::life::raised::Raised;
-use crate::life::root::Root;
+use crate::life::root::{Root, RootIds};
 use crate::life::sandbox::KillHandle;
 use crate::life::wipe::{self, Below, Subject};
 use crate::oci;
@@ -38,38 +38,49 @@ use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
 /// Workers that stop in the very moment of a start.
 const PARENT_TRIES: usize = 3;
 
-/// Makes what the plan says, with these inputs on this base, up to its agent's first answer. What there is to wipe
+/// What a sandbox is made of beside its plan.
+pub(crate) struct BootParts<'a> {
+    /// Its inputs.
+    pub resolved: &'a Resolved<'a>,
+    pub base: Place,
+    /// What it writes through to.
+    pub through: Through,
+    pub filling: Option<Filling>,
+}
+
+/// Makes what the plan says of these parts, up to its agent's first answer. What there is to wipe
 /// stands in the subject, whatever the end.
 pub(crate) async fn raise(
     host: &Host,
     facts: &Arc<HostFacts>,
     plan: &Plan,
-    (resolved, base, through, filling): (&Resolved<'_>, Place, Through, Option<Filling>),
+    parts: BootParts<'_>,
     subject: &mut Subject,
     intake: &Intake,
 ) -> Result<Raised, BootError> {
+    let BootParts { resolved, base, through, filling } = parts;
     let known = facts.base_digest.clone().filter(|_| plan.base.is(&facts.base));
     let bundle = Bundle::of(plan, &base, resolved, known, facts);
     let mark = bundle.mark.clone();
-    let (held, images, intake) = (Arc::clone(facts), host.images(), intake.clone());
+    let (held, images, intake) = (Arc::clone(facts), host.machines().images(), intake.clone());
     if filling.as_ref().is_some_and(Filling::is_layer) && bundle.parts.is_some() {
         return Err(BootError::Unfillable(plan.class.as_str()));
     }
     // Files to fill in take longer than a runtime may be kept waiting.
     let is_read = matches!(&filling, Some(Filling::Stream(_)));
-    let is_early = !is_read && plan.isolation().starts_ahead();
-    let early = is_early.then(|| ready(plan, &[], None, facts, (None, None))).transpose()?;
+    let is_early = !is_read && plan.isolation().launch.starts_ahead();
+    let early = is_early.then(|| ready(plan, &[], None, facts, None, None)).transpose()?;
     let (made, ahead) = blocking(move || {
         let mut ahead = None;
-        (intake.within(|| bundle.make((&held, &images), filling, early, &mut ahead)), ahead)
+        (intake.within(|| bundle.make(&held, &images, filling, early, &mut ahead)), ahead)
     })
     .await;
     let Made { hold, digest, groups, disk, ids, memory, stored, parts } =
         match made.ok_or(BootError::Closed).flatten() {
             Ok(made) => made,
             Err(error) => {
-                if let Some((life, _)) = ahead {
-                    life.killed().await;
+                if let Some(started) = ahead {
+                    started.life.killed().await;
                 }
                 return Err(error);
             }
@@ -78,7 +89,7 @@ pub(crate) async fn raise(
     subject.runtime_reaped = false;
     subject.ids = ids;
     subject.through = through;
-    let heard = plan.isolation().hear(&plan.traces);
+    let heard = plan.isolation().launch.hear(&plan.traces);
     let heard = heard.map_err(fault("listening in", &plan.traces.dir))?;
     let memory_dir = memory.as_ref().map(|memory| memory.dir.as_path());
     let ground = Ground {
@@ -100,10 +111,10 @@ pub(crate) async fn raise(
         None => {
             let (observed, init) = wipe::observe(facts, &plan.traces, Some(plan.class))
                 .ok_or(BootError::Unobserved)?;
-            let settled = plan.isolation().settle(plan, facts);
+            let settled = plan.isolation().supervision.settle(plan, facts);
             settled.map_err(|(path, error)| fault("limiting", &path)(error))?;
             subject.observed = Some(observed);
-            if plan.isolation().has_own_mounts() {
+            if plan.isolation().supervision.has_own_mounts() {
                 // The kernel waits for every processor, and nobody else has to.
                 let beside = plan.traces.beside();
                 drop(tokio::spawn(blocking(move || mounts::detach(&beside))));
@@ -174,7 +185,7 @@ impl Bundle {
         known: Option<Digest>,
         facts: &HostFacts,
     ) -> Self {
-        let footing = plan.isolation().footing(plan, base, &resolved.given, facts);
+        let footing = plan.isolation().launch.footing(plan, base, &resolved.given, facts);
         let root = Root {
             traces: plan.traces.clone(),
             guest: plan.guest.clone(),
@@ -243,7 +254,8 @@ impl Bundle {
     /// Makes it, once the image that it lies on is held. A runtime that is ready is started first: it loads meanwhile.
     fn make(
         &self,
-        (facts, images): (&HostFacts, &ImageCache),
+        facts: &HostFacts,
+        images: &ImageCache,
         mut filling: Option<Filling>,
         early: Option<Ready>,
         ahead: &mut Option<StartedRuntime>,
@@ -325,7 +337,9 @@ impl Bundle {
                 Some(parts.filled(MachineFiles::new(files)))
             }
             (None, filling) => {
-                self.root.mount(facts.ids.as_ref().ok().zip(ids.as_ref()), filling, unread)?;
+                let ids = facts.ids.as_ref().ok().zip(ids.as_ref());
+                let ids = ids.map(|(ranges, taken)| RootIds { ranges, taken });
+                self.root.mount(ids, filling, unread)?;
                 None
             }
             (parts, _) => parts,

@@ -29,7 +29,7 @@ pub async fn reconcile(host: &Host, is_live: impl Fn(&SandboxId) -> bool) -> Vec
 #[must_use]
 pub fn remains(host: &Host) -> BTreeSet<SandboxId> {
     let waits = |id: &SandboxId| {
-        host.warm_pool().has(id)
+        host.machines().warm().has(id)
             || host.waits().has(id)
             || waits::is_held(&host.facts().live_dir, id)
     };
@@ -99,7 +99,7 @@ fn known(facts: &HostFacts) -> BTreeSet<SandboxId> {
         .chain(listed(&runtime_root(live)))
         .chain(groups)
         .chain(crypt::names(state))
-        .chain(class::all().flat_map(|one| one.known(facts)))
+        .chain(class::all().flat_map(|one| one.custody.known(facts)))
         .filter_map(|name| SandboxId::parse(&name).ok())
         .collect()
 }

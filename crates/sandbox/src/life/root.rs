@@ -65,11 +65,20 @@ pub(crate) struct Root {
     pub runtime: Runtime,
 }
 
+/// Ids of a sandbox's own.
+#[derive(Clone, Copy)]
+pub(crate) struct RootIds<'a> {
+    /// Those of the host for all sandboxes.
+    pub ranges: &'a IdRanges,
+    /// Those of this one.
+    pub taken: &'a Taken,
+}
+
 impl Root {
     /// Mounts it and writes its configuration, for which its runtime may wait already.
     pub(crate) fn mount(
         &self,
-        ids: Option<(&IdRanges, &Taken)>,
+        ids: Option<RootIds<'_>>,
         filling: Option<Filling>,
         unread: Option<Unread>,
     ) -> Result<(), BootError> {
@@ -84,25 +93,25 @@ impl Root {
             let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
             made.map_err(fault("making", path))?;
         }
-        if let Some((_, taken)) = ids {
+        if let Some(RootIds { taken, .. }) = ids {
             for path in self.dirs.iter().chain((!has_files).then_some(&upper)) {
                 own(path, taken.first).map_err(fault("owning", path))?;
             }
             through(dir, taken.first).map_err(fault("opening", dir))?;
         }
         if let Some(Filling::Stream(from)) = filling {
-            let first = ids.map_or(0, |(_, taken)| taken.first);
+            let first = ids.map_or(0, |ids| ids.taken.first);
             let files = from.into_files();
             let filled = files.and_then(|mut files| stream::unpack(&upper, first, &mut files));
             filled.map_err(|source| BootError::Fill { source })?;
         }
         let mut below =
-            LowerLayers { dir: dir.join("below"), ids: ids.map(|(_, taken)| taken), shown: 0 };
+            LowerLayers { dir: dir.join("below"), ids: ids.map(|ids| ids.taken), shown: 0 };
         let base = self.place()?;
         let lowers = [below.layer(&self.guest)?, below.layer(&base)?];
         mounts::mount_overlay(root, &lowers, &upper, &work)
             .map_err(fault("mounting an overlay at", root))?;
-        let first = ids.map_or(0, |(_, taken)| taken.first);
+        let first = ids.map_or(0, |ids| ids.taken.first);
         let tree = TenantRoot::open(root, first).map_err(fault("opening", root))?;
         if let Some(name) = tree.displaced().map_err(fault("looking into", root))? {
             return Err(BootError::Displaced(name.to_owned()));
@@ -151,7 +160,7 @@ impl Root {
         below: &mut LowerLayers<'_>,
     ) -> Result<(), BootError> {
         let first = below.ids.map_or(0, |taken| taken.first);
-        let top = overlay.user.map(|User { uid, gid }| (first + uid, first + gid));
+        let top = overlay.user.map(|User { uid, gid }| User { uid: first + uid, gid: first + gid });
         let over = |lower: &Path| {
             let of = overlay.of.clone();
             self.mount_over(overlay, lower, top).map_err(|source| BootError::Over { of, source })
@@ -168,12 +177,7 @@ impl Root {
     }
 
     /// An input, changed in the layer or not at all. `top` is whom its top directory belongs to, if that is known.
-    fn mount_over(
-        &self,
-        overlay: &Overlay,
-        lower: &Path,
-        top: Option<(u32, u32)>,
-    ) -> io::Result<()> {
+    fn mount_over(&self, overlay: &Overlay, lower: &Path, top: Option<User>) -> io::Result<()> {
         let Overlay { at, changes, moves, .. } = overlay;
         if let Some((upper, work)) = changes {
             as_top(lower, upper, top)?;
@@ -193,17 +197,17 @@ impl Root {
     fn configure(
         &self,
         tree: &TenantRoot,
-        ids: Option<(&IdRanges, &Taken)>,
+        ids: Option<RootIds<'_>>,
         unread: Option<Unread>,
     ) -> Result<(), BootError> {
         let layer = &self.traces.layer;
         let beside = self.traces.beside();
         let mut config = self.config.clone();
         match ids {
-            Some((ranges, taken)) => {
+            Some(RootIds { ranges, taken }) => {
                 let owners = self.owners(ranges, taken);
                 for mount in self.mounts.iter().chain(&self.at_work()) {
-                    inside::show((tree, layer, &self.overlays), mount, &owners)?;
+                    inside::show(tree, layer, &self.overlays, mount, &owners)?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
                 if self.binds_tmp {
@@ -213,7 +217,7 @@ impl Root {
                 }
                 let has_devices = ranges.foreign_nodes().is_none();
                 let names: Vec<&str> = self.groups.iter().filter_map(|group| group.name).collect();
-                inside::make_beside((layer, &names), &beside, taken, has_devices)?;
+                inside::make_beside(layer, &names, &beside, taken, has_devices)?;
                 oci::own_masks(&mut config, &devices::nothing(&beside));
                 oci::own_groups(&mut config, &self.groups, &devices::groups(&beside));
                 if has_devices {
@@ -284,11 +288,11 @@ fn own(path: &Path, first: u32) -> io::Result<()> {
 
 /// Gives the top of an overlay the mode and, where no other one is known, the owner of what it covers, as the kernel does for
 /// all that lies in it. An owner whom the sandbox has no id for stays its root.
-fn as_top(lower: &Path, upper: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+fn as_top(lower: &Path, upper: &Path, owner: Option<User>) -> io::Result<()> {
     let found = fs::metadata(lower)?;
     let known = |id: u32| (id != OVERFLOW_ID).then_some(id);
     let (uid, gid) = match owner {
-        Some((uid, gid)) => (Some(uid), Some(gid)),
+        Some(User { uid, gid }) => (Some(uid), Some(gid)),
         None => (known(found.uid()), known(found.gid())),
     };
     chown(upper, uid, gid)?;

@@ -1,4 +1,6 @@
 //! A running sandbox.
+//!
+//! One file: a sandbox that runs; what it is made of has files of its own.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,6 +17,7 @@ use cofferdam_contracts::sandbox::{
 use cofferdam_guest::wire::{CollectRequest, ExecRequest};
 
 use super::cached;
+use super::egress::Traffic;
 use crate::agent::changes::{self, Changed, Changes, ChangesError};
 use crate::agent::ending::{self, CommandEnd};
 use crate::agent::excess::Excess;
@@ -134,6 +137,19 @@ impl KillHandle {
     }
 }
 
+/// How a sandbox began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BootRecord {
+    /// From the call of `provision` to the agent's first answer, in milliseconds.
+    pub boot_ms: u64,
+    /// Whether it is a machine that was stored before it was anybody's, and did not boot.
+    pub is_restored: bool,
+    /// Whether that machine was restored before there was the sandbox, and waited for it; or the container was made so.
+    pub has_waited: bool,
+    /// Whether its processes are those of a sandbox that was kept, which go on.
+    pub went_on: bool,
+}
+
 /// A sandbox whose agent answers. Dropping it kills everything inside, unless it is elsewhere; only [`Sandbox::wipe`] takes
 /// the rest away at once, otherwise [`crate::reconcile`] finds it.
 #[derive(Debug)]
@@ -191,7 +207,7 @@ impl Sandbox {
     /// a sandbox is taken over by [`crate::resume`].
     #[must_use]
     pub fn outlives(&self) -> Option<RemotePlace> {
-        self.outliving().map(|line| line.place())
+        outliving(self).map(|line| line.place())
     }
 
     /// What its agent will know the next command by.
@@ -200,20 +216,10 @@ impl Sandbox {
         self.commands.next()
     }
 
-    /// `None`: it lists no name and never did, so there is no proxy.
-    pub(super) fn egress(&self) -> Option<&Egress> {
-        self.network.egress()
-    }
-
     /// What changes its network while it lives.
     #[must_use]
     pub fn network(&self) -> Network {
         self.network.clone()
-    }
-
-    fn outliving(&self) -> Option<Line> {
-        let needs_us = self.egress().is_some() || !self.services.is_empty();
-        self.life.line().filter(|_| !needs_us)
     }
 
     /// Leaves it to the worker that has taken it over: nothing of it is ended.
@@ -227,22 +233,22 @@ impl Sandbox {
         &self.effective
     }
 
-    /// From the call of `provision` to the agent's first answer, in milliseconds.
+    /// How it began.
     #[must_use]
-    pub fn boot_ms(&self) -> u64 {
-        self.boot_ms
+    pub fn boot(&self) -> BootRecord {
+        let origin = &self.life.origin;
+        BootRecord {
+            boot_ms: self.boot_ms,
+            is_restored: matches!(origin, Origin::Restored | Origin::Waited { .. }),
+            has_waited: matches!(origin, Origin::Waited { .. } | Origin::Stood),
+            went_on: self.went_on,
+        }
     }
 
-    /// Whether it is a machine that was stored before it was anybody's, and did not boot.
+    /// Its connections: what was refused, and who decides about them.
     #[must_use]
-    pub fn is_restored(&self) -> bool {
-        matches!(self.life.origin, Origin::Restored | Origin::Waited { .. })
-    }
-
-    /// Whether that machine was restored before there was the sandbox, and waited for it; or the container was made so.
-    #[must_use]
-    pub fn has_waited(&self) -> bool {
-        matches!(self.life.origin, Origin::Waited { .. } | Origin::Stood)
+    pub fn traffic(&self) -> Traffic<'_> {
+        Traffic { network: &self.network, unrouted: self.unrouted.as_ref() }
     }
 
     /// The agent inside, for everything that is not a task's command: files, ports, terminals.
@@ -265,7 +271,8 @@ impl Sandbox {
     pub async fn changes(&self, target: &str) -> Result<Changes, ChangesError> {
         let tree = self.trees.iter().find(|(at, _)| at == target).map(|(_, place)| place.clone());
         // As it is now: an agent that ignores a directory has said so itself.
-        let rules = self.agent.read(&format!("{target}/.gitignore"), ignored::MAX_BYTES).await;
+        let rules =
+            self.agent.files().read(&format!("{target}/.gitignore"), ignored::MAX_BYTES).await;
         let rules = rules.map(|bytes| Ignored::parse(&String::from_utf8_lossy(&bytes)));
         let rules = rules.unwrap_or_default();
         match tree {
@@ -285,12 +292,6 @@ impl Sandbox {
     #[must_use]
     pub fn services(&self) -> Vec<ServiceEnd> {
         self.services.ends()
-    }
-
-    /// Whether its processes are those of a sandbox that was kept, which go on.
-    #[must_use]
-    pub fn went_on(&self) -> bool {
-        self.went_on
     }
 
     /// Ends the sandbox from another task; a running [`Sandbox::exec`] then gives [`SandboxError::Killed`].
@@ -323,7 +324,7 @@ impl Sandbox {
         sink: impl OutputSink,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut env = BTreeMap::new();
-        if let Some(egress) = self.egress() {
+        if let Some(egress) = self.network.egress() {
             match egress.enter(command.phase).await {
                 Ok(given) => env = given,
                 Err(error) => return Ok(exec::unconnected(error_chain(&error))),
@@ -333,93 +334,17 @@ impl Sandbox {
         if let Some(unrouted) = &self.unrouted {
             unrouted.enter(command.phase);
         }
-        let by_proxy = || self.egress().map_or(0, Egress::refused);
+        let by_proxy = || self.network.egress().map_or(0, Egress::refused);
         let before = (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.looked()));
-        let mut ended = self.run(command, env, end, sink).await;
+        let mut ended = run(self, command, env, end, sink).await;
         if let Ok(outcome) = &mut ended
             && outcome.err_code != ErrCode::None
             && before != (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.look()))
-            && let Some(words) = egress::in_words(&self.violations().0, command.phase)
+            && let Some(words) = egress::in_words(&self.traffic().violations().0, command.phase)
         {
             exec::explain(outcome, words);
         }
         ended
-    }
-
-    async fn run(
-        &self,
-        command: &Command,
-        env: BTreeMap<String, String>,
-        end: Option<&CommandEnd>,
-        sink: impl OutputSink,
-    ) -> Result<ExecOutcome, SandboxError> {
-        let clock = Stopwatch::start();
-        let sockets = self.sockets();
-        let mut watch = Watch::start(&self.facts.cgroups, &self.subject.traces, sockets);
-        let mut heard = OutputMeter::new(sink, self.stream_limit_bytes);
-        // What the task says itself comes before what its services say.
-        let mut variables = self.services.env.clone();
-        variables.extend(env);
-        let request = ExecRequest {
-            argv: command.argv.clone(),
-            env: variables,
-            cwd: command.cwd.clone(),
-            timeout_ms: command.timeout_ms,
-            user: command.user,
-            groups: command.groups.clone(),
-            stdin_file: command.stdin_file.clone(),
-            jail: command.jail.clone(),
-            stream_limit_bytes: heard.asked(self.outliving().is_some()),
-        };
-        let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
-        let running = async {
-            let Some(end) = end else {
-                let Some(line) = self.outliving().filter(|_| request.jail.is_none()) else {
-                    return self.agent.exec(&request, &mut heard).await;
-                };
-                return line.run(&self.agent, self.commands.take(), request, &mut heard).await;
-            };
-            match ending::follow(&self.agent, request, end, &mut heard).await? {
-                Some(ended) => Ok(ended),
-                None => {
-                    self.kill.kill();
-                    Err(AgentError::Lost)
-                }
-            }
-        };
-        let running = tokio::time::timeout(limit, running);
-        let said = watch.during(running).await;
-        let seen = watch.end(std::mem::take(&mut heard.words), &self.effective);
-        // Noted now, because a sandbox that dies takes its counters along.
-        let _ = self.peak_mem_mb();
-        match said {
-            Ok(Ok(mut end)) => {
-                heard.count(&mut end);
-                if let (Some(unrouted), Some(counted)) = (&self.unrouted, &end.counted) {
-                    unrouted.told(counted.no_routes, &end.no_routes);
-                }
-                Ok(exec::judge(end, command.timeout_ms, &seen))
-            }
-            Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
-            Ok(Err(error)) if error.is_lost() => {
-                let cause = "the agent ended before the command did";
-                Ok(exec::unheard(clock.elapsed_ms(), false, cause, &seen))
-            }
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => {
-                self.kill.kill();
-                let cause = "the wall time ran out and the agent was silent";
-                Ok(exec::unheard(clock.elapsed_ms(), true, cause, &seen))
-            }
-        }
-    }
-
-    /// What bounds its sockets: nothing where the network stack is not the host's.
-    fn sockets(&self) -> Option<SocketLimits> {
-        let is_hosts = self.subject.class.is_some_and(Class::is_on_host_kernel);
-        let mem_mb = self.effective.limits.mem_mb.unwrap_or(0);
-        let each = self.facts.ceilings.socket_bytes;
-        (is_hosts && self.init_pid > 0).then(|| SocketLimits::of(self.init_pid, mem_mb, each))
     }
 
     /// Makes what the build phase left in the cached directories the base of its key: call it when
@@ -437,7 +362,7 @@ impl Sandbox {
         if !self.fresh.is_empty() {
             return cache::promote_inside(&self.agent, &self.fresh, caches, wanted).await;
         }
-        if self.subject.class.is_some_and(|class| class::of(class).hides_files()) {
+        if self.subject.class.is_some_and(|class| class::of(class).supervision.hides_files()) {
             cache::look_inside(&self.agent, &wanted.dirs, &caches).await?;
         }
         let from = cached::fresh(&self.subject.traces.layer, wanted.dirs.len());
@@ -455,7 +380,7 @@ impl Sandbox {
     pub async fn let_runtime_go(&mut self) {
         let outlives = self.subject.class.is_some_and(|class| {
             let runtime = self.facts.runtime_of(class);
-            runtime.is_some_and(|runtime| class::of(class).outlives(runtime))
+            runtime.is_some_and(|runtime| class::of(class).supervision.outlives(runtime))
         });
         // The first process of a container reaps nobody, and runtimes reap their sandboxes.
         let is_reaped = std::process::id() != 1;
@@ -466,7 +391,7 @@ impl Sandbox {
 
     /// Takes its root, and what is mounted in or beside it, out of its worker's mounts, which each start copies and reads.
     pub async fn let_root_go(&mut self) {
-        if !self.subject.class.is_some_and(|class| class::of(class).has_own_mounts()) {
+        if !self.subject.class.is_some_and(|class| class::of(class).supervision.has_own_mounts()) {
             return;
         }
         let (root, beside) = (self.subject.traces.root.clone(), self.subject.traces.beside());
@@ -539,4 +464,87 @@ impl Sandbox {
         });
         tokio::join!(runtime, wiping).1
     }
+}
+
+/// The line to it, where it needs nothing of this worker.
+fn outliving(sandbox: &Sandbox) -> Option<Line> {
+    let needs_us = sandbox.network.egress().is_some() || !sandbox.services.is_empty();
+    sandbox.life.line().filter(|_| !needs_us)
+}
+
+/// Runs a command in the network of its phase, which was entered.
+async fn run(
+    sandbox: &Sandbox,
+    command: &Command,
+    env: BTreeMap<String, String>,
+    end: Option<&CommandEnd>,
+    sink: impl OutputSink,
+) -> Result<ExecOutcome, SandboxError> {
+    let clock = Stopwatch::start();
+    let sockets = sockets(sandbox);
+    let mut watch = Watch::start(&sandbox.facts.cgroups, &sandbox.subject.traces, sockets);
+    let mut heard = OutputMeter::new(sink, sandbox.stream_limit_bytes);
+    // What the task says itself comes before what its services say.
+    let mut variables = sandbox.services.env.clone();
+    variables.extend(env);
+    let request = ExecRequest {
+        argv: command.argv.clone(),
+        env: variables,
+        cwd: command.cwd.clone(),
+        timeout_ms: command.timeout_ms,
+        user: command.user,
+        groups: command.groups.clone(),
+        stdin_file: command.stdin_file.clone(),
+        jail: command.jail.clone(),
+        stream_limit_bytes: heard.asked(outliving(sandbox).is_some()),
+    };
+    let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
+    let running = async {
+        let Some(end) = end else {
+            let Some(line) = outliving(sandbox).filter(|_| request.jail.is_none()) else {
+                return sandbox.agent.exec(&request, &mut heard).await;
+            };
+            return line.run(&sandbox.agent, sandbox.commands.take(), request, &mut heard).await;
+        };
+        match ending::follow(&sandbox.agent, request, end, &mut heard).await? {
+            Some(ended) => Ok(ended),
+            None => {
+                sandbox.kill.kill();
+                Err(AgentError::Lost)
+            }
+        }
+    };
+    let running = tokio::time::timeout(limit, running);
+    let said = watch.during(running).await;
+    let seen = watch.end(std::mem::take(&mut heard.words), &sandbox.effective);
+    // Noted now, because a sandbox that dies takes its counters along.
+    let _ = sandbox.peak_mem_mb();
+    match said {
+        Ok(Ok(mut end)) => {
+            heard.count(&mut end);
+            if let (Some(unrouted), Some(counted)) = (&sandbox.unrouted, &end.counted) {
+                unrouted.told(counted.no_routes, &end.no_routes);
+            }
+            Ok(exec::judge(end, command.timeout_ms, &seen))
+        }
+        Ok(Err(_)) if sandbox.kill.was_used() => Err(SandboxError::Killed),
+        Ok(Err(error)) if error.is_lost() => {
+            let cause = "the agent ended before the command did";
+            Ok(exec::unheard(clock.elapsed_ms(), false, cause, &seen))
+        }
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => {
+            sandbox.kill.kill();
+            let cause = "the wall time ran out and the agent was silent";
+            Ok(exec::unheard(clock.elapsed_ms(), true, cause, &seen))
+        }
+    }
+}
+
+/// What bounds its sockets: nothing where the network stack is not the host's.
+fn sockets(sandbox: &Sandbox) -> Option<SocketLimits> {
+    let is_hosts = sandbox.subject.class.is_some_and(Class::is_on_host_kernel);
+    let mem_mb = sandbox.effective.limits.mem_mb.unwrap_or(0);
+    let each = sandbox.facts.ceilings.socket_bytes;
+    (is_hosts && sandbox.init_pid > 0).then(|| SocketLimits::of(sandbox.init_pid, mem_mb, each))
 }

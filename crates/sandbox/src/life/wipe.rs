@@ -7,6 +7,8 @@
 //! ```
 //! It never fails: what could not be removed is found by the looking and stands in the evidence.
 //! Everything is bounded, and nothing is removed below a directory with something mounted in it.
+//!
+//! One file: one order of removal and of looking, which is the evidence.
 
 use std::fs;
 use std::io;
@@ -132,7 +134,8 @@ pub(crate) fn observe(
 ) -> Option<(Observed, OwnedFd)> {
     let members = facts.cgroups.members(traces);
     let first = || members.iter().copied().find(|pid| process::is_init(*pid));
-    let pid = classes_of(class).into_iter().find_map(|one| one.init(&members)).or_else(first);
+    let pid =
+        classes_of(class).into_iter().find_map(|one| one.supervision.init(&members)).or_else(first);
     let pid = pid.filter(|pid| process::is_member(*pid, &traces.cgroup))?;
     let init = process::handle(pid)?;
     let process = Process::of(pid).filter(|_| process::is_member(pid, &traces.cgroup))?;
@@ -258,12 +261,12 @@ impl Cleared {
             points = mounts::mounted_below(&traces.dir).unwrap_or_default();
         }
         // Of a large one the end of its key is the proof: what others still have mounted is ciphertext.
-        let layer = Layer::of(traces, (&points, over), stays).filter(|_| volume.is_none());
+        let layer = Layer::of(traces, &points, over, stays).filter(|_| volume.is_none());
         let has_dev = layer.is_some() && devices::of(&traces.layer).exists();
         // Of one that stays the end is looked for later, and tells of whoever has any of it now.
         let is_watched = layer.as_ref().is_some_and(|layer| stays || layer.is_watched());
         let Unmounted { left: mounted, key } =
-            unmount_all(traces, &points, (is_watched, stays && layer.is_some()), checks);
+            unmount_all(traces, &points, is_watched, stays && layer.is_some(), checks);
         let method = method(volume.is_some(), key.as_ref(), &points);
         checks.extend(key.map(|end| end.check));
         Self { usage, method, volume, layer, has_dev, mounted }
@@ -292,7 +295,7 @@ fn take_away(
 ) -> Option<Elsewhere> {
     let mut elsewhere = None;
     for isolation in classes_of(subject.class) {
-        let taken = isolation.take_away(&subject.traces, facts);
+        let taken = isolation.custody.take_away(&subject.traces, facts);
         checks.extend(taken.checks);
         elsewhere = elsewhere.or(taken.elsewhere);
     }
@@ -300,7 +303,7 @@ fn take_away(
 }
 
 /// Its own class, or every one where it is not known.
-fn classes_of(class: Option<Class>) -> Vec<&'static dyn Isolation> {
+fn classes_of(class: Option<Class>) -> Vec<Isolation> {
     class.map_or_else(|| class::all().collect(), |class| vec![class::of(class)])
 }
 
@@ -406,7 +409,8 @@ struct Unmounted {
 fn unmount_all(
     traces: &Traces,
     points: &[PathBuf],
-    (is_watched, stays): (bool, bool),
+    is_watched: bool,
+    stays: bool,
     checks: &mut Vec<WipeCheck>,
 ) -> Unmounted {
     let mut faults = Vec::new();

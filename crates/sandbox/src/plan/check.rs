@@ -10,7 +10,7 @@ use cofferdam_contracts::secret::{self, SecretUse, UseFault};
 use cofferdam_guest::glob::Glob;
 
 use super::large;
-use crate::class::Isolation;
+use crate::class::ClassProfile;
 use crate::spec::cached;
 use crate::spec::facts::HostFacts;
 use crate::spec::refuse::{
@@ -186,7 +186,7 @@ fn globs(request: &SandboxRequest) -> Check {
 pub(crate) fn limits(
     request: &SandboxRequest,
     facts: &HostFacts,
-    isolation: &dyn Isolation,
+    profile: &dyn ClassProfile,
 ) -> Result<Limits, PlanError> {
     let spec = request.spec.as_ref().and_then(|spec| spec.limits).unwrap_or_default();
     let asked = request.limits;
@@ -203,11 +203,11 @@ pub(crate) fn limits(
         let message = format!("must be 0.01 to {most}, the CPUs of this host");
         require((0.01..=most).contains(&cpu), "limits.cpu", &message)?;
     }
-    let least = isolation.least_mem_mb();
+    let least = profile.least_mem_mb();
     within("limits.memMB", merged.mem_mb, least, facts.mem_mb, "MiB of this host")?;
-    isolation.refuse(request, merged, facts)?;
+    profile.refuse(request, merged, facts)?;
     within("limits.pids", merged.pids, 1, facts.pids, "processes of this host")?;
-    large::check(isolation, merged, facts)?;
+    large::check(profile, merged, facts)?;
     let (most, of) = (MAX_STREAM_BYTES, "bytes of a stream that a host keeps");
     within("limits.outputBytes", merged.output_bytes, 1, most, of)?;
     within(
@@ -217,7 +217,7 @@ pub(crate) fn limits(
         facts.nofile_most,
         "hard limit of this host",
     )?;
-    if isolation.class().is_on_host_kernel() {
+    if profile.class().is_on_host_kernel() {
         let most = facts.ceilings.nofile(merged.pids.unwrap_or(DEFAULT_PIDS));
         let message = format!(
             "must be at most {most} for each of so many processes (limits.pids): together they may have half of the \

@@ -2,7 +2,7 @@
 
 use cofferdam_contracts::sandbox::Limits;
 
-use crate::class::Isolation;
+use crate::class::{ClassProfile, Snapshots};
 use crate::host::crypt::LargeLayers;
 use crate::spec::facts::HostFacts;
 use crate::spec::refuse::PlanError;
@@ -16,8 +16,8 @@ const MEMORY_SHARE: u64 = 2;
 
 /// Files that lie in memory have at most three quarters of it: a layer as large as its sandbox's memory would never be full, because
 /// the kernel ends a program first. So who fills it reads ENOSPC. Pure.
-pub(crate) fn beside_programs(isolation: &dyn Isolation, limits: Limits, is_large: bool) -> Limits {
-    let is_in_memory = isolation.keeps_files() && !isolation.has_layer_inside() && !is_large;
+pub(crate) fn beside_programs(snapshots: &dyn Snapshots, limits: Limits, is_large: bool) -> Limits {
+    let is_in_memory = snapshots.keeps_files() && !snapshots.has_layer_inside() && !is_large;
     match (limits.disk_mb, limits.mem_mb) {
         (Some(disk_mb), Some(mem_mb)) if is_in_memory => {
             Limits { disk_mb: Some(disk_mb.min(mem_mb - mem_mb / 4).max(1)), ..limits }
@@ -34,19 +34,19 @@ pub(crate) fn memory_most_mb(facts: &HostFacts) -> u64 {
 }
 
 /// Whether a layer of this size is an encrypted one. Pure.
-pub(crate) fn is_large(isolation: &dyn Isolation, limits: Limits, facts: &HostFacts) -> bool {
-    isolation.has_large_layers() && limits.disk_mb.is_some_and(|mb| mb > memory_most_mb(facts))
+pub(crate) fn is_large(profile: &dyn ClassProfile, limits: Limits, facts: &HostFacts) -> bool {
+    profile.has_large_layers() && limits.disk_mb.is_some_and(|mb| mb > memory_most_mb(facts))
 }
 
 /// Refuses a size that this host cannot hold in that class. Pure.
 pub(crate) fn check(
-    isolation: &dyn Isolation,
+    profile: &dyn ClassProfile,
     limits: Limits,
     facts: &HostFacts,
 ) -> Result<(), PlanError> {
     let Some(disk_mb) = limits.disk_mb else { return Ok(()) };
     let in_memory = memory_most_mb(facts);
-    let most = match (&facts.large, isolation.has_large_layers()) {
+    let most = match (&facts.large, profile.has_large_layers()) {
         (LargeLayers::Present { most_mb, .. }, true) => in_memory.max(*most_mb),
         (LargeLayers::Absent { .. }, true) => in_memory,
         _ => facts.mem_mb,
@@ -54,7 +54,7 @@ pub(crate) fn check(
     if (1..=most).contains(&disk_mb) {
         return Ok(());
     }
-    let of = match (&facts.large, isolation.has_large_layers()) {
+    let of = match (&facts.large, profile.has_large_layers()) {
         (LargeLayers::Absent { why, remedy }, true) => format!(
             "MiB of a layer in memory; a larger one is encrypted on disk, which this host cannot do: \
              {why} ({remedy})"

@@ -14,7 +14,7 @@ use cofferdam_contracts::sandbox::{
 };
 use cofferdam_contracts::user::UserName;
 
-use crate::class::{self, ShowsHost};
+use crate::class::{self, Isolation, ShowsHost};
 use crate::egress;
 use crate::host::account::Account;
 use crate::host::base::Base;
@@ -49,7 +49,7 @@ impl Plan {
     /// MiB of this host's memory that the sandbox may take, what its class adds for itself included;
     /// nothing where a provider elsewhere holds it.
     pub fn host_mem_mb(&self) -> u64 {
-        self.isolation().host_mem_mb(self.effective.limits)
+        self.isolation().profile.host_mem_mb(self.effective.limits)
     }
 }
 
@@ -61,7 +61,7 @@ pub fn plan(
     id: &SandboxId,
     facts: &HostFacts,
 ) -> Result<Plan, PlanError> {
-    plan_on(request, id, facts, (None, &Accounts::new()))
+    plan_on(request, id, facts, None, &Accounts::new())
 }
 
 /// The same on an image and for users that were looked up already.
@@ -69,16 +69,17 @@ pub(crate) fn plan_on(
     request: &SandboxRequest,
     id: &SandboxId,
     facts: &HostFacts,
-    (image, accounts): (Option<&ImageRoot>, &Accounts),
+    image: Option<&ImageRoot>,
+    accounts: &Accounts,
 ) -> Result<Plan, PlanError> {
     check::check(request, facts)?;
     let (class, runtime) = choose::choose(request, facts)?;
-    let isolation = class::of(class);
+    let Isolation { profile, inputs, launch, snapshots, .. } = class::of(class);
     let egress = egress::plan(request);
-    let asked = check::limits(request, facts, isolation)?;
-    let is_large = large::is_large(isolation, asked, facts);
-    let limits = large::beside_programs(isolation, isolation.limits(asked, facts), is_large);
-    let (base, host_usr) = match (image, isolation.root(facts)) {
+    let asked = check::limits(request, facts, profile)?;
+    let is_large = large::is_large(profile, asked, facts);
+    let limits = large::beside_programs(snapshots, profile.limits(asked, facts), is_large);
+    let (base, host_usr) = match (image, profile.root(facts)) {
         (Some(image), _) => (Base::Ours(image.root.clone()), false),
         (None, Some(root)) => (root, false),
         (None, None) => root(&request.env_ref, facts)?,
@@ -92,7 +93,7 @@ pub(crate) fn plan_on(
         .unwrap_or_else(|| DEFAULT_WORKDIR.to_owned());
     let none = Programs::default();
     let programs = if host_usr { &facts.services } else { &none };
-    let users = PlanUsers { accounts, isolation };
+    let users = PlanUsers { accounts, profile };
     let of_image = image.and_then(|image| image.user.as_ref());
     of_image.map_or(Ok(()), |account| users::fits("envRef", account))?;
     let named = |field: &str, name: &UserName| users.of(field, name);
@@ -105,33 +106,32 @@ pub(crate) fn plan_on(
     };
     let services = service::plan(spec, &request.env_ref, programs, &surroundings)?;
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
-    let command =
-        |argv: &[String], env, timeout_ms, (phase, account): (Phase, Option<&Account>)| {
-            let (user, groups) = users::told(account);
-            Command {
-                argv: argv.to_vec(),
-                env: environment(env, image, account),
-                cwd: workdir.clone(),
-                timeout_ms,
-                phase,
-                user,
-                groups,
-                stdin_file: None,
-                jail: None,
-            }
-        };
+    let command = |argv: &[String], env, timeout_ms, phase: Phase, account: Option<&Account>| {
+        let (user, groups) = users::told(account);
+        Command {
+            argv: argv.to_vec(),
+            env: environment(env, image, account),
+            cwd: workdir.clone(),
+            timeout_ms,
+            phase,
+            user,
+            groups,
+            stdin_file: None,
+            jail: None,
+        }
+    };
     let build = request.build.as_ref().map(|build| {
         let timeout_ms = build.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS);
-        command(&build.cmd, &build.env, timeout_ms, (Phase::Build, build_user))
+        command(&build.cmd, &build.env, timeout_ms, Phase::Build, build_user)
     });
     let traces = Traces::of(&facts.state_dir, &facts.live_dir, id);
     let roomy = || Nofile::roomy(limits.nofile.unwrap_or(facts.nofile));
     let nofile = asked.nofile.map_or_else(roomy, Nofile::exact);
-    let config = isolation.config(&OciInput {
+    let config = launch.config(&OciInput {
         root: &traces.root,
         beside: &traces.beside(),
         cgroup: &traces.cgroup,
-        shown: match isolation.shows_host() {
+        shown: match inputs.shows_host() {
             ShowsHost::Binds if host_usr => ShownDirs::Binds(&facts.binds),
             ShowsHost::Overlays if host_usr => {
                 ShownDirs::Apart { paths: &facts.binds, empty: &facts.empty }
@@ -145,13 +145,13 @@ pub(crate) fn plan_on(
         takes_program: runtime.takes_program(),
         needs: Needs {
             no_set_id: request.files_in.iter().any(|file| file.access == AccessMode::Full),
-            own_ids: isolation.has_own_ids(facts),
+            own_ids: profile.has_own_ids(facts),
         },
     });
     Ok(Plan {
         task: Command {
             stdin_file: request.stdin.clone(),
-            ..command(&request.cmd, &request.env, request.timeout_ms, (Phase::Exec, task_user))
+            ..command(&request.cmd, &request.env, request.timeout_ms, Phase::Exec, task_user)
         },
         cache: cached::plan(request, &workdir, users::told(build_user).0),
         egress,
@@ -163,7 +163,7 @@ pub(crate) fn plan_on(
         nofile,
         runtime: runtime.clone(),
         config,
-        guest: isolation.guest(facts).clone(),
+        guest: launch.guest(facts).clone(),
         base,
         mounts: mounts
             .iter()
@@ -239,7 +239,7 @@ fn effective(
         isolation_class: class.strength(),
         runtime: runtime.name.clone(),
         runtime_version: runtime.version.clone(),
-        kernel: class::of(class).kernel(facts),
+        kernel: class::of(class).profile.kernel(facts),
         image: match (&facts.provider, image) {
             (Some(provider), _) => format!("template:{}", provider.template),
             (None, Some(image)) => image.pinned.clone(),

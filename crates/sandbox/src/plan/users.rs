@@ -6,7 +6,7 @@ use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_contracts::user::{EffectiveUser, MAX_ID, UserName};
 use cofferdam_guest::wire::User;
 
-use crate::class::Isolation;
+use crate::class::ClassProfile;
 use crate::host::account::Account;
 use crate::spec::refuse::{PlanError, require};
 
@@ -29,14 +29,14 @@ pub(crate) fn named(request: &SandboxRequest) -> Vec<(String, &UserName)> {
 /// The users of one plan.
 pub(crate) struct PlanUsers<'a> {
     pub accounts: &'a Accounts,
-    pub isolation: &'a dyn Isolation,
+    pub profile: &'a dyn ClassProfile,
 }
 
 impl<'a> PlanUsers<'a> {
     /// The account of the user that a field names.
     pub(crate) fn of(&self, field: &str, name: &UserName) -> Result<&'a Account, PlanError> {
         require(
-            name.is_numeric() || self.isolation.reads_root(),
+            name.is_numeric() || self.profile.reads_root(),
             field,
             "must be numbers in the class `remote`, such as `1000:1000`: its root file system is the provider's",
         )?;

@@ -116,7 +116,7 @@ pub async fn build_template(
             return Ok(made);
         }
     }
-    build_interpreter(images, &dir, runtime, (name, &base), &mut note).await
+    build_interpreter(images, &dir, runtime, name, &base, &mut note).await
 }
 
 /// What a killed build left.
@@ -149,9 +149,9 @@ async fn build_base(
     note(TemplateNote::Part("base: the image"));
     let (store_of, image) = (images.clone(), image_name(name)?);
     let taken = blocking(move || {
-        let _adding = store_of.adding()?;
+        let _adding = store_of.lock.adding()?;
         let file = File::open(&tar).map_err(at(&tar))?;
-        let (digest, size) = store_of.blob_copy(file, None, store_of.bounds.blob_bytes)?;
+        let (digest, size) = store_of.blobs.copy(file, None, store_of.bounds.blob_bytes)?;
         let made = BuiltSteps {
             layers: vec![Descriptor::new(LAYER, &digest, size)],
             // Not compressed: the layer is its own diff.
@@ -175,7 +175,8 @@ async fn build_interpreter(
     images: &Images,
     dir: &Path,
     runtime: Option<String>,
-    (name, base): (&TemplateName, &TemplateName),
+    name: &TemplateName,
+    base: &TemplateName,
     note: &mut (impl FnMut(TemplateNote<'_>) + Send),
 ) -> Result<Template, ImageError> {
     let room = room(dir)?;
@@ -208,8 +209,9 @@ async fn build_interpreter(
     };
     note(TemplateNote::Part("code-interpreter-v1: the image"));
     let image = image_name(name)?;
-    let from = (&file, CopyRoot::Own(&room.0));
-    build_from(images, runtime, from, &image, |said| note(TemplateNote::Build(said))).await?;
+    let from = CopyRoot::Own(&room.0);
+    build_from(images, runtime, &file, from, &image, |said| note(TemplateNote::Build(said)))
+        .await?;
     let begin = Begin {
         start: Some(START.to_owned()),
         ready: Some(READY.to_owned()),

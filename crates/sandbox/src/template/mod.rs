@@ -171,7 +171,7 @@ impl Images {
         begin: &Begin,
     ) -> Result<Template, ImageError> {
         begin.check()?;
-        let named = self.named(&ImageRef::parse(image)?)?;
+        let named = self.names.find(&ImageRef::parse(image)?)?;
         let template = Template {
             schema_version: 1,
             name: name.clone(),

@@ -27,11 +27,12 @@ pub(super) async fn run(
     input: &str,
     note: &mut (dyn FnMut(&str) + Send),
 ) -> Result<String, ImageError> {
-    run_within((PATIENCE_S, GRACE_S), program, args, input, note).await
+    run_within(PATIENCE_S, GRACE_S, program, args, input, note).await
 }
 
 async fn run_within(
-    (patience_s, grace_s): (&str, &str),
+    patience_s: &str,
+    grace_s: &str,
     program: &str,
     args: &[&OsStr],
     input: &str,
@@ -100,7 +101,7 @@ mod tests {
         let took = Stopwatch::start();
         for script in ["sleep 600", "trap '' TERM; sleep 600 & wait; sleep 600"] {
             let args = ["-c", script].map(OsStr::new);
-            let ended = run_within(("1", "1"), "sh", &args, "", &mut |_| {}).await;
+            let ended = run_within("1", "1", "sh", &args, "", &mut |_| {}).await;
             let error = ended.unwrap_err().to_string();
             assert!(error.ends_with("took longer than 1 s"), "{script}: {error}");
         }

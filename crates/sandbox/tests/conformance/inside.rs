@@ -48,11 +48,11 @@ pub async fn names(ground: Arc<Ground>) {
         let said = sh(&sandbox, &plan, script).await;
         assert!(said.stdout.contains("b.example"), "{script}: {} {}", said.stdout, said.stderr);
     }
-    assert_eq!(sandbox.violations(), (Vec::new(), 0));
+    assert_eq!(sandbox.traffic().violations(), (Vec::new(), 0));
     let said = sh(&sandbox, &plan, "curl -sSf https://x.example/").await;
     assert_ne!(said.outcome.exit, 0);
     assert!(said.outcome.cause.unwrap().contains("x.example"));
-    let refused = sandbox.violations().0;
+    let refused = sandbox.traffic().violations().0;
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert_eq!((refused[0].why, refused[0].phase), (ViolationWhy::Name, Phase::Exec));
     wiped(&sandbox.wipe("task-end").await);
@@ -101,7 +101,7 @@ pub async fn without_a_route(ground: Arc<Ground>) {
     };
     let quiet = run(&sandbox, &python(Phase::Build, AT_HOME)).await;
     assert_eq!(quiet.outcome.exit, 4, "{}", quiet.stderr);
-    assert_eq!(sandbox.violations(), (Vec::new(), 0));
+    assert_eq!(sandbox.traffic().violations(), (Vec::new(), 0));
     let mut echoes = 0;
     for (phase, times) in [(Phase::Build, 1), (Phase::Exec, 2)] {
         for _ in 0..times {
@@ -114,12 +114,12 @@ pub async fn without_a_route(ground: Arc<Ground>) {
             let refused = said.stdout.ends_with("refused 1\n");
             assert!(said.stdout.starts_with("tried 0\ntried 0\n") && (refused || echoes == 1));
         }
-        let (list, unlisted) = sandbox.violations();
+        let (list, unlisted) = sandbox.traffic().violations();
         let of_phase = list.iter().filter(|v| v.phase == phase && v.why == ViolationWhy::NoRoute);
         assert_eq!(of_phase.map(|v| v.count).sum::<u64>(), times * (2 + echoes), "{list:?}");
         assert_eq!(unlisted, 0);
     }
-    let (list, _) = sandbox.violations();
+    let (list, _) = sandbox.traffic().violations();
     assert_eq!(list.iter().map(|v| v.count).sum::<u64>(), 3 * (2 + echoes), "{list:?}");
     assert!(list.iter().all(|v| v.first_ms > 0 && v.first_ms <= v.last_ms));
     // A kernel of the sandbox's own tells where each led; the host's counter does not.

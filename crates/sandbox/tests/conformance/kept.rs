@@ -164,10 +164,10 @@ fn what_is_kept_of_each_class_is_of_one_moment() {
                 let (first, last) = (number("first-of-two"), number("last-of-two"));
                 assert!(first == last || first == last + 1, "{first} {last}");
             }
-            sandbox.agent().put("/stop", 0o644, bytes::Bytes::new()).await.unwrap();
+            sandbox.agent().files().put("/stop", 0o644, bytes::Bytes::new()).await.unwrap();
         };
         let begun = async {
-            while sandbox.agent().read("/last-of-two", 100).await.is_err() {
+            while sandbox.agent().files().read("/last-of-two", 100).await.is_err() {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
             looks.await;
@@ -193,8 +193,10 @@ fn what_is_written_from_outside_waits_until_the_files_are_kept() {
             owner: None,
         };
         let writing = tokio::spawn(async move {
-            let (put, unpacked) =
-                tokio::join!(agent.put("/put", 0o644, "x".into()), agent.unpack(&unpack, tar));
+            let (put, unpacked) = tokio::join!(
+                agent.files().put("/put", 0o644, "x".into()),
+                agent.files().unpack(&unpack, tar)
+            );
             put.unwrap();
             unpacked.unwrap();
         });

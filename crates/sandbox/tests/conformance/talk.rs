@@ -79,11 +79,11 @@ pub async fn crowd(ground: Arc<Ground>) {
         tokio::spawn(async move {
             let path = format!("/work/{number}");
             let text = Bytes::from(format!("{number}\n").repeat(1_000));
-            sandbox.agent().put(&path, 0o644, text.clone()).await.unwrap();
+            sandbox.agent().files().put(&path, 0o644, text.clone()).await.unwrap();
             let said = sh(&sandbox, &plan, &format!("cat {path}; exit {number}")).await;
             assert_eq!(said.stdout.as_bytes(), text, "{number}: {:?}", said.outcome);
             assert_eq!(said.outcome.exit, i32::try_from(number).unwrap());
-            assert_eq!(sandbox.agent().read(&path, 10_000).await.unwrap(), text);
+            assert_eq!(sandbox.agent().files().read(&path, 10_000).await.unwrap(), text);
         })
     });
     let at_once: Vec<_> = at_once.collect();
@@ -101,7 +101,7 @@ pub async fn port(ground: Arc<Ground>) {
                 while (sysread $c, $b, 65536) { syswrite $c, $b }'";
     let beside = Arc::clone(&sandbox);
     let serving = tokio::spawn(async move { sh(&beside, &plan, echo).await.outcome });
-    while sandbox.agent().stat("/work/up").await.is_err() {
+    while sandbox.agent().files().stat("/work/up").await.is_err() {
         assert!(!serving.is_finished(), "the server ended");
     }
     let mut stream = sandbox.agent().dial(7_000).await.unwrap();
@@ -138,7 +138,7 @@ pub async fn modules(ground: Arc<Ground>) {
          asyncio.run(main())"
     );
     let agent = sandbox.agent();
-    agent.put("/work/program.py", 0o644, Bytes::from(program)).await.unwrap();
+    agent.files().put("/work/program.py", 0o644, Bytes::from(program)).await.unwrap();
     for run in 0..RUNS {
         let said = sh(&sandbox, &plan, "/usr/bin/python3 /work/program.py").await;
         assert_eq!(said.stdout, "44851\n", "run {run}: {:?} {}", said.outcome, said.stderr);

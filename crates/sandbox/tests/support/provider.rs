@@ -6,6 +6,8 @@
 //! POST /sandboxes -> a container | /files, process.Process/* -> its agent | timeout passed or DELETE -> wiped
 //! stop() -> every connection ends, the sandboxes live on | start() -> the same port again
 //! ```
+//!
+//! One file: the whole of one API, so that what it lacks is seen.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -432,7 +434,7 @@ async fn daemon(held: &Arc<Held>, request: &Request) -> Reply {
         "/files" => {
             let path = asked(&request.query, "path").unwrap();
             let bytes = part(&request.body).to_vec().into();
-            held.agent.put(&path, 0o644, bytes).await.unwrap();
+            held.agent.files().put(&path, 0o644, bytes).await.unwrap();
             Reply::Json(200, json!([{"name": "agent", "type": "file", "path": path}]))
         }
         "/process.Process/Start" => start(held, &request.body).await,

@@ -6,7 +6,7 @@ use cofferdam_flows::live::inside::{Command, MAX_NOTE};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::process::Process;
+use super::process::{NewProcess, Process};
 use super::room::Room;
 
 /// What a client said of a command, kept beside it in its sandbox. Its sandbox may have changed it: it is that sandbox's
@@ -58,8 +58,15 @@ async fn enter(room: &Arc<Room>, command: &Command) -> Result<(), String> {
     let note: Note = serde_json::from_str(&command.note).map_err(|error| error.to_string())?;
     let share = room.streams(1 + u32::from(command.stdin)).await.map_err(|fault| fault.message)?;
     let running = room.held.agent.follow(command).await.map_err(|error| error.to_string())?;
-    let (named, manner) = ((note.config, note.tag), (command.terminal, command.stdin));
-    drop(Process::enter(room, (command.pid, running), named, manner, share));
+    let new = NewProcess {
+        pid: command.pid,
+        running,
+        config: note.config,
+        tag: note.tag,
+        is_pty: command.terminal,
+        has_stdin: command.stdin,
+    };
+    drop(Process::enter(room, new, share));
     Ok(())
 }
 

@@ -118,7 +118,7 @@ impl Steps {
             force: step.force == Some(true),
         };
         let steps = self.steps.into_iter().map(raw).collect();
-        BuildPlan::parse(from, steps, (self.start_cmd, self.ready_cmd), self.force == Some(true))
+        BuildPlan::parse(from, steps, self.start_cmd, self.ready_cmd, self.force == Some(true))
     }
 }
 
@@ -165,7 +165,7 @@ pub(super) async fn start(call: Asking<'_>, template: &str, build: &str) -> Outc
     // Before its steps are looked at: who may not see it learns nothing of it.
     flows.build_view(&who, &template, &build).await.map_err(|error| found(&build, error))?;
     let plan = steps.plan().map_err(refused)?;
-    let started = flows.build_start(&who, (&template, &build), plan, class_min).await;
+    let started = flows.build_start(&who, &template, &build, plan, class_min).await;
     started.map_err(|error| found(&build, error))?;
     Ok(shape::empty(202))
 }

@@ -120,12 +120,19 @@ impl Codec {
     }
 }
 
-/// The form and the codec of a request, or the answer to one that we do not speak. `method`: the one that is called, where it
+/// What a request's type says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ContentType {
+    pub form: Form,
+    pub codec: Codec,
+}
+
+/// The type of a request, or the answer to one that we do not speak. `method`: the one that is called, where it
 /// is known.
 pub(crate) fn spoken(
     headers: &HeaderMap,
     method: Option<&'static Method>,
-) -> Result<(Form, Codec), Box<Response<Body>>> {
+) -> Result<ContentType, Box<Response<Body>>> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let kind = text(header::CONTENT_TYPE).unwrap_or("");
     let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
@@ -137,11 +144,12 @@ pub(crate) fn spoken(
         let fault = Fault::new("unimplemented", "compressed requests are not supported");
         return Err(Box::new(fault.response()));
     }
+    let of = |form, codec| Ok(ContentType { form, codec });
     match (kind.as_str(), method) {
-        (JSON, _) => Ok((Form::Unary, Codec::Json)),
-        (JSON_STREAM, _) => Ok((Form::Stream, Codec::Json)),
-        (PROTO, Some(method)) => Ok((Form::Unary, Codec::Proto(method))),
-        (PROTO_STREAM, Some(method)) => Ok((Form::Stream, Codec::Proto(method))),
+        (JSON, _) => of(Form::Unary, Codec::Json),
+        (JSON_STREAM, _) => of(Form::Stream, Codec::Json),
+        (PROTO, Some(method)) => of(Form::Unary, Codec::Proto(method)),
+        (PROTO_STREAM, Some(method)) => of(Form::Stream, Codec::Proto(method)),
         (PROTO | PROTO_STREAM, None) => {
             Err(Box::new(Fault::new("unimplemented", "the service has no such method").response()))
         }
@@ -346,10 +354,11 @@ mod tests {
             spoken(&headers, Some(list)).map_err(|response| response.status().as_u16())
         };
         let (json, proto) = (Codec::Json, Codec::Proto(list));
-        assert_eq!(of("application/json; charset=utf-8", None), Ok((Form::Unary, json)));
-        assert_eq!(of("application/connect+json", Some("identity")), Ok((Form::Stream, json)));
-        assert_eq!(of("application/proto", None), Ok((Form::Unary, proto)));
-        assert_eq!(of("application/connect+proto", None), Ok((Form::Stream, proto)));
+        let spoken = |form, codec| Ok(ContentType { form, codec });
+        assert_eq!(of("application/json; charset=utf-8", None), spoken(Form::Unary, json));
+        assert_eq!(of("application/connect+json", Some("identity")), spoken(Form::Stream, json));
+        assert_eq!(of("application/proto", None), spoken(Form::Unary, proto));
+        assert_eq!(of("application/connect+proto", None), spoken(Form::Stream, proto));
         assert_eq!(of("application/grpc", None), Err(415));
         assert_eq!(of("application/proto", Some("gzip")), Err(501));
         assert_eq!(of("application/json", Some("gzip")), Err(501));

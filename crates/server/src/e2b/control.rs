@@ -1,4 +1,6 @@
 //! E2B's control plane: the life of sandboxes, under the caller's key.
+//!
+//! One file: the routes of one control plane.
 
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ use serde_json::{Map, Value, json};
 use super::create::NewSandbox;
 use super::domain::domain;
 use super::envd::{self, VERSION, cpus};
+use super::uploads::ArchivePath;
 use super::{Front, kept, logs, network, page, shape, template_routes, templates, uploads};
 use crate::door::is_json;
 use crate::serve::{ANSWER_PATIENCE, keyless_caller};
@@ -107,9 +110,12 @@ pub(crate) async fn answer(front: &Front, request: Request<Incoming>) -> Respons
         return shape::empty(204);
     }
     let names: Vec<&str> = path.trim_matches('/').split('/').collect();
-    if let (&Method::PUT, ["templates", id, "files", hash]) = (&parts.method, names.as_slice()) {
+    if let (&Method::PUT, ["templates", template, "files", hash]) =
+        (&parts.method, names.as_slice())
+    {
+        let path = ArchivePath { template, hash };
         let query = parts.uri.query().unwrap_or("");
-        return uploads::take(front, (id, hash), query, body).await;
+        return uploads::take(front, path, query, body).await;
     }
     let who = match caller(front, &parts.headers).await {
         Ok(who) => who,

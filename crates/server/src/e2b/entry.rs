@@ -87,12 +87,12 @@ pub(crate) async fn look(agent: &Agent, path: &str) -> Result<Option<(Entry, Str
     if path == "/" {
         return Ok(Some((root(), path.to_owned())));
     }
-    match agent.stat(path).await {
+    match agent.files().stat(path).await {
         Ok(entry) => Ok(Some((entry, path.to_owned()))),
         Err(error) if is_absent(&error) => Ok(None),
         Err(error) if is_through(&error) => {
             let real = followed(agent, path, false).await?;
-            match agent.stat(&real).await {
+            match agent.files().stat(&real).await {
                 Ok(entry) => Ok(Some((entry, real))),
                 Err(error) if is_absent(&error) => Ok(None),
                 Err(error) => Err(unavailable(&error)),

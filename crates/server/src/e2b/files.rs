@@ -1,5 +1,6 @@
 //! `/files` of envd: bytes out of a sandbox and into it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -183,7 +184,7 @@ async fn read(
     };
     // The kernel's own files, of `/proc` for one, say that they are empty: how many bytes they have is known once they are read.
     let to = if size == 0 { MAX_FILE } else { to };
-    let opened = agent.open_part(&real, MAX_FILE, (from, to)).await;
+    let opened = agent.files().open_part(&real, MAX_FILE, from, to).await;
     let (coming, reading) = opened.map_err(|error| match error {
         AgentError::Refused { status: 413, error } => Fault::new("out_of_range", error),
         error if is_absent(&error) => Fault::missing(format!("path '{plain}' does not exist")),
@@ -198,7 +199,7 @@ async fn read(
     };
     let (sender, receiver) = mpsc::channel(QUEUED);
     tokio::spawn(async move {
-        pour(reading, (first, first + (to - from)), sender).await;
+        pour(reading, first..first + (to - from), sender).await;
         drop(share);
     });
     let mut response =
@@ -280,7 +281,8 @@ impl hyper::body::Body for Exact {
 }
 
 /// Passes the bytes of a span on.
-async fn pour(mut reading: Reading, (from, to): (u64, u64), sender: mpsc::Sender<Bytes>) {
+async fn pour(mut reading: Reading, span: Range<u64>, sender: mpsc::Sender<Bytes>) {
+    let Range { start: from, end: to } = span;
     let mut at = 0;
     while at < to {
         let next = tokio::select! {
@@ -328,7 +330,9 @@ impl Writing {
         }
         let (pieces, receiver) = mpsc::channel(QUEUED);
         let done =
-            tokio::spawn(async move { agent.pour(&real, FILE_MODE, who.user, receiver).await });
+            tokio::spawn(
+                async move { agent.files().pour(&real, FILE_MODE, who.user, receiver).await },
+            );
         Ok(Self { pieces, done, plain, size: 0 })
     }
 

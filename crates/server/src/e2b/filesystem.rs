@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::connect::{self, Codec, Fault, Form, Messages, Replied};
+use super::connect::{self, ContentType, Fault, Form, Messages, Replied};
 use super::entry::{described, info, look, missing};
 use super::paths::{followed, is_absent, is_through, parent, plain, unavailable};
 use super::room::{Person, Room};
@@ -43,7 +43,7 @@ struct Move {
 pub(crate) async fn answer(
     room: &std::sync::Arc<Room>,
     method: &str,
-    (form, codec): (Form, Codec),
+    ContentType { form, codec }: ContentType,
     headers: &HeaderMap,
     body: Incoming,
 ) -> Response<Body> {
@@ -55,7 +55,7 @@ pub(crate) async fn answer(
     match (form, method) {
         (Form::Stream, "WatchDir") => {
             let message = Messages::first(body, codec).await;
-            watchers::stream(room, person, message, (headers, codec)).await
+            watchers::stream(room, person, message, headers, codec).await
         }
         (Form::Unary, _) => {
             let replied = match connect::message(body, codec).await {
@@ -166,7 +166,7 @@ async fn listed(
     real: &str,
     left: &mut u64,
 ) -> Result<std::vec::IntoIter<Entry>, Fault> {
-    let mut entries = match agent.list(real, *left).await {
+    let mut entries = match agent.files().list(real, *left).await {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => Vec::new(),
         Err(AgentError::Collect(why)) => return Err(Fault::new("resource_exhausted", why)),
@@ -197,7 +197,7 @@ pub(crate) async fn make_dirs(agent: &Agent, path: &str, person: Person) -> Resu
     }
     for dir in missing.into_iter().rev() {
         let real = followed(agent, &dir, false).await?;
-        let made = agent.mkdir(&real, DIR_MODE, Some(person.user)).await;
+        let made = agent.files().mkdir(&real, DIR_MODE, Some(person.user)).await;
         made.map_err(|error| unavailable(&error))?;
     }
     Ok(())
@@ -221,7 +221,7 @@ async fn rename(agent: &Agent, from: &str, to: &str, person: Person) -> Replied 
     let (_, source) = look(agent, from).await?.ok_or_else(|| missing(from))?;
     make_dirs(agent, parent(to), person).await?;
     let target = followed(agent, to, false).await?;
-    match agent.rename(&source, &target).await {
+    match agent.files().rename(&source, &target).await {
         Ok(()) => Ok(json!({"entry": described(agent, to).await?})),
         Err(AgentError::Refused { error, .. }) => Err(Fault::argument(error)),
         Err(error) => Err(unavailable(&error)),
@@ -233,7 +233,7 @@ async fn remove(agent: &Agent, path: &str) -> Replied {
         return Err(Fault::argument("the root cannot be removed"));
     }
     let Some((_, real)) = look(agent, path).await? else { return Ok(json!({})) };
-    match agent.remove(&real, true).await {
+    match agent.files().remove(&real, true).await {
         Ok(()) => Ok(json!({})),
         Err(error) if is_absent(&error) => Ok(json!({})),
         Err(error) if is_through(&error) => Err(Fault::argument(error.to_string())),

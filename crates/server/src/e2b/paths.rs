@@ -73,7 +73,7 @@ pub(crate) async fn followed(agent: &Agent, path: &str, last: bool) -> Result<St
             continue;
         }
         let at = format!("{done}/{name}");
-        let target = match agent.stat(&at).await {
+        let target = match agent.files().stat(&at).await {
             Ok(entry) if entry.kind == NodeKind::Link && (last || !todo.is_empty()) => entry.target,
             Ok(_) => None,
             Err(error) if is_absent(&error) => None,

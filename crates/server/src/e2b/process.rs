@@ -5,6 +5,8 @@
 //! pump: output --> every follower (a slow one slows the command; without one it is dropped)
 //!       end --> every follower, and kept for 30 s for a late Connect
 //! ```
+//!
+//! One file: a command and who follows it hold one state.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +25,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::connect::{self, Codec, Fault, Form, Messages, Replied};
+use super::connect::{self, Codec, ContentType, Fault, Form, Messages, Replied};
 use super::room::Room;
 use super::shape::ping;
 use super::start;
@@ -62,6 +64,16 @@ pub(crate) struct Process {
     /// Where its input goes; `None` once that is closed.
     stdin: Mutex<Option<mpsc::Sender<Bytes>>>,
     hub: Mutex<Hub>,
+}
+
+/// A command that was started, or that a pause did not end.
+pub(crate) struct NewProcess {
+    pub pid: u32,
+    pub running: Running,
+    pub config: Value,
+    pub tag: Option<String>,
+    pub is_pty: bool,
+    pub has_stdin: bool,
 }
 
 #[derive(Debug, Default)]
@@ -160,11 +172,10 @@ impl Process {
     /// Enters a started command in the room's list and pumps what it says.
     pub(crate) fn enter(
         room: &Arc<Room>,
-        (pid, running): (u32, Running),
-        (config, tag): (Value, Option<String>),
-        (is_pty, has_stdin): (bool, bool),
+        new: NewProcess,
         mut share: OwnedSemaphorePermit,
     ) -> (Arc<Self>, Following) {
+        let NewProcess { pid, running, config, tag, is_pty, has_stdin } = new;
         let remote = running.remote();
         let stdin = has_stdin.then(|| {
             let (sender, pieces) = mpsc::channel(QUEUED_INPUT);
@@ -372,7 +383,7 @@ fn signal_name(signal: i32) -> String {
 pub(crate) async fn answer(
     room: &Arc<Room>,
     method: &str,
-    (form, codec): (Form, Codec),
+    ContentType { form, codec }: ContentType,
     headers: &HeaderMap,
     body: Incoming,
 ) -> Response<Body> {

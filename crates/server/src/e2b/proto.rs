@@ -12,7 +12,7 @@ use cofferdam_contracts::instant::Instant;
 use serde_json::{Map, Value, json};
 
 use super::connect::Fault;
-use super::schema::{Field, Kind, Message, Rule};
+use super::schema::{EnumName, Field, Kind, Message, Rule};
 use super::shape::time;
 
 const VARINT: u64 = 0;
@@ -122,9 +122,9 @@ fn default(kind: Kind) -> Value {
     }
 }
 
-fn name_of(names: &[(&str, i64)], number: i64) -> String {
-    let found = names.iter().find(|(_, known)| *known == number);
-    found.map_or_else(|| number.to_string(), |(name, _)| (*name).to_owned())
+fn name_of(names: &[EnumName], number: i64) -> String {
+    let found = names.iter().find(|known| known.number == number);
+    found.map_or_else(|| number.to_string(), |known| known.name.to_owned())
 }
 
 /// A value that is no message; `None`: the wire has another type.
@@ -242,9 +242,9 @@ fn write(out: &mut Vec<u8>, field: &Field, value: &Value) {
             unsigned((number << 1) ^ (number >> 63))
         }
         Kind::Enum(names) => {
-            let found = names.iter().find(|(name, _)| *name == text());
+            let found = names.iter().find(|known| known.name == text());
             // One without a name was read as its number.
-            let number = found.map(|(_, number)| *number).or_else(|| text().parse().ok());
+            let number = found.map(|known| known.number).or_else(|| text().parse().ok());
             unsigned(number.unwrap_or(0))
         }
     };

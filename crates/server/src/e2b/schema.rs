@@ -32,12 +32,19 @@ pub(crate) enum Kind {
     /// ZigZag on the wire.
     Sint32,
     /// In JSON it is a name.
-    Enum(&'static [(&'static str, i64)]),
+    Enum(&'static [EnumName]),
     Message(&'static Message),
     /// In JSON it is a time of RFC 3339.
     Timestamp,
     /// In JSON it is an object of texts.
     Texts,
+}
+
+/// A name of an enumeration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EnumName {
+    pub name: &'static str,
+    pub number: i64,
 }
 
 /// How often a field is there.
@@ -78,6 +85,10 @@ const fn one_of(number: u32, name: &'static str, kind: Kind) -> Field {
 
 const fn message(name: &'static str, fields: &'static [Field]) -> Message {
     Message { name, fields }
+}
+
+const fn named(number: i64, name: &'static str) -> EnumName {
+    EnumName { name, number }
 }
 
 static EMPTY: Message = message("an empty message", &[]);
@@ -155,8 +166,8 @@ static STREAM_INPUT: Message = message(
         one_of(3, "keepalive", Kind::Message(&EMPTY)),
     ],
 );
-const SIGNALS: &[(&str, i64)] =
-    &[("SIGNAL_UNSPECIFIED", 0), ("SIGNAL_SIGTERM", 15), ("SIGNAL_SIGKILL", 9)];
+const SIGNALS: &[EnumName] =
+    &[named(0, "SIGNAL_UNSPECIFIED"), named(15, "SIGNAL_SIGTERM"), named(9, "SIGNAL_SIGKILL")];
 static SIGNAL: Message = message(
     "SendSignalRequest",
     &[SELECTED, field(2, "signal", Kind::Enum(SIGNALS), Rule::Always)],
@@ -172,19 +183,19 @@ static INFO: Message = message(
 static PROCESSES: Message =
     message("ListResponse", &[field(1, "processes", Kind::Message(&INFO), Rule::Repeated)]);
 
-const FILE_TYPES: &[(&str, i64)] = &[
-    ("FILE_TYPE_UNSPECIFIED", 0),
-    ("FILE_TYPE_FILE", 1),
-    ("FILE_TYPE_DIRECTORY", 2),
-    ("FILE_TYPE_SYMLINK", 3),
+const FILE_TYPES: &[EnumName] = &[
+    named(0, "FILE_TYPE_UNSPECIFIED"),
+    named(1, "FILE_TYPE_FILE"),
+    named(2, "FILE_TYPE_DIRECTORY"),
+    named(3, "FILE_TYPE_SYMLINK"),
 ];
-const EVENT_TYPES: &[(&str, i64)] = &[
-    ("EVENT_TYPE_UNSPECIFIED", 0),
-    ("EVENT_TYPE_CREATE", 1),
-    ("EVENT_TYPE_WRITE", 2),
-    ("EVENT_TYPE_REMOVE", 3),
-    ("EVENT_TYPE_RENAME", 4),
-    ("EVENT_TYPE_CHMOD", 5),
+const EVENT_TYPES: &[EnumName] = &[
+    named(0, "EVENT_TYPE_UNSPECIFIED"),
+    named(1, "EVENT_TYPE_CREATE"),
+    named(2, "EVENT_TYPE_WRITE"),
+    named(3, "EVENT_TYPE_REMOVE"),
+    named(4, "EVENT_TYPE_RENAME"),
+    named(5, "EVENT_TYPE_CHMOD"),
 ];
 static ENTRY: Message = message(
     "EntryInfo",

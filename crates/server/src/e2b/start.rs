@@ -13,7 +13,7 @@ use super::adopted::note;
 use super::connect::{self, Fault};
 use super::entry::look;
 use super::paths::{followed, plain, unavailable};
-use super::process::{Following, Process, Pty};
+use super::process::{Following, NewProcess, Process, Pty};
 use super::room::{Person, Room, environment};
 
 /// Wall time of a command without a deadline: longer than any sandbox lives.
@@ -115,8 +115,8 @@ pub(crate) async fn start(
             Err(error) => unavailable(&error),
         });
     };
-    let named = (config, tag);
-    Ok(Process::enter(room, (pid, running), named, (pty.is_some(), has_stdin), share).1)
+    let new = NewProcess { pid, running, config, tag, is_pty: pty.is_some(), has_stdin };
+    Ok(Process::enter(room, new, share).1)
 }
 
 #[cfg(test)]

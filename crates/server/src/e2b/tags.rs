@@ -71,7 +71,7 @@ pub(super) async fn assign(call: Asking<'_>) -> Outcome {
     let from = from.as_deref().unwrap_or(DEFAULT_TAG);
     let audit = Audit::by(&who, "template.tag", template.as_str());
     let rows = front.shared.flows.ledger.builds();
-    let build = rows.tags_assign(&template, (from, &tags), &audit).await;
+    let build = rows.tags_assign(&template, from, &tags, &audit).await;
     let build = build.map_err(|error| fault(&asked.target, error))?;
     front.shared.flows.templates_tidy().await;
     Ok(shape::json_of(201, &json!({"buildID": build, "tags": tags})))

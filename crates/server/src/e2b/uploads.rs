@@ -45,6 +45,14 @@ struct Link {
     since: Stopwatch,
 }
 
+/// The path of an archive, as a request names it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ArchivePath<'a> {
+    pub template: &'a str,
+    /// What the client calls the archive.
+    pub hash: &'a str,
+}
+
 /// Links of this process, by their secret. A server that restarts has none: the client asks for the next one.
 #[derive(Debug)]
 pub(crate) struct Links {
@@ -82,10 +90,10 @@ impl Links {
         secret
     }
 
-    /// The link of this secret, for this place.
-    fn find(&self, secret: &str, (template, hash): (&str, &str)) -> Option<Link> {
+    /// The link of this secret, for this path.
+    fn find(&self, secret: &str, path: ArchivePath<'_>) -> Option<Link> {
         let found = self.all().get(secret).cloned()?;
-        let fits = found.template.as_str() == template && found.hash.as_str() == hash;
+        let fits = found.template.as_str() == path.template && found.hash.as_str() == path.hash;
         (fits && found.since.elapsed() < LIFE).then_some(found)
     }
 }
@@ -131,12 +139,12 @@ pub(super) async fn link(
 /// `PUT` to a link.
 pub(super) async fn take(
     front: &Front,
-    (template, hash): (&str, &str),
+    path: ArchivePath<'_>,
     query: &str,
     mut body: Incoming,
 ) -> Response<Body> {
     let secret = shape::query(query, "signature").unwrap_or_default();
-    let Some(link) = front.links.find(&secret, (template, hash)) else {
+    let Some(link) = front.links.find(&secret, path) else {
         return shape::error(
             403,
             "the upload link is unknown or has expired: ask for the next one",
@@ -172,8 +180,8 @@ async fn received(
     let (pieces, taken) = mpsc::channel(QUEUED);
     let flows = front.shared.flows.clone();
     let taking = tokio::spawn(async move {
-        let of = (&link.tenant, link.key.as_str());
-        flows.upload_take(of, (&link.template, &link.hash), taken).await
+        let Link { tenant, key, template, hash, .. } = &link;
+        flows.upload_take(tenant, key, template, hash, taken).await
     });
     let mut size = 0u64;
     let fault = loop {
@@ -224,16 +232,19 @@ mod tests {
         let links = Links::default();
         let (template, hash) = ("t".repeat(20), "a".repeat(64));
         let first = links.add(link("ann"));
-        assert!(links.find(&first, (&template, &hash)).is_some());
-        assert!(links.find(&first, (&template, &"b".repeat(64))).is_none());
-        assert!(links.find(&first, (&"u".repeat(20), &hash)).is_none());
-        assert!(links.find("", (&template, &hash)).is_none());
+        let path = ArchivePath { template: &template, hash: &hash };
+        assert!(links.find(&first, path).is_some());
+        let other = "b".repeat(64);
+        assert!(links.find(&first, ArchivePath { hash: &other, ..path }).is_none());
+        let other = "u".repeat(20);
+        assert!(links.find(&first, ArchivePath { template: &other, ..path }).is_none());
+        assert!(links.find("", path).is_none());
         let other = links.add(link("bob"));
         for _ in 0..MAX_LINKS {
             links.add(link("ann"));
         }
-        assert!(links.find(&first, (&template, &hash)).is_none());
-        assert!(links.find(&other, (&template, &hash)).is_some());
+        assert!(links.find(&first, path).is_none());
+        assert!(links.find(&other, path).is_some());
         assert_eq!(links.all().len(), MAX_LINKS + 1);
     }
 }

@@ -123,6 +123,12 @@ struct Watched {
     changes: mpsc::Sender<Value>,
 }
 
+/// An agent's watch of directories, and the stream of that agent which it takes.
+struct DirWatch {
+    _share: OwnedSemaphorePermit,
+    watching: Watching,
+}
+
 async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiver<Value>, Fault> {
     let share = room.streams(1).await?;
     let agent = room.held.agent.clone();
@@ -135,7 +141,7 @@ async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiv
     let mut at = 0;
     while let Some(dir) = dirs.get(at).filter(|_| recursive).cloned() {
         at += 1;
-        let entries = place.agent.list(&dir, 10_000).await.unwrap_or_default();
+        let entries = place.agent.files().list(&dir, 10_000).await.unwrap_or_default();
         let below = entries.iter().filter(|e| e.kind == NodeKind::Dir && !e.mangled);
         dirs.extend(below.map(|entry| format!("{}/{}", dir.trim_end_matches('/'), entry.name)));
         if dirs.len() > MAX_DIRS {
@@ -144,12 +150,13 @@ async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiv
         }
     }
     let paths: Vec<&str> = dirs.iter().map(String::as_str).collect();
-    let watching = place.agent.watch(&paths, u64::MAX).await.map_err(|e| unavailable(&e))?;
+    let watching =
+        place.agent.files().watch(&paths, u64::MAX).await.map_err(|e| unavailable(&e))?;
     let (gone, count) = (place.changes.clone(), paths.len());
     tokio::spawn(async move {
         // An agent that was taken over may leave a question open for ever: who hung up does not wait for it.
         tokio::select! {
-            () = follow(place, (watching, share), count) => {}
+            () = follow(place, DirWatch { watching, _share: share }, count) => {}
             () = gone.closed() => {}
         }
     });
@@ -157,7 +164,7 @@ async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiv
 }
 
 /// Sends changes until the reader is gone or the sandbox is over; new directories are watched too.
-async fn follow(place: Watched, first: (Watching, OwnedSemaphorePermit), mut dirs: usize) {
+async fn follow(place: Watched, first: DirWatch, mut dirs: usize) {
     let (sender, mut merged) = mpsc::channel::<Change>(QUEUED);
     tokio::spawn(forward(first, sender.clone()));
     loop {
@@ -168,10 +175,10 @@ async fn follow(place: Watched, first: (Watching, OwnedSemaphorePermit), mut dir
             && let Ok(Some((entry, _))) = look(&place.agent, &change.path).await
             && entry.kind == NodeKind::Dir
             && let Some(share) = place.held.streams(1, Duration::ZERO).await
-            && let Ok(more) = place.agent.watch(&[&change.path], u64::MAX).await
+            && let Ok(more) = place.agent.files().watch(&[&change.path], u64::MAX).await
         {
             dirs += 1;
-            tokio::spawn(forward((more, share), sender.clone()));
+            tokio::spawn(forward(DirWatch { watching: more, _share: share }, sender.clone()));
         }
         if let Some(event) = event(&place, &change).await
             && place.changes.send(event).await.is_err()
@@ -181,13 +188,10 @@ async fn follow(place: Watched, first: (Watching, OwnedSemaphorePermit), mut dir
     }
 }
 
-async fn forward(
-    (mut watching, _share): (Watching, OwnedSemaphorePermit),
-    sender: mpsc::Sender<Change>,
-) {
+async fn forward(mut watch: DirWatch, sender: mpsc::Sender<Change>) {
     loop {
         let next = tokio::select! {
-            next = watching.next() => next,
+            next = watch.watching.next() => next,
             () = sender.closed() => return,
         };
         let Ok(Some(change)) = next else { return };
@@ -222,7 +226,8 @@ pub(crate) async fn stream(
     room: &Room,
     person: Person,
     message: Replied,
-    (headers, codec): (&HeaderMap, Codec),
+    headers: &HeaderMap,
+    codec: Codec,
 ) -> Response<Body> {
     let begun = match message.and_then(connect::parse) {
         Ok(watch) => begin(room, person, watch).await,

@@ -91,7 +91,7 @@ async fn boots() {
             let clock = Instant::now();
             let sandbox = provision(&place.host, &plan, &[]).await.unwrap();
             times.push(ms(clock));
-            assert!(sandbox.is_restored() && sandbox.has_waited() == waits);
+            assert!(sandbox.boot().is_restored && sandbox.boot().has_waited == waits);
             wipe(sandbox).await;
         }
     }
@@ -104,7 +104,7 @@ async fn boots() {
         let clock = Instant::now();
         let sandbox = provision(&place.host, &plan, &[]).await.unwrap();
         booted.push(ms(clock));
-        assert!(!sandbox.is_restored());
+        assert!(!sandbox.boot().is_restored);
         wipe(sandbox).await;
         // It has one stored, which the next boot should not have beside it.
         place.host.warm(&plan).await;

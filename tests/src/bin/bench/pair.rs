@@ -84,11 +84,11 @@ async fn from_one_that_waits(place: &Place) -> Times {
     let (host, request) = (&place.host, request("container"));
     assert!(host.warm(&planned(host, &request)).await, "none waits");
     let clock = Instant::now();
-    let name = host.name().unwrap();
+    let name = host.names().next().unwrap();
     let plan = planned_as(host, &request, name.id());
     let sandbox = provision(host, &plan, &[]).await.unwrap();
     let boot = ms(clock);
-    assert!(sandbox.has_waited());
+    assert!(sandbox.boot().has_waited);
     let exec = exec(&sandbox, &plan).await;
     Times { boot, exec, wipe: wipe(sandbox).await }
 }

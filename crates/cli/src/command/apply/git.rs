@@ -68,8 +68,12 @@ pub(super) struct Repository {
     format: String,
 }
 
-/// Variables of one command besides the fixed ones.
-pub(super) type Variables<'a> = &'a [(&'a str, &'a OsStr)];
+/// A variable of one command besides the fixed ones.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Variable<'a> {
+    pub name: &'a str,
+    pub value: &'a OsStr,
+}
 
 impl Repository {
     /// The repository of a directory. One that another user owns is refused.
@@ -134,10 +138,14 @@ impl Repository {
         String::from_utf8_lossy(self.common.as_os_str().as_bytes()).into_owned()
     }
 
+    fn dir_variable(&self) -> Variable<'_> {
+        Variable { name: "GIT_DIR", value: self.git_dir.as_os_str() }
+    }
+
     /// Runs git on this repository.
     fn git(&self, args: &[&str]) -> anyhow::Result<Output> {
         let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
-        git(&args, &[("GIT_DIR", self.git_dir.as_os_str())], &[])
+        git(&args, &[self.dir_variable()], &[])
     }
 
     /// What the branch is called among the references, if it may be written: its name is one, it is checked out
@@ -203,9 +211,9 @@ impl Repository {
     pub(super) fn create(&self, name: &str, commit: &GitId, log: &str) -> anyhow::Result<Output> {
         let none = commit.format().none();
         let identity = [
-            ("GIT_DIR", self.git_dir.as_os_str()),
-            ("GIT_COMMITTER_NAME", OsStr::new("Cofferdam")),
-            ("GIT_COMMITTER_EMAIL", OsStr::new("cofferdam@localhost")),
+            self.dir_variable(),
+            Variable { name: "GIT_COMMITTER_NAME", value: OsStr::new("Cofferdam") },
+            Variable { name: "GIT_COMMITTER_EMAIL", value: OsStr::new("cofferdam@localhost") },
         ];
         let args = ["update-ref", "--no-deref", "-m", log, name, commit.as_str(), &none];
         git(&args.map(OsStr::new), &identity, &[])
@@ -221,7 +229,7 @@ pub(super) fn taken(name: &str, at: &str) -> anyhow::Error {
 /// Runs git in `/` with these variables and this input, and nothing else of this process's environment.
 pub(super) fn git(
     args: &[&OsStr],
-    variables: Variables<'_>,
+    variables: &[Variable<'_>],
     input: &[u8],
 ) -> anyhow::Result<Output> {
     let mut command = Command::new("git");
@@ -243,7 +251,7 @@ pub(super) fn git(
     for setting in SETTINGS {
         command.args(["-c", setting]);
     }
-    command.args(args).envs(variables.iter().copied());
+    command.args(args).envs(variables.iter().map(|one| (one.name, one.value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(absent()),

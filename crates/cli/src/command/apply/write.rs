@@ -18,7 +18,7 @@ use anyhow::Context;
 use cofferdam_contracts::patch::{self, COMMIT_EMAIL, COMMIT_NAME, GitId, Opened, PatchCommit};
 
 use super::super::exit::Negative;
-use super::git::{Repository, git, line, taken, words};
+use super::git::{Repository, Variable, git, line, taken, words};
 
 /// Our directory in a repository, while a patch is written.
 const PLACE: &str = "cofferdam-apply";
@@ -109,11 +109,11 @@ impl Workshop {
         git(&args, &self.variables(&self.dir.join("index")), input)
     }
 
-    fn variables<'a>(&'a self, index: &'a Path) -> [(&'a str, &'a OsStr); 3] {
+    fn variables<'a>(&'a self, index: &'a Path) -> [Variable<'a>; 3] {
         [
-            ("GIT_DIR", self.dir.as_os_str()),
-            ("GIT_OBJECT_DIRECTORY", self.objects.as_os_str()),
-            ("GIT_INDEX_FILE", index.as_os_str()),
+            Variable { name: "GIT_DIR", value: self.dir.as_os_str() },
+            Variable { name: "GIT_OBJECT_DIRECTORY", value: self.objects.as_os_str() },
+            Variable { name: "GIT_INDEX_FILE", value: index.as_os_str() },
         ]
     }
 
@@ -184,7 +184,7 @@ impl Workshop {
             ("GIT_COMMITTER_EMAIL", COMMIT_EMAIL),
             ("GIT_COMMITTER_DATE", when.as_str()),
         ] {
-            variables.push((name, OsStr::new(value)));
+            variables.push(Variable { name, value: OsStr::new(value) });
         }
         let base = said.base.as_str();
         let args = ["commit-tree", tree.as_str(), "-p", base, "-F", "-"].map(OsStr::new);

@@ -7,6 +7,8 @@ use cofferdam_contracts::id::TenantId;
 use cofferdam_sandbox::PlainLayer;
 
 use super::{Again, Given, KeptFile, Plain, SealStart, Sealer, SpareSealer, blocking};
+use crate::live::handles::{FileHandle, LayerHandle};
+use crate::live::sealed::FileOwner;
 
 impl Plain {
     /// Has a layer sealed into a file for which there is room, by a sealer that waits for work where there is one. Blocking.
@@ -14,16 +16,17 @@ impl Plain {
         tenant: &TenantId,
         layer: PlainLayer,
         mut kept: KeptFile,
-        (again, copy): (Again, Again),
+        again: Again,
         spare: &SpareSealer,
     ) -> io::Result<Self> {
         let (start, most) = match kept.most_of(layer.sizes()?.most, &again)? {
             Some(most) => (SealStart::Soon, most),
             None => (SealStart::Measured, kept.most()),
         };
-        let of = (layer.descriptor()?, layer.first_id());
-        let file = (kept.descriptor()?, most);
-        let given = Given::new((tenant, &kept.id), &kept.key, copy, of, file)?;
+        let handle = LayerHandle { dir: layer.descriptor()?, first_id: layer.first_id() };
+        let file = FileHandle { file: kept.descriptor()?, most };
+        let owner = FileOwner { tenant, snapshot: &kept.id };
+        let given = Given::new(owner, &kept.key, again.clone(), handle, file)?;
         let sealer = Sealer::begin(spare.take(), &given, start)?;
         if start == SealStart::Measured {
             // What no kernel counts is found before the answer.

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
-use super::rules::{File, of};
+use super::rules::{FileId, of};
 
 /// The longest path of a call: the kernel's own bound.
 const PATH_BYTES: usize = 4_096;
@@ -73,7 +73,7 @@ impl Caller {
     }
 
     /// The file that it executes.
-    pub fn program(&self) -> io::Result<File> {
+    pub fn program(&self) -> io::Result<FileId> {
         fs::metadata(self.own("exe")).map(|found| of(&found))
     }
 
@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    fn named(name: &str) -> io::Result<File> {
+    fn named(name: &str) -> io::Result<FileId> {
         let text = CString::new(name).unwrap();
         let tid = u32::try_from(nix::unistd::gettid().as_raw()).unwrap();
         let caller = Caller::of(tid)?;

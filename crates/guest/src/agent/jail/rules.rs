@@ -38,7 +38,11 @@ const PROGRAMS: [&str; 10] =
 const CHANGES: ABI = ABI::V3;
 
 /// A file, however it is named.
-pub type File = (u64, u64);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
 
 /// What is enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +125,7 @@ impl Rules {
     }
 
     /// The same of a file that is known already.
-    pub fn is_loader_file(&self, file: File) -> bool {
+    pub fn is_loader_file(&self, file: FileId) -> bool {
         self.holds_tools() && LOADERS.iter().any(|loader| identity(Path::new(loader)) == Some(file))
     }
 
@@ -159,7 +163,7 @@ impl Rules {
             match &self.allowed {
                 Some(allowed) => executable.extend(allowed.iter().cloned()),
                 None => {
-                    let denied: BTreeSet<File> =
+                    let denied: BTreeSet<FileId> =
                         self.denied.iter().filter_map(|file| identity(file)).collect();
                     let apart = self.writable.iter().flatten().cloned();
                     let apart = apart.chain([PathBuf::from(DEVICES)]).collect();
@@ -218,7 +222,7 @@ struct But<'a> {
     /// Files, by a path of theirs.
     denied: &'a BTreeSet<PathBuf>,
     /// The same files, whatever they are called.
-    files: &'a BTreeSet<File>,
+    files: &'a BTreeSet<FileId>,
     /// Whole directories.
     apart: &'a BTreeSet<PathBuf>,
 }
@@ -243,11 +247,11 @@ fn all_but(dir: &Path, but: &But<'_>, out: &mut Vec<PathBuf>) -> io::Result<()> 
 }
 
 /// Which file this is.
-pub fn of(found: &fs::Metadata) -> File {
-    (found.dev(), found.ino())
+pub fn of(found: &fs::Metadata) -> FileId {
+    FileId { device: found.dev(), inode: found.ino() }
 }
 
-fn identity(path: &Path) -> Option<File> {
+fn identity(path: &Path) -> Option<FileId> {
     fs::metadata(path).ok().as_ref().map(of)
 }
 

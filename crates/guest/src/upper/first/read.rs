@@ -12,8 +12,11 @@ use super::super::{EntryKind, Head, MAX_ENTRIES, MAX_TARGET, wrong};
 /// Bytes of all attributes together. Those of directories are in memory until the last entry was written.
 const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Names and values.
-pub(super) type FirstAttributes = Vec<(Vec<u8>, Vec<u8>)>;
+/// An extended attribute of a file.
+pub(super) struct FirstAttribute {
+    pub name: Vec<u8>,
+    pub value: Vec<u8>,
+}
 
 /// What an entry says before its bytes.
 pub(super) struct FirstEntry {
@@ -21,7 +24,7 @@ pub(super) struct FirstEntry {
     /// Below the layer, without a link to follow by itself; empty: the layer itself, which comes first.
     pub path: PathBuf,
     pub head: Head,
-    pub attributes: FirstAttributes,
+    pub attributes: Vec<FirstAttribute>,
     /// Of a symbolic link, any bytes; of another name, a path of this layer.
     pub target: Vec<u8>,
 }
@@ -84,13 +87,13 @@ impl<'a> FirstReader<'a> {
         }
     }
 
-    fn attributes(&mut self) -> io::Result<FirstAttributes> {
-        let mut attributes = FirstAttributes::new();
+    fn attributes(&mut self) -> io::Result<Vec<FirstAttribute>> {
+        let mut attributes = Vec::new();
         for _ in 0..self.words.short()? {
             let (name, size) = self.words.attribute()?;
             let left = self.attribute_bytes.checked_sub(name.len().saturating_add(size));
             self.attribute_bytes = left.ok_or_else(|| wrong("too many bytes of attributes"))?;
-            attributes.push((name, self.words.value(size)?));
+            attributes.push(FirstAttribute { name, value: self.words.value(size)? });
         }
         Ok(attributes)
     }

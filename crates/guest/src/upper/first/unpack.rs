@@ -16,7 +16,7 @@ use rustix::fs::{
 
 use super::super::words::fill;
 use super::super::{EntryKind, Head, PIECE, attributes, close, own, path_of, wrong};
-use super::read::{FirstAttributes, FirstEntry, FirstReader};
+use super::read::{FirstAttribute, FirstEntry, FirstReader};
 
 /// Bytes of the paths of all directories, which are held until the last entry was written; what one takes besides.
 const MAX_PATHS: usize = 64 * 1024 * 1024;
@@ -40,7 +40,7 @@ struct FirstUnpacking {
     /// The directory that the last entry was written into.
     parent: Option<(PathBuf, OwnedFd)>,
     /// Directories with what they get at the end.
-    dirs: Vec<(PathBuf, Head, FirstAttributes)>,
+    dirs: Vec<(PathBuf, Head, Vec<FirstAttribute>)>,
     /// Bytes that their paths take.
     held: usize,
 }
@@ -105,14 +105,14 @@ impl FirstUnpacking {
             self.dirs.push((path, head, attributes));
             return Ok(());
         }
-        put(dir, name, kind, (&head, attributes), self.first)
+        put(dir, name, kind, &head, attributes, self.first)
     }
 
     /// Directories, the deepest last made first.
     fn finish(&mut self) -> io::Result<()> {
         for (path, head, attributes) in std::mem::take(&mut self.dirs).into_iter().rev() {
             let dir = self.open(&path)?;
-            put(&dir, OsStr::new("."), EntryKind::Dir, (&head, attributes), self.first)?;
+            put(&dir, OsStr::new("."), EntryKind::Dir, &head, attributes, self.first)?;
         }
         Ok(())
     }
@@ -123,12 +123,13 @@ fn put(
     dir: &OwnedFd,
     name: &OsStr,
     kind: EntryKind,
-    (head, attributes): (&Head, FirstAttributes),
+    head: &Head,
+    attributes: Vec<FirstAttribute>,
     first: u32,
 ) -> io::Result<()> {
     own(dir, name, head)?;
     let at = path_of(dir, name);
-    for (name, value) in attributes {
+    for FirstAttribute { name, value } in attributes {
         attributes::write(&at, &name, value, first)?;
     }
     close(dir, name, kind, head)

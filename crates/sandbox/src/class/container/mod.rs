@@ -3,13 +3,17 @@
 use std::io;
 use std::path::PathBuf;
 
-use cofferdam_contracts::sandbox::{Limits, SandboxRequest};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
 use serde_json::Value;
 use tokio::process::Command;
 
 use super::detect::{HostRuntimes, absent};
-use super::isolation::{Footing, Isolation, ShowsHost};
+use super::isolation::{
+    Absence, Attempts, ClassProfile, Custody, Footing, Holder, InputMounts, Launch, ShowsHost,
+    Snapshots, Supervision,
+};
 use super::microvm::{Given, Lent};
+use super::shown::NotGiven;
 use super::weak::{NO_USER_NAMESPACE, NOT_OWNED};
 use crate::agent::Agent;
 use crate::egress::Way;
@@ -18,6 +22,7 @@ use crate::host::hostpath::Place;
 use crate::host::process::Netns;
 use crate::host::processors;
 use crate::host::runtime::Runtime;
+use crate::host::traces::Traces;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -28,13 +33,9 @@ pub(crate) static CLASS: ContainerClass = ContainerClass;
 
 pub(crate) struct ContainerClass;
 
-impl Isolation for ContainerClass {
+impl ClassProfile for ContainerClass {
     fn class(&self) -> Class {
         Class::Container
-    }
-
-    fn keeps_files(&self) -> bool {
-        true
     }
 
     fn detect(&self, found: &HostRuntimes<'_>) -> Offer {
@@ -71,13 +72,21 @@ impl Isolation for ContainerClass {
     fn has_own_ids(&self, facts: &HostFacts) -> bool {
         facts.ids.is_ok()
     }
+}
 
-    fn config(&self, input: &OciInput<'_>) -> Value {
-        oci::config(input)
-    }
-
+impl InputMounts for ContainerClass {
     fn shows_host(&self) -> ShowsHost {
         ShowsHost::InRoot
+    }
+
+    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+        Ok(())
+    }
+}
+
+impl Launch for ContainerClass {
+    fn config(&self, input: &OciInput<'_>) -> Value {
+        oci::config(input)
     }
 
     /// Its cgroups are the runtime's to make.
@@ -108,14 +117,35 @@ impl Isolation for ContainerClass {
         command
     }
 
-    fn may_wait(&self) -> bool {
-        true
-    }
-
     fn starts_ahead(&self) -> bool {
         true
     }
 
+    fn may_wait(&self) -> bool {
+        true
+    }
+}
+
+impl Custody for ContainerClass {
+    fn holder(&self, _plan: &Plan) -> Holder {
+        Holder::Program
+    }
+
+    /// Nothing else holds them.
+    fn take_away(&self, _traces: &Traces, _facts: &HostFacts) -> Absence {
+        Absence::default()
+    }
+
+    fn known(&self, _facts: &HostFacts) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+        None
+    }
+}
+
+impl Supervision for ContainerClass {
     fn awaits_runtime(&self) -> bool {
         true
     }
@@ -144,5 +174,19 @@ impl Isolation for ContainerClass {
 
     fn way(&self, netns: Option<Netns>, _agent: &Agent) -> Option<Way> {
         netns.map(Way::Netns)
+    }
+
+    fn attempts(&self) -> Attempts {
+        Attempts::Namespace
+    }
+
+    fn hides_files(&self) -> bool {
+        false
+    }
+}
+
+impl Snapshots for ContainerClass {
+    fn keeps_files(&self) -> bool {
+        true
     }
 }

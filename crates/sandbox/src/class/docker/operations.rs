@@ -2,18 +2,23 @@
 
 use std::path::PathBuf;
 
-use cofferdam_contracts::sandbox::{Limits, Looked};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
 use serde_json::Value;
 use tokio::process::Command;
 
 use super::wipe;
 use crate::agent::Agent;
 use crate::class::detect::{HostRuntimes, absent};
-use crate::class::isolation::{Absence, Holder, Isolation, ShowsHost};
-use crate::class::microvm::Lent;
+use crate::class::isolation::{
+    Absence, Attempts, ClassProfile, Custody, Footing, Holder, InputMounts, Launch, ShowsHost,
+    Snapshots, Supervision,
+};
+use crate::class::microvm::{Given, Lent};
+use crate::class::shown::NotGiven;
 use crate::class::weak::NO_USER_NAMESPACE;
 use crate::egress::Way;
 use crate::host::guest::AGENT_PIDS;
+use crate::host::hostpath::Place;
 use crate::host::process::Netns;
 use crate::host::runtime::Runtime;
 use crate::host::traces::{Traces, cgroup_prefix};
@@ -21,12 +26,13 @@ use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
+use crate::spec::refuse::Check;
 
 pub(crate) static CLASS: DockerClass = DockerClass;
 
 pub(crate) struct DockerClass;
 
-impl Isolation for DockerClass {
+impl ClassProfile for DockerClass {
     fn class(&self) -> Class {
         Class::Docker
     }
@@ -44,26 +50,39 @@ impl Isolation for DockerClass {
         vec![format!("no user namespace: {NO_USER_NAMESPACE}")]
     }
 
+    /// Nothing more than every class does.
+    fn refuse(&self, _request: &SandboxRequest, _asked: Limits, _facts: &HostFacts) -> Check {
+        Ok(())
+    }
+
     fn host_limits(&self, limits: Limits) -> Limits {
         let pids = limits.pids.map(|pids| pids + AGENT_PIDS);
         Limits { pids, ..limits }
     }
 
-    fn config(&self, input: &OciInput<'_>) -> Value {
-        oci::config(input)
+    /// An engine is asked by its socket.
+    fn program(&self, _runtime: &Runtime) -> Option<PathBuf> {
+        None
     }
+}
 
+impl InputMounts for DockerClass {
     fn shows_host(&self) -> ShowsHost {
         ShowsHost::Overlays
     }
 
-    /// Its root is ours: all that a task writes lies in the worker's layer, and nothing in the engine's.
-    fn keeps_files(&self) -> bool {
-        true
+    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+        Ok(())
+    }
+}
+
+impl Launch for DockerClass {
+    fn config(&self, input: &OciInput<'_>) -> Value {
+        oci::config(input)
     }
 
-    fn holder(&self, _plan: &Plan) -> Holder {
-        Holder::Engine
+    fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
+        Footing::of(plan, self.host_limits(plan.effective.limits), facts)
     }
 
     /// An engine is asked; no program of it is started here.
@@ -76,9 +95,11 @@ impl Isolation for DockerClass {
     ) -> Command {
         Command::new(plan.runtime.program())
     }
+}
 
-    fn way(&self, netns: Option<Netns>, _agent: &Agent) -> Option<Way> {
-        netns.map(Way::Netns)
+impl Custody for DockerClass {
+    fn holder(&self, _plan: &Plan) -> Holder {
+        Holder::Engine
     }
 
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
@@ -95,9 +116,25 @@ impl Isolation for DockerClass {
             _ => None,
         }
     }
+}
 
-    /// An engine is asked by its socket.
-    fn program(&self, _runtime: &Runtime) -> Option<PathBuf> {
-        None
+impl Supervision for DockerClass {
+    fn way(&self, netns: Option<Netns>, _agent: &Agent) -> Option<Way> {
+        netns.map(Way::Netns)
+    }
+
+    fn attempts(&self) -> Attempts {
+        Attempts::Namespace
+    }
+
+    fn hides_files(&self) -> bool {
+        false
+    }
+}
+
+impl Snapshots for DockerClass {
+    /// Its root is ours: all that a task writes lies in the worker's layer, and nothing in the engine's.
+    fn keeps_files(&self) -> bool {
+        true
     }
 }

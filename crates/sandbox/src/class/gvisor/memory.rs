@@ -39,7 +39,8 @@ struct CheckpointEnd {
 
 /// Has the kernel write itself to `out`, in at most so many bytes. `members`: the processes of its sandbox.
 pub(super) fn store(
-    (traces, members): (&Traces, &[u32]),
+    traces: &Traces,
+    members: &[u32],
     out: &mut dyn Write,
     most: u64,
 ) -> io::Result<()> {
@@ -148,7 +149,7 @@ mod tests {
         kernel(traces.id.as_str(), act);
         let mut out = Vec::new();
         let own = [std::process::id()];
-        store((&traces, &own), &mut out, 1_000).map(|()| out)
+        store(&traces, &own, &mut out, 1_000).map(|()| out)
     }
 
     #[test]
@@ -177,7 +178,7 @@ mod tests {
         let id = SandboxId::parse(&format!("sb{:012x}ffffffff", std::process::id())).unwrap();
         let traces = locate(Path::new("/nowhere"), &id);
         let _other = UnixListener::bind_addr(&address(id.as_str()).unwrap()).unwrap();
-        let refused = store((&traces, &[1]), &mut Vec::new(), 1_000).unwrap_err();
+        let refused = store(&traces, &[1], &mut Vec::new(), 1_000).unwrap_err();
         assert!(refused.to_string().contains("not its own"), "{refused}");
     }
 }

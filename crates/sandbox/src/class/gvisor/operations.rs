@@ -5,7 +5,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::env;
-use cofferdam_contracts::sandbox::{Limits, SandboxRequest};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -14,12 +14,16 @@ use super::{
     restore, unsteady, weak,
 };
 use crate::class::detect::{HostRuntimes, absent};
-use crate::class::isolation::{Footing, Heard, Isolation, ShowsHost};
+use crate::class::isolation::{
+    Absence, Attempts, ClassProfile, Custody, Footing, Heard, Holder, InputMounts, Launch,
+    ShowsHost, Snapshots, Supervision,
+};
 use crate::class::kept_memory::KeptMemory;
 use crate::class::microvm::{Given, Lent};
+use crate::class::shown::NotGiven;
 use crate::host::hostpath::Place;
+use crate::host::runtime;
 use crate::host::traces::Traces;
-use crate::host::{limit, runtime};
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -33,7 +37,7 @@ pub(crate) static CLASS: GvisorClass = GvisorClass;
 
 pub(crate) struct GvisorClass;
 
-impl Isolation for GvisorClass {
+impl ClassProfile for GvisorClass {
     fn class(&self) -> Class {
         Class::Gvisor
     }
@@ -55,10 +59,6 @@ impl Isolation for GvisorClass {
         iter::once(weak()).chain(unsteady).chain(ids).collect()
     }
 
-    fn is_killed_with_us(&self) -> bool {
-        true
-    }
-
     fn refuse(&self, _request: &SandboxRequest, asked: Limits, _facts: &HostFacts) -> Check {
         within("limits.pids", asked.pids, 1, MAX_PIDS, "processes of a gVisor sandbox")
     }
@@ -70,23 +70,32 @@ impl Isolation for GvisorClass {
     fn host_limits(&self, limits: Limits) -> Limits {
         Limits { pids: Some(host_pids(limits.pids.unwrap_or(0))), ..limits }
     }
+}
 
-    fn config(&self, input: &OciInput<'_>) -> Value {
-        config(oci::config(input), input)
-    }
-
+impl InputMounts for GvisorClass {
     fn shows_host(&self) -> ShowsHost {
         ShowsHost::InRoot
     }
 
+    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+        Ok(())
+    }
+}
+
+impl Launch for GvisorClass {
+    fn config(&self, input: &OciInput<'_>) -> Value {
+        config(oci::config(input), input)
+    }
+
     fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
-        let limits = self.host_limits(plan.effective.limits);
-        let groups = limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus);
-        let layer_mb = Some(plan.disk_mb);
         // Shown by its own ids, as all else in its root.
         let apart = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
-        let groups = Some(groups);
-        Footing { layer_mb, has_users: true, apart, binds_tmp: true, groups, ..Footing::default() }
+        let footing = Footing::of(plan, self.host_limits(plan.effective.limits), facts);
+        Footing { has_users: true, apart, binds_tmp: true, ..footing }
+    }
+
+    fn guest<'a>(&self, facts: &'a HostFacts) -> &'a PathBuf {
+        &facts.polling_guest
     }
 
     fn hear(&self, traces: &Traces) -> io::Result<Option<Heard>> {
@@ -103,13 +112,53 @@ impl Isolation for GvisorClass {
         command(plan, groups)
     }
 
-    /// Its file server opens each file on the host, and what is written to it, mapped pages included, goes there at once.
-    fn keeps_files(&self) -> bool {
+    fn is_killed_with_us(&self) -> bool {
+        true
+    }
+}
+
+impl Custody for GvisorClass {
+    fn holder(&self, _plan: &Plan) -> Holder {
+        Holder::Program
+    }
+
+    /// Nothing else holds them.
+    fn take_away(&self, _traces: &Traces, _facts: &HostFacts) -> Absence {
+        Absence::default()
+    }
+
+    fn known(&self, _facts: &HostFacts) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+        None
+    }
+}
+
+impl Supervision for GvisorClass {
+    fn init(&self, members: &[u32]) -> Option<u32> {
+        kernel(members)
+    }
+
+    /// Its file server has its own, too.
+    fn has_own_mounts(&self) -> bool {
         true
     }
 
-    fn guest<'a>(&self, facts: &'a HostFacts) -> &'a PathBuf {
-        &facts.polling_guest
+    fn attempts(&self) -> Attempts {
+        Attempts::Each
+    }
+
+    fn hides_files(&self) -> bool {
+        true
+    }
+}
+
+impl Snapshots for GvisorClass {
+    /// Its file server opens each file on the host, and what is written to it, mapped pages included, goes there at once.
+    fn keeps_files(&self) -> bool {
+        true
     }
 
     fn kept_memory(&self, facts: &HostFacts) -> Option<KeptMemory> {
@@ -119,27 +168,15 @@ impl Isolation for GvisorClass {
 
     fn store_memory(
         &self,
-        of: (&Traces, &[u32]),
+        traces: &Traces,
+        members: &[u32],
         out: &mut dyn Write,
         most: u64,
     ) -> io::Result<()> {
-        memory::store(of, out, most)
+        memory::store(traces, members, out, most)
     }
 
     fn restore(&self, plan: &Plan, groups: &[PathBuf], memory: &Path) -> Option<Command> {
         Some(restore(plan, groups, memory))
-    }
-
-    fn hides_files(&self) -> bool {
-        true
-    }
-
-    fn init(&self, members: &[u32]) -> Option<u32> {
-        kernel(members)
-    }
-
-    /// Its file server has its own, too.
-    fn has_own_mounts(&self) -> bool {
-        true
     }
 }

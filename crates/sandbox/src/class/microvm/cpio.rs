@@ -17,30 +17,30 @@ pub(super) struct Archive {
 
 impl Archive {
     pub fn directory(&mut self, name: &str) {
-        self.node(name, DIRECTORY | 0o755, (0, 0), &[]);
+        self.node(name, DIRECTORY | 0o755, 0, 0, &[]);
     }
 
     pub fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
-        self.node(name, REGULAR | mode, (0, 0), content);
+        self.node(name, REGULAR | mode, 0, 0, content);
     }
 
     pub fn device(&mut self, name: &str, major: u32, minor: u32) {
-        self.node(name, CHARACTER | 0o600, (major, minor), &[]);
+        self.node(name, CHARACTER | 0o600, major, minor, &[]);
     }
 
     /// The whole.
     pub fn finish(mut self) -> Vec<u8> {
-        self.node(TRAILER, 0, (0, 0), &[]);
+        self.node(TRAILER, 0, 0, 0, &[]);
         self.bytes
     }
 
-    fn node(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) {
+    fn node(&mut self, name: &str, mode: u32, major: u32, minor: u32, content: &[u8]) {
         self.nodes += 1;
         let size = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let name_size = u32::try_from(name.len() + 1).unwrap_or(u32::MAX);
         // Number, mode, user, group, links, time, size, device of the archive, device of the node,
         // size of the name, and a sum that this kind does not have.
-        let fields = [self.nodes, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0];
+        let fields = [self.nodes, mode, 0, 0, 1, 0, size, 0, 0, major, minor, name_size, 0];
         self.bytes.extend_from_slice(MAGIC.as_bytes());
         for field in fields {
             self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());

@@ -172,8 +172,8 @@ impl Builder {
         for (one, (block, size)) in self.numbered.into_iter().zip(places) {
             let Numbered { node, .. } = one;
             let (_, kind) = node.kind();
-            let head = (node.mode, node.uid, node.gid, node.mtime, node.nanos);
-            let (block, size) = match node.content {
+            let Node { mode, uid, gid, mtime, nanos, content } = node;
+            let (block, size) = match content {
                 Content::Directory(_) => (block, size),
                 Content::Empty => (0, 0),
                 Content::Link(to) => {
@@ -183,7 +183,7 @@ impl Builder {
                     place(&mut self.extents, &mut next, source.size, FileData::File(source))
                 }
             };
-            inode(&mut meta, kind, head, block, size)?;
+            Inode { kind, mode, uid, gid, mtime, nanos, block, size }.write(&mut meta)?;
         }
         meta.resize(meta.len().next_multiple_of(narrow(BLOCK)), 0);
         meta.append(&mut self.directories);
@@ -257,29 +257,44 @@ fn directory(one: &Numbered) -> Vec<u8> {
     out
 }
 
-fn inode(
-    meta: &mut Vec<u8>,
+/// What an image says of a node.
+struct Inode {
     kind: u32,
-    (mode, uid, gid, mtime, nanos): (u32, u32, u32, u64, u32),
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    /// Seconds and nanoseconds of the last change.
+    mtime: u64,
+    nanos: u32,
+    /// Number of the first block of its data.
     block: u64,
+    /// Bytes of its data.
     size: u64,
-) -> io::Result<()> {
-    let number = wide(meta.len()) / INODE;
-    // Version 1, extended, with flat data.
-    meta.extend_from_slice(&1_u16.to_le_bytes());
-    meta.extend_from_slice(&0_u16.to_le_bytes());
-    meta.extend_from_slice(&u16::try_from(kind | mode).map_err(io::Error::other)?.to_le_bytes());
-    meta.extend_from_slice(&0_u16.to_le_bytes());
-    meta.extend_from_slice(&size.to_le_bytes());
-    meta.extend_from_slice(&u32::try_from(block).map_err(io::Error::other)?.to_le_bytes());
-    meta.extend_from_slice(&u32::try_from(number).map_err(io::Error::other)?.to_le_bytes());
-    meta.extend_from_slice(&uid.to_le_bytes());
-    meta.extend_from_slice(&gid.to_le_bytes());
-    meta.extend_from_slice(&mtime.to_le_bytes());
-    meta.extend_from_slice(&nanos.to_le_bytes());
-    meta.extend_from_slice(&1_u32.to_le_bytes());
-    meta.extend_from_slice(&[0; 16]);
-    Ok(())
+}
+
+impl Inode {
+    /// Writes it behind the others.
+    fn write(&self, meta: &mut Vec<u8>) -> io::Result<()> {
+        let Self { kind, mode, uid, gid, mtime, nanos, block, size } = *self;
+        let number = wide(meta.len()) / INODE;
+        // Version 1, extended, with flat data.
+        meta.extend_from_slice(&1_u16.to_le_bytes());
+        meta.extend_from_slice(&0_u16.to_le_bytes());
+        meta.extend_from_slice(
+            &u16::try_from(kind | mode).map_err(io::Error::other)?.to_le_bytes(),
+        );
+        meta.extend_from_slice(&0_u16.to_le_bytes());
+        meta.extend_from_slice(&size.to_le_bytes());
+        meta.extend_from_slice(&u32::try_from(block).map_err(io::Error::other)?.to_le_bytes());
+        meta.extend_from_slice(&u32::try_from(number).map_err(io::Error::other)?.to_le_bytes());
+        meta.extend_from_slice(&uid.to_le_bytes());
+        meta.extend_from_slice(&gid.to_le_bytes());
+        meta.extend_from_slice(&mtime.to_le_bytes());
+        meta.extend_from_slice(&nanos.to_le_bytes());
+        meta.extend_from_slice(&1_u32.to_le_bytes());
+        meta.extend_from_slice(&[0; 16]);
+        Ok(())
+    }
 }
 
 fn super_block(meta: &mut [u8], blocks: u64, inodes: u64) -> io::Result<()> {

@@ -29,9 +29,16 @@ pub(super) struct Hold<'a> {
     pub files: [&'a Path; 2],
     /// The program, where it makes no file by a name: then it has no directory where all users may, but for one that it lies in.
     pub writes_nothing: Option<&'a Path>,
-    /// Name and directory of the sandbox, by which an orphan is found, where nothing that follows has
-    /// them.
-    pub named: Option<(&'a str, &'a Path)>,
+    /// By what an orphan is found, where nothing that follows names its sandbox.
+    pub named: Option<HoldName<'a>>,
+}
+
+/// What names the sandbox of a program.
+#[derive(Clone, Copy)]
+pub(super) struct HoldName<'a> {
+    pub id: &'a str,
+    /// Its directory.
+    pub dir: &'a Path,
 }
 
 /// Enters the cgroups, which only a process itself can do without a race.
@@ -71,7 +78,7 @@ pub(super) fn command(hold: &Hold<'_>) -> Command {
         .args(["--net", "--ipc", "--uts", "--mount", "--pid", "--fork", "--kill-child"])
         .args(["--mount-proc", "--", "/bin/sh", "-c"])
         .args([&format!("{APART} {masks} exec \"$@\""), "sh"]);
-    if let Some((id, dir)) = named {
+    if let Some(HoldName { id, dir }) = named {
         command.args(["/bin/sh", "-c", NAMED, "sh", id]).arg(dir);
     }
     command

@@ -260,11 +260,11 @@ impl Parts {
     }
 
     /// The roots, and what they are now: one that was made anew under its old name is another.
-    fn roots(&self) -> io::Result<Roots> {
+    fn roots(&self) -> io::Result<Vec<RootMark>> {
         let lowers = self.lowers.iter().map(Place::path);
         let one = |path: PathBuf| {
             let found = fs::metadata(&path)?;
-            Ok((path, found.ino(), found.ctime()))
+            Ok(RootMark { path, inode: found.ino(), ctime_s: found.ctime() })
         };
         lowers.chain(self.binds.iter().cloned()).map(one).collect()
     }
@@ -331,24 +331,36 @@ pub(crate) async fn rehearse(stream: &mut UnixStream) -> Result<(), Untold> {
     told::tell(stream, setup, None, GREETING).await
 }
 
-/// Paths with their inodes and the times of their last change.
-type Roots = Vec<(PathBuf, u64, i64)>;
+/// A root by its path, its inode and the time of its last change, in seconds.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct RootMark {
+    path: PathBuf,
+    inode: u64,
+    ctime_s: i64,
+}
+
+/// A description of roots, and how old it is.
+#[derive(Debug)]
+struct CachedImage {
+    age: Stopwatch,
+    image: Arc<Image>,
+}
 
 /// Descriptions of roots that many sandboxes share.
 #[derive(Debug, Default)]
 pub(crate) struct ImageCache {
-    kept: Mutex<HashMap<Roots, (Stopwatch, Arc<Image>)>>,
+    kept: Mutex<HashMap<Vec<RootMark>, CachedImage>>,
 }
 
 impl ImageCache {
     fn get(
         &self,
-        roots: Roots,
+        roots: Vec<RootMark>,
         make: impl FnOnce() -> io::Result<Image>,
     ) -> io::Result<Arc<Image>> {
         // Held while it is made: the second sandbox of a burst waits for what the first one makes.
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((age, image)) = kept.get(&roots)
+        if let Some(CachedImage { age, image }) = kept.get(&roots)
             && age.elapsed_ms() < FRESH_MS
         {
             return Ok(Arc::clone(image));
@@ -357,7 +369,7 @@ impl ImageCache {
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }
-        kept.insert(roots, (Stopwatch::start(), Arc::clone(&image)));
+        kept.insert(roots, CachedImage { age: Stopwatch::start(), image: Arc::clone(&image) });
         Ok(image)
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
 use cofferdam_contracts::session::HardwareIsolation;
 use tokio::process::Command;
 
@@ -14,11 +14,14 @@ use super::{
 };
 use crate::agent::changes::Changed;
 use crate::class::detect::{HostRuntimes, absent};
-use crate::class::isolation::{Attempts, Footing, Holder, Isolation};
+use crate::class::isolation::{
+    Absence, Attempts, ClassProfile, Custody, Footing, Holder, InputMounts, Launch, Snapshots,
+    Supervision,
+};
 use crate::class::kept_memory::KeptMemory;
 use crate::class::shown::{NotGiven, Resolved};
 use crate::host::hostpath::Place;
-use crate::host::limit;
+use crate::host::traces::Traces;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::machine::Accel;
@@ -29,7 +32,7 @@ pub(crate) static CLASS: MicrovmClass = MicrovmClass;
 
 pub(crate) struct MicrovmClass;
 
-impl Isolation for MicrovmClass {
+impl ClassProfile for MicrovmClass {
     fn class(&self) -> Class {
         Class::Microvm
     }
@@ -50,19 +53,6 @@ impl Isolation for MicrovmClass {
             Some(Accel::Kvm) => HardwareIsolation::Yes,
             Some(Accel::Software { .. }) | None => HardwareIsolation::Emulated,
         }
-    }
-
-    /// Its init hands them out while its processes stand still, and takes them before it has a root.
-    fn keeps_files(&self) -> bool {
-        true
-    }
-
-    fn has_layer_inside(&self) -> bool {
-        true
-    }
-
-    fn is_killed_with_us(&self) -> bool {
-        true
     }
 
     /// A machine sees the host's trees as a disk that it only reads.
@@ -86,7 +76,9 @@ impl Isolation for MicrovmClass {
             .as_ref()
             .map_or_else(|| facts.kernel.clone(), |machine| machine.release.clone())
     }
+}
 
+impl InputMounts for MicrovmClass {
     /// A machine sees the host's trees as a disk that it only reads.
     fn gives(&self, access: AccessMode) -> Result<(), NotGiven> {
         if access == AccessMode::Full { Err(NotGiven::Full) } else { Ok(()) }
@@ -101,7 +93,8 @@ impl Isolation for MicrovmClass {
         resolved: &mut Resolved<'_>,
         plan: &Plan,
         lower: Place,
-        (target, _place): (&str, &Path),
+        target: &str,
+        _place: &Path,
     ) {
         let shown = changes_at(resolved.given.len());
         resolved.given.push(given(plan, lower, target, Some(shown)));
@@ -113,36 +106,19 @@ impl Isolation for MicrovmClass {
         resolved.trees.push((target.to_owned(), Changed::Inside(shown)));
     }
 
-    fn show_own(&self, resolved: &mut Resolved<'_>, (target, _place): (&str, &Path)) {
+    fn show_own(&self, resolved: &mut Resolved<'_>, target: &str, _place: &Path) {
         let shown = changes_at(resolved.given.len());
         resolved.given.push(own(target, shown.clone()));
         resolved.fresh.push(shown);
     }
+}
 
+impl Launch for MicrovmClass {
     /// Its layer on the host holds a sentinel and nothing of the task's.
     fn footing(&self, plan: &Plan, base: &Place, asked: &[Given], facts: &HostFacts) -> Footing {
-        let limits = self.host_limits(plan.effective.limits);
-        let groups = limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus);
-        Footing {
-            layer_mb: Some(HOST_LAYER_MB),
-            parts: Some(Parts::of(plan, base, asked, facts)),
-            groups: Some(groups),
-            ..Footing::default()
-        }
-    }
-
-    /// QEMU writes a machine; the other monitors take no order of a sandbox's.
-    fn kept_memory(&self, facts: &HostFacts) -> Option<KeptMemory> {
-        let monitor = Kind::named(&facts.runtime_of(Class::Microvm)?.name);
-        let why = match monitor {
-            Some(monitor) => format!("{} is given no orders", monitor.program()),
-            None => "QEMU writes the machine".to_owned(),
-        };
-        Some(KeptMemory { is_kept: monitor.is_none(), why })
-    }
-
-    fn holder(&self, plan: &Plan) -> Holder {
-        Kind::named(&plan.runtime.name).map_or(Holder::Program, Holder::Monitor)
+        let footing = Footing::of(plan, self.host_limits(plan.effective.limits), facts);
+        let parts = Some(Parts::of(plan, base, asked, facts));
+        Footing { layer_mb: Some(HOST_LAYER_MB), parts, ..footing }
     }
 
     fn command(
@@ -166,7 +142,57 @@ impl Isolation for MicrovmClass {
         }
     }
 
+    fn is_killed_with_us(&self) -> bool {
+        true
+    }
+}
+
+impl Custody for MicrovmClass {
+    fn holder(&self, plan: &Plan) -> Holder {
+        Kind::named(&plan.runtime.name).map_or(Holder::Program, Holder::Monitor)
+    }
+
+    /// Nothing else holds them.
+    fn take_away(&self, _traces: &Traces, _facts: &HostFacts) -> Absence {
+        Absence::default()
+    }
+
+    fn known(&self, _facts: &HostFacts) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+        None
+    }
+}
+
+impl Supervision for MicrovmClass {
     fn attempts(&self) -> Attempts {
         Attempts::Agent
+    }
+
+    fn hides_files(&self) -> bool {
+        false
+    }
+}
+
+impl Snapshots for MicrovmClass {
+    /// Its init hands them out while its processes stand still, and takes them before it has a root.
+    fn keeps_files(&self) -> bool {
+        true
+    }
+
+    fn has_layer_inside(&self) -> bool {
+        true
+    }
+
+    /// QEMU writes a machine; the other monitors take no order of a sandbox's.
+    fn kept_memory(&self, facts: &HostFacts) -> Option<KeptMemory> {
+        let monitor = Kind::named(&facts.runtime_of(Class::Microvm)?.name);
+        let why = match monitor {
+            Some(monitor) => format!("{} is given no orders", monitor.program()),
+            None => "QEMU writes the machine".to_owned(),
+        };
+        Some(KeptMemory { is_kept: monitor.is_none(), why })
     }
 }

@@ -127,12 +127,12 @@ fn nobody_writes_to_a_stored_machine() {
 fn a_stored_machine_that_does_not_come_to_life_is_booted_instead_and_not_tried_again() {
     let state = tempfile::tempdir().unwrap();
     let Some((host, plan)) = machines(state.path()) else { return };
-    host.pool().put(&plan, host.facts(), Stored::of(b"not what was stored"));
+    host.machines().pool().put(&plan, host.facts(), Stored::of(b"not what was stored"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
-        assert!(!sandbox.is_restored());
-        assert!(host.pool().take(&plan, host.facts()).is_none());
+        assert!(!sandbox.boot().is_restored);
+        assert!(host.machines().pool().take(&plan, host.facts()).is_none());
         let evidence = sandbox.wipe("task-end").await;
         assert_eq!(evidence.status, cofferdam_contracts::sandbox::WipeStatus::Verified);
     });

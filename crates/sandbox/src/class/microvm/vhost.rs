@@ -7,6 +7,8 @@
 //! Its client is the monitor, which a hostile machine may have taken. What the queue says is bounded by the
 //! memory that was given, and **memory that could be taken away again is refused**: a read of it would end
 //! this worker. All that can be had is the disk that the machine was given.
+//!
+//! One file: one protocol with a hostile end, each message beside its bound.
 
 #[cfg(test)]
 mod fuzz;

@@ -32,7 +32,7 @@ pub(crate) use operations::CLASS;
 pub(crate) use provider::{NAME, detect};
 use refuse::refuse;
 pub(crate) use start::{attach, start};
-pub(crate) use stream::Line;
+pub(crate) use stream::{Line, RemoteStart};
 
 /// What a record says of a sandbox whose host is not this one.
 pub(crate) const ELSEWHERE: &str = "remote";

@@ -3,14 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{
-    AccessMode, Limits, MAX_STREAM_BYTES, SandboxRequest, WipeMethod,
+    AccessMode, Limits, Looked, MAX_STREAM_BYTES, SandboxRequest, WipeMethod,
 };
 use cofferdam_contracts::session::HardwareIsolation;
 use tokio::process::Command;
 
 use super::{ELSEWHERE, refuse, weak, wipe};
 use crate::class::detect::{HostRuntimes, absent};
-use crate::class::isolation::{Absence, Elsewhere, Footing, Holder, Isolation};
+use crate::class::isolation::{
+    Absence, Attempts, ClassProfile, Custody, Elsewhere, Footing, Holder, InputMounts, Launch,
+    Snapshots, Supervision,
+};
 use crate::class::microvm::{Given, Lent};
 use crate::class::shown::{NotGiven, Resolved};
 use crate::host::base::Base;
@@ -27,7 +30,7 @@ pub(crate) static CLASS: RemoteClass = RemoteClass;
 
 pub(crate) struct RemoteClass;
 
-impl Isolation for RemoteClass {
+impl ClassProfile for RemoteClass {
     fn class(&self) -> Class {
         Class::Remote
     }
@@ -80,6 +83,17 @@ impl Isolation for RemoteClass {
         ELSEWHERE.to_owned()
     }
 
+    /// A provider is asked by its URL.
+    fn program(&self, _runtime: &Runtime) -> Option<PathBuf> {
+        None
+    }
+
+    fn cgroups(&self, _mode: CgroupMode) -> &'static str {
+        ELSEWHERE
+    }
+}
+
+impl InputMounts for RemoteClass {
     /// It is given bytes alone.
     fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
         Err(NotGiven::Elsewhere)
@@ -94,7 +108,9 @@ impl Isolation for RemoteClass {
     ) {
         resolved.copied(file, target);
     }
+}
 
+impl Launch for RemoteClass {
     fn footing(
         &self,
         _plan: &Plan,
@@ -103,10 +119,6 @@ impl Isolation for RemoteClass {
         _facts: &HostFacts,
     ) -> Footing {
         Footing::default()
-    }
-
-    fn holder(&self, _plan: &Plan) -> Holder {
-        Holder::Provider
     }
 
     /// A provider is asked; no program of it is started here.
@@ -118,6 +130,12 @@ impl Isolation for RemoteClass {
         _lent: Option<&Lent>,
     ) -> Command {
         Command::new(plan.runtime.program())
+    }
+}
+
+impl Custody for RemoteClass {
+    fn holder(&self, _plan: &Plan) -> Holder {
+        Holder::Provider
     }
 
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
@@ -133,12 +151,19 @@ impl Isolation for RemoteClass {
         wipe::known(facts)
     }
 
-    /// A provider is asked by its URL.
-    fn program(&self, _runtime: &Runtime) -> Option<PathBuf> {
+    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
         None
     }
+}
 
-    fn cgroups(&self, _mode: CgroupMode) -> &'static str {
-        ELSEWHERE
+impl Supervision for RemoteClass {
+    fn attempts(&self) -> Attempts {
+        Attempts::Each
+    }
+
+    fn hides_files(&self) -> bool {
+        false
     }
 }
+
+impl Snapshots for RemoteClass {}

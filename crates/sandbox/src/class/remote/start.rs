@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Response;
-use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
 
 use super::api::{Api, Created, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::Event;
-use super::stream::{Line, ProcessEvents, RemoteSandbox, line};
+use super::stream::{ProcessEvents, RemoteSandbox, RemoteStart, line};
 use super::wipe::ProviderMarker;
 use crate::spec::plan::Plan;
 use crate::spec::provider::Provider;
@@ -18,15 +16,12 @@ use crate::spec::provider::Provider;
 /// From the request to the daemon's word that our agent runs.
 const START: Duration = Duration::from_secs(30);
 
-/// The line, what the agent says at last, and the agent's stream.
-type Started = (Line, JoinHandle<String>, UnixStream);
-
 /// Makes the sandbox of a plan. What is left of one that fails is found by its marker.
 pub(crate) async fn start(
     plan: &Plan,
     provider: Option<&Arc<Provider>>,
     kept_bytes: usize,
-) -> Result<Started> {
+) -> Result<RemoteStart> {
     let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
     let api = Api::of(Arc::clone(&provider))?;
     // From here on the provider may hold something; before, whoever wipes need not ask it.
@@ -49,7 +44,7 @@ pub(crate) async fn attach(
     provider: Option<&Arc<Provider>>,
     id: &str,
     kept_bytes: usize,
-) -> Result<Started> {
+) -> Result<RemoteStart> {
     let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
     let api = Api::of(Arc::clone(&provider))?;
     let (made, size) = api.described(id).await?.ok_or(RemoteError::Gone)?;

@@ -142,17 +142,26 @@ pub(super) struct Carrying {
     log: JoinHandle<String>,
 }
 
+/// A sandbox elsewhere whose agent runs.
+pub(crate) struct RemoteStart {
+    pub line: Line,
+    /// What the agent says at last.
+    pub log: JoinHandle<String>,
+    /// The agent's stream.
+    pub stream: UnixStream,
+}
+
 /// The line to a sandbox whose agent is this process; its last words, of so many bytes.
 pub(super) fn line(
     held: RemoteSandbox,
     pid: u32,
     events: ProcessEvents,
     kept_bytes: usize,
-) -> Result<(Line, JoinHandle<String>, UnixStream)> {
+) -> Result<RemoteStart> {
     let (held, cut) = (Arc::new(held), Arc::new(watch::Sender::new(false)));
-    let (Carrying { ended, log }, ours) = carry(&held, &cut, pid, events, kept_bytes)?;
+    let (Carrying { ended, log }, stream) = carry(&held, &cut, pid, events, kept_bytes)?;
     let up = Arc::new(Mutex::new(Up { ended, _driver: None }));
-    Ok((Line { held, cut, up }, log, ours))
+    Ok(RemoteStart { line: Line { held, cut, up }, log, stream })
 }
 
 /// Carries a process's streams until it ends.

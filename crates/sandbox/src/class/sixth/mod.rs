@@ -5,12 +5,17 @@ mod tests;
 
 use std::path::PathBuf;
 
-use cofferdam_contracts::sandbox::{Limits, Looked, SandboxRequest, WipeCheck};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest, WipeCheck};
 use tokio::process::Command;
 
 use super::detect::{HostRuntimes, absent};
-use super::isolation::{Absence, Isolation};
-use super::microvm::Lent;
+use super::isolation::{
+    Absence, Attempts, ClassProfile, Custody, Footing, Holder, InputMounts, Launch, Snapshots,
+    Supervision,
+};
+use super::microvm::{Given, Lent};
+use super::shown::NotGiven;
+use crate::host::hostpath::Place;
 use crate::host::traces::Traces;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -29,7 +34,7 @@ fn held(facts: &HostFacts) -> PathBuf {
     facts.state_dir.join("sixth")
 }
 
-impl Isolation for SixthClass {
+impl ClassProfile for SixthClass {
     fn class(&self) -> Class {
         Class::Sixth
     }
@@ -53,6 +58,18 @@ impl Isolation for SixthClass {
     fn kernel(&self, _facts: &HostFacts) -> String {
         "a sixth kernel".to_owned()
     }
+}
+
+impl InputMounts for SixthClass {
+    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+        Ok(())
+    }
+}
+
+impl Launch for SixthClass {
+    fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
+        Footing::of(plan, self.host_limits(plan.effective.limits), facts)
+    }
 
     fn command(
         &self,
@@ -62,6 +79,12 @@ impl Isolation for SixthClass {
         _lent: Option<&Lent>,
     ) -> Command {
         Command::new(plan.runtime.program())
+    }
+}
+
+impl Custody for SixthClass {
+    fn holder(&self, _plan: &Plan) -> Holder {
+        Holder::Program
     }
 
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
@@ -74,4 +97,20 @@ impl Isolation for SixthClass {
     fn known(&self, facts: &HostFacts) -> Vec<String> {
         std::fs::read_to_string(held(facts)).into_iter().collect()
     }
+
+    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+        None
+    }
 }
+
+impl Supervision for SixthClass {
+    fn attempts(&self) -> Attempts {
+        Attempts::Each
+    }
+
+    fn hides_files(&self) -> bool {
+        false
+    }
+}
+
+impl Snapshots for SixthClass {}

@@ -111,7 +111,8 @@ async fn begun(
 /// Whether a life begins where the host would have to follow a link.
 pub(super) async fn displaced(
     host: &Host,
-    (first, class): (Class, Class),
+    first: Class,
+    class: Class,
     wipes: &mut Vec<WipeEvidence>,
 ) -> Result<Probed, SelfTestError> {
     let observed = match kept(host, first, DISPLACED, wipes).await {

@@ -10,6 +10,7 @@
 //! What is tried and what may be answered is the fixed list in `crates/guest/src/probe`.
 
 mod again;
+mod expectation;
 mod gvisor;
 mod microvm;
 
@@ -25,6 +26,7 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, Limits, Phase, SandboxRequest, WipeEvidence, WipeStatus,
 };
 use cofferdam_guest::escape::{NEIGHBOUR, NEIGHBOUR_READY, PROBE, Setting};
+use expectation::Expectation;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -128,10 +130,10 @@ pub async fn self_test(host: &Host) -> Result<SelfTest, SelfTestError> {
 /// though it holds is listed by probe, and is expected of no other class.
 pub async fn self_test_in(host: &Host, class: Class) -> Result<SelfTest, SelfTestError> {
     let plan = self_test_plan_in(host, class)?;
-    let mut test = beside(host, (&plan, None), &self_test_plan_in(host, class)?).await?;
+    let mut test = beside(host, &plan, None, &self_test_plan_in(host, class)?).await?;
     judge(&mut test.probes, class);
     if let Some(first) = again::first_of(host, class) {
-        second_life(host, (first, class), &mut test).await?;
+        second_life(host, first, class, &mut test).await?;
     }
     Ok(test)
 }
@@ -139,13 +141,14 @@ pub async fn self_test_in(host: &Host, class: Class) -> Result<SelfTest, SelfTes
 /// The same in a sandbox that begins with what another left, added to what the first life showed.
 async fn second_life(
     host: &Host,
-    (first, class): (Class, Class),
+    first: Class,
+    class: Class,
     test: &mut SelfTest,
 ) -> Result<(), SelfTestError> {
     let filling = again::links(host, first, &mut test.wipes).await?;
     let plans = [self_test_plan_in(host, class)?, self_test_plan_in(host, class)?];
     let [plan, neighbour] = &plans;
-    let mut more = beside(host, (plan, Some(filling)), neighbour).await?;
+    let mut more = beside(host, plan, Some(filling), neighbour).await?;
     judge(&mut more.probes, class);
     for probe in &mut more.probes {
         probe.id.insert_str(0, "again.");
@@ -153,19 +156,19 @@ async fn second_life(
     test.probes.append(&mut more.probes);
     test.wipes.append(&mut more.wipes);
     if again::resolves(class) {
-        test.probes.push(again::displaced(host, (first, class), &mut test.wipes).await?);
+        test.probes.push(again::displaced(host, first, class, &mut test.wipes).await?);
     }
     Ok(())
 }
 
 /// Holds answers against what a class may answer.
 fn judge(probes: &mut [Probed], class: Class) {
-    let otherwise: &[Otherwise] = match class {
+    let otherwise: &[Expectation] = match class {
         Class::Gvisor => &gvisor::OTHERWISE,
         Class::Microvm => &microvm::OTHERWISE,
         _ => &[],
     };
-    let of_areas: &[Otherwise] = match class {
+    let of_areas: &[Expectation] = match class {
         Class::Gvisor => &gvisor::OF_AREAS,
         _ => &[],
     };
@@ -178,22 +181,19 @@ fn judge(probes: &mut [Probed], class: Class) {
     }
 }
 
-/// A probe, and every answer to it that holds in a class.
-type Otherwise = (&'static str, &'static [&'static str]);
-
 /// Answers that hold in a whole area.
-fn add(probe: &mut Probed, of_areas: &[Otherwise]) {
-    for (_, more) in of_areas.iter().filter(|(area, _)| *area == probe.area) {
-        probe.expected.extend(more.iter().map(|text| (*text).to_owned()));
+fn add(probe: &mut Probed, of_areas: &[Expectation]) {
+    for more in of_areas.iter().filter(|more| more.subject == probe.area) {
+        probe.expected.extend(more.answers.iter().map(|text| (*text).to_owned()));
         probe.ok = probe.expected.contains(&probe.observed);
     }
 }
 
 /// Judges one answer by its class.
-fn expect(probe: &mut Probed, otherwise: &[Otherwise]) {
-    let found = otherwise.iter().find(|(id, _)| *id == probe.id);
-    if let Some((_, expected)) = found {
-        probe.expected = expected.iter().map(|text| (*text).to_owned()).collect();
+fn expect(probe: &mut Probed, otherwise: &[Expectation]) {
+    let found = otherwise.iter().find(|one| one.subject == probe.id);
+    if let Some(found) = found {
+        probe.expected = found.answers.iter().map(|text| (*text).to_owned()).collect();
         probe.ok = probe.expected.contains(&probe.observed);
     }
 }
@@ -215,12 +215,13 @@ fn of_its_own(probe: &mut Probed) {
 
 /// The same in a sandbox of this plan, which a test has weakened.
 pub async fn self_test_of(host: &Host, plan: &Plan) -> Result<SelfTest, SelfTestError> {
-    beside(host, (plan, None), &self_test_plan(host)?).await
+    beside(host, plan, None, &self_test_plan(host)?).await
 }
 
 async fn beside(
     host: &Host,
-    (plan, filling): (&Plan, Option<Filling>),
+    plan: &Plan,
+    filling: Option<Filling>,
     neighbour_plan: &Plan,
 ) -> Result<SelfTest, SelfTestError> {
     let neighbour = provision(host, neighbour_plan, &[]).await?;

@@ -26,6 +26,7 @@ pub(super) fn asked_of<'t>(
 mod tests {
     use std::sync::Arc;
 
+    use super::super::links::PageLink;
     use super::super::place::tests::base;
     use super::super::{Forward, IndexKind};
     use super::*;
@@ -52,7 +53,7 @@ mod tests {
         assert_eq!(of("/pypi/simple/tiny/"), Some((pip, false)));
         let file = "/pypi/packages/a.whl";
         assert_eq!(of(file), Some((npm, false)), "the first refuses it");
-        links.learn(pip, vec![(0, file.to_owned())]);
+        links.learn(pip, vec![PageLink { place: 0, path: file.to_owned() }]);
         assert_eq!(of(file), Some((pip, true)));
         assert!(asked_of(&[], &links, file).is_none());
     }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::pages::{MAX_LINK_BYTES, Page, asked, of_url};
-use super::place::{IndexKind, MirrorBase};
+use super::place::{IndexKind, MirrorBase, MirrorPlace};
 use super::{anchors, path};
 use crate::egress::policy::MirrorName;
 
@@ -24,20 +24,29 @@ const METADATA: &str = ".metadata";
 
 /// What pages linked to, by mirror and place.
 #[derive(Debug, Default)]
-pub(crate) struct PageLinks(Mutex<HashSet<(MirrorName, usize, String)>>);
+pub(crate) struct PageLinks(Mutex<HashSet<(MirrorName, PageLink)>>);
+
+/// What a page links to.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PageLink {
+    /// The number of the mirror's place that it is at.
+    pub place: usize,
+    /// Path and query there.
+    pub path: String,
+}
 
 impl PageLinks {
-    pub(crate) fn learn(&self, mirror: MirrorName, found: Vec<(usize, String)>) {
+    pub(crate) fn learn(&self, mirror: MirrorName, found: Vec<PageLink>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len().saturating_add(found.len()) > MAX_LINKS {
             known.clear();
         }
-        known.extend(found.into_iter().map(|(index, path)| (mirror, index, path)));
+        known.extend(found.into_iter().map(|link| (mirror, link)));
     }
 
-    pub(crate) fn holds(&self, mirror: MirrorName, index: usize, path: &str) -> bool {
+    pub(crate) fn holds(&self, mirror: MirrorName, place: usize, path: &str) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let has = |path: &str| known.contains(&(mirror, index, path.to_owned()));
+        let has = |path: &str| known.contains(&(mirror, PageLink { place, path: path.to_owned() }));
         has(path) || path.strip_suffix(METADATA).is_some_and(has)
     }
 }
@@ -78,10 +87,12 @@ struct Dist<'a> {
 /// that asks for no credentials.
 pub(crate) fn links(
     bases: &[MirrorBase],
-    (own, base): (usize, &MirrorBase),
-    (path, kind): (&str, Page),
+    own: MirrorPlace<'_>,
+    path: &str,
+    kind: Page,
     text: &[u8],
-) -> Vec<(usize, String)> {
+) -> Vec<PageLink> {
+    let base = own.base;
     let Some(index) = base.index.filter(|index| is_project(*index, base, path)) else {
         return Vec::new();
     };
@@ -95,11 +106,11 @@ pub(crate) fn links(
             continue;
         }
         let Ok(url) = page.join(&link) else { continue };
-        let Some((index, place)) = of_url(bases, &url) else { continue };
+        let Some(place) = of_url(bases, &url) else { continue };
         let asked = asked(&url);
-        let is_ours = index == own || place.credentials.is_none();
-        if is_ours && asked.len() <= MAX_LINK_BYTES && !place.holds(&asked) {
-            found.push((index, asked));
+        let is_ours = place.index == own.index || place.base.credentials.is_none();
+        if is_ours && asked.len() <= MAX_LINK_BYTES && !place.base.holds(&asked) {
+            found.push(PageLink { place: place.index, path: asked });
         }
     }
     found
@@ -148,9 +159,14 @@ mod tests {
         ]
     }
 
-    fn taught(index: usize, path: &str, kind: Page, text: &str) -> Vec<(usize, String)> {
+    fn taught(index: usize, path: &str, kind: Page, text: &str) -> Vec<PageLink> {
         let all = bases();
-        links(&all, (index, &all[index]), (path, kind), text.as_bytes())
+        let own = MirrorPlace { index, base: &all[index] };
+        links(&all, own, path, kind, text.as_bytes())
+    }
+
+    fn link(place: usize, path: &str) -> PageLink {
+        PageLink { place, path: path.to_owned() }
     }
 
     const A: &str = "/api/pypi/simple/a/";
@@ -160,10 +176,7 @@ mod tests {
         let html = "<a href='../../packages/a-1.whl#sha256=0'>a</a> <a href=\"/b.whl?x=1&amp;y=2\">b</a> \
                     <a href=\"https://index.example/api/pypi/simple/c/\"> <a href = \"https://evil.example/d\">";
         let found = taught(0, A, Page::Html, html);
-        assert_eq!(
-            found,
-            [(0, "/api/pypi/packages/a-1.whl".to_owned()), (0, "/b.whl?x=1&y=2".to_owned())]
-        );
+        assert_eq!(found, [link(0, "/api/pypi/packages/a-1.whl"), link(0, "/b.whl?x=1&y=2")]);
         let links = PageLinks::default();
         let pip = MirrorName::Pip;
         links.learn(pip, taught(0, A, Page::Json, r#"{"files": [{"url": "\/p\/e.whl"}]}"#));
@@ -180,7 +193,7 @@ mod tests {
             "x": {"dist": {"tarball": "/p/10"}}}, "2": {"dist": {"tarball": "https://npm.example/t/2.tgz"}}, "3": {}}}"#;
         let mut found = taught(2, "/npm/tiny", Page::Json, page);
         found.sort();
-        assert_eq!(found, [(2, "/t/1.tgz".to_owned()), (2, "/t/2.tgz".to_owned())]);
+        assert_eq!(found, [link(2, "/t/1.tgz"), link(2, "/t/2.tgz")]);
         assert_eq!(taught(2, "/npm/@a%2ftiny", Page::Json, page).len(), 2);
         // A file that calls itself a page is none, and HTML is nothing of npm's.
         for path in ["/npm/tiny/-/tiny-1.0.0.tgz", "/t/1.tgz", "/npm/", "/npm/@a"] {
@@ -193,11 +206,11 @@ mod tests {
     fn s9_a_page_of_pips_teaches_its_files_alone() {
         let json = r#"{"files": [{"url": "/f.whl", "yanked": "href='/p/1'"}], "url": "/p/2",
             "meta": {"url": "/p/3", "files": [{"url": "/p/4"}]}}"#;
-        assert_eq!(taught(0, A, Page::Json, json), [(0, "/f.whl".to_owned())]);
+        assert_eq!(taught(0, A, Page::Json, json), [link(0, "/f.whl")]);
         assert!(taught(0, A, Page::Json, r#"{"files": [], "files": [{"url": "/p"}]}"#).is_empty());
         let html = "<a href=/f.whl data-yanked=\"href='/p/1' <a href='/p/2'>\">href='/p/3'</a>\
                     <!-- <a href=/p/4> --><link href=/p/5>";
-        assert_eq!(taught(0, A, Page::Html, html), [(0, "/f.whl".to_owned())]);
+        assert_eq!(taught(0, A, Page::Html, html), [link(0, "/f.whl")]);
         for path in ["/api/pypi/simple/", "/api/pypi/simple/a/b.html", "/api/pypi/packages/a.html"]
         {
             assert!(taught(0, path, Page::Html, html).is_empty(), "{path}");
@@ -207,7 +220,7 @@ mod tests {
     #[test]
     fn s61_a_page_of_one_index_teaches_nothing_of_another_that_has_credentials() {
         let html = "<a href=https://other.example/packages/x.whl><a href=/f.whl>";
-        assert_eq!(taught(0, A, Page::Html, html), [(0, "/f.whl".to_owned())]);
+        assert_eq!(taught(0, A, Page::Html, html), [link(0, "/f.whl")]);
     }
 
     #[test]
@@ -216,10 +229,11 @@ mod tests {
         cofferdam_hostile::fuzz!("page", |bytes: &[u8]| {
             for (index, path) in [(0, A), (2, "/npm/tiny")] {
                 for kind in [Page::Html, Page::Json] {
-                    let found = links(&all, (index, &all[index]), (path, kind), bytes);
+                    let found =
+                        links(&all, MirrorPlace { index, base: &all[index] }, path, kind, bytes);
                     // Never of another index, and nothing that could be asked for anyway.
-                    let is_ours = |(of, path): &(usize, String)| {
-                        *of == index && path.len() <= MAX_LINK_BYTES && !all[*of].holds(path)
+                    let is_ours = |PageLink { place, path }: &PageLink| {
+                        *place == index && path.len() <= MAX_LINK_BYTES && !all[*place].holds(path)
                     };
                     assert!(found.iter().all(is_ours), "{found:?}");
                     super::super::pages::rewritten(&all, all[index].place.wire, kind, bytes);

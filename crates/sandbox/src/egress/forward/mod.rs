@@ -40,6 +40,7 @@ use tokio::sync::Semaphore;
 
 pub(crate) use links::PageLinks;
 use pages::Page;
+use place::MirrorPlace;
 pub(crate) use place::{Credentials, IndexKind, MirrorBase, MirrorOrigin};
 pub(crate) use target::{Forward, Target};
 
@@ -99,9 +100,19 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// By which of its names a place is asked, and where: its pages name it so too.
 #[derive(Debug, Clone, Copy)]
-struct Endpoint<'a> {
-    name: &'a Name,
-    port: u16,
+pub(crate) struct Endpoint<'a> {
+    pub name: &'a Name,
+    pub port: u16,
+}
+
+/// A sandbox's request for a file or page of a mirror.
+struct MirrorRequest<'a> {
+    at: Endpoint<'a>,
+    place: MirrorPlace<'a>,
+    method: Method,
+    /// Path and query.
+    path: &'a str,
+    headers: &'a HeaderMap,
 }
 
 impl Endpoint<'_> {
@@ -148,10 +159,10 @@ impl Forward {
     /// Asks the mirror, and gives the head of its answer with a body whose connection ends with it.
     async fn ask(
         &self,
-        base: &MirrorBase,
+        request: &MirrorRequest<'_>,
         context: &Context,
-        (method, path, headers): (Method, &str, &HeaderMap),
     ) -> Result<Response<Driven>, FetchError> {
+        let (base, path) = (request.place.base, request.path);
         let (stream, proxy) = self.reach(base, context).await?;
         let (mut requests, connection) = client::handshake(TokioIo::new(stream)).await?;
         let driver = Driver(tokio::spawn(async move {
@@ -160,34 +171,37 @@ impl Forward {
             }
         }));
         let target = if proxy.is_some() { base.url(path) } else { path.to_owned() };
-        let mut request =
-            Request::builder().method(method).uri(target).header(header::HOST, base.host());
+        let mut outbound = Request::builder()
+            .method(request.method.clone())
+            .uri(target)
+            .header(header::HOST, base.host());
         for name in &ASKED {
-            if let Some(value) = headers.get(name) {
-                request = request.header(name, value);
+            if let Some(value) = request.headers.get(name) {
+                outbound = outbound.header(name, value);
             }
         }
-        request = request.header(header::ACCEPT_ENCODING, "identity");
+        outbound = outbound.header(header::ACCEPT_ENCODING, "identity");
         let credentials = base.credentials.as_ref().filter(|_| base.knows_us(path));
         if let Some(Credentials(value)) = credentials {
-            request = request.header(header::AUTHORIZATION, value);
+            outbound = outbound.header(header::AUTHORIZATION, value);
         }
         if let Some(authorization) = proxy.as_ref().and_then(Upstream::authorization) {
-            request = request.header(header::PROXY_AUTHORIZATION, authorization);
+            outbound = outbound.header(header::PROXY_AUTHORIZATION, authorization);
         }
-        let request = request.body(Full::<Bytes>::default()).map_err(|_| FetchError::Request)?;
-        let response = requests.send_request(request).await?;
+        let outbound = outbound.body(Full::<Bytes>::default()).map_err(|_| FetchError::Request)?;
+        let response = requests.send_request(outbound).await?;
         Ok(response.map(|body| Driven::new(body, driver)))
     }
 
     /// What the sandbox is told of an answer.
     async fn told(
         &self,
-        (index, base): (usize, &MirrorBase),
-        (at, path): (Endpoint<'_>, &str),
+        request: &MirrorRequest<'_>,
         context: &Context,
-        (response, is_head): (Response<Driven>, bool),
+        response: Response<Driven>,
     ) -> Result<Answer, FetchError> {
+        let MirrorRequest { at, path, .. } = *request;
+        let base = request.place.base;
         let (head, body) = response.into_parts();
         let mut headers = HeaderMap::new();
         for name in &TOLD {
@@ -198,7 +212,7 @@ impl Forward {
         if head.status.is_redirection() {
             let location = head.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
             let is_aliased = !at.aliased(self, base).is_empty();
-            let to = |to| pages::inside(&self.bases, base, (path, to), is_aliased);
+            let to = |to| pages::inside(&self.bases, base, path, to, is_aliased);
             let inside = location.and_then(to);
             let value = inside.and_then(|to| HeaderValue::from_str(&to).ok());
             headers.insert(header::LOCATION, value.ok_or(FetchError::Elsewhere)?);
@@ -213,12 +227,9 @@ impl Forward {
         let body = if let Some(kind) = page {
             headers.remove(header::CONTENT_LENGTH);
             headers.remove(header::CONTENT_ENCODING);
-            let text = match is_head {
+            let text = match request.method == Method::HEAD {
                 true => Bytes::new(),
-                false => {
-                    let of = (at.aliased(self, base), path, kind);
-                    self.page((index, base), of, context, (&head, body)).await?
-                }
+                false => self.page(request, kind, context, &head, body).await?,
             };
             Full::new(text).map_err(|never| match never {}).boxed()
         } else {
@@ -232,21 +243,24 @@ impl Forward {
     /// A page with these places in it called by their aliases. What it links to may be fetched.
     async fn page(
         &self,
-        (index, base): (usize, &MirrorBase),
-        (aliased, path, kind): (&[MirrorBase], &str, Page),
+        request: &MirrorRequest<'_>,
+        kind: Page,
         context: &Context,
-        (head, body): (&response::Parts, Driven),
+        head: &response::Parts,
+        body: Driven,
     ) -> Result<Bytes, FetchError> {
+        let MirrorRequest { place, path, .. } = *request;
         let _turn = self.pages.acquire().await.map_err(|_| FetchError::Page)?;
         let whole =
             Limited::new(body, MAX_PAGE_BYTES).collect().await.map_err(|_| FetchError::Page)?;
         let text = pages::decoded(&head.headers, whole.to_bytes(), MAX_PAGE_BYTES)
             .ok_or(FetchError::Page)?;
         if head.status == StatusCode::OK {
-            let found = links::links(&self.bases, (index, base), (path, kind), &text);
+            let found = links::links(&self.bases, place, path, kind, &text);
             context.links.learn(self.mirror, found);
         }
-        Ok(pages::rewritten(aliased, base.place.wire, kind, &text).into())
+        let aliased = request.at.aliased(self, place.base);
+        Ok(pages::rewritten(aliased, place.base.place.wire, kind, &text).into())
     }
 }
 
@@ -260,10 +274,9 @@ pub(crate) async fn fetch(
     request: Request<Incoming>,
     context: &Context,
     targets: &[Target],
-    (name, port): (&Name, u16),
+    at: Endpoint<'_>,
 ) -> Result<Answer, Answer> {
-    let at = Endpoint { name, port };
-    let refuse = |why| http::refuse(context, &Refused::name(why, name.as_str(), Some(port)));
+    let refuse = |why| http::refuse(context, &Refused::name(why, at.name.as_str(), Some(at.port)));
     if !only_reads(request.method()) {
         return Err(refuse(ViolationWhy::Method));
     }
@@ -275,12 +288,14 @@ pub(crate) async fn fetch(
         return Err(refuse(ViolationWhy::Path));
     }
     let forward = &target.forward;
-    let (is_head, method) = (request.method() == Method::HEAD, request.method().clone());
+    let place = MirrorPlace { index: target.index, base };
+    let (method, headers) = (request.method().clone(), request.headers());
+    let inbound = MirrorRequest { at, place, method, path: &asked, headers };
     let answer = async {
         let limit = Duration::from_millis(ANSWER_MS);
-        let ask = forward.ask(base, context, (method, &asked, request.headers()));
+        let ask = forward.ask(&inbound, context);
         let response = tokio::time::timeout(limit, ask).await.map_err(|_| FetchError::Late)??;
-        forward.told((target.index, base), (at, &asked), context, (response, is_head)).await
+        forward.told(&inbound, context, response).await
     };
     answer.await.map_err(|error| {
         // The operator reads where it is; the sandbox only what it is called inside.

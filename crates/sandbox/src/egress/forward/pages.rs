@@ -8,7 +8,7 @@ use hyper::header::{self, HeaderMap};
 use memchr::memchr2_iter;
 use url::Url;
 
-use super::place::MirrorBase;
+use super::place::{MirrorBase, MirrorPlace};
 use super::written;
 use crate::egress::policy::Wire;
 
@@ -69,17 +69,19 @@ fn place<'a>(
     host: &str,
     port: u16,
     path: &str,
-) -> Option<(usize, &'a MirrorBase)> {
+) -> Option<MirrorPlace<'a>> {
     let on = |base: &&MirrorBase| {
         let place = &base.place;
         place.wire == wire && place.port == port && place.name.as_str().eq_ignore_ascii_case(host)
     };
     let here = bases.iter().enumerate().filter(|(_, base)| on(base));
     // The first of the nearest: `max_by_key` alone would take the last.
-    here.rev().max_by_key(|(_, base)| if base.holds(path) { base.prefix.len() } else { 0 })
+    let nearest =
+        here.rev().max_by_key(|(_, base)| if base.holds(path) { base.prefix.len() } else { 0 });
+    nearest.map(|(index, base)| MirrorPlace { index, base })
 }
 
-pub(super) fn of_url<'a>(bases: &'a [MirrorBase], url: &Url) -> Option<(usize, &'a MirrorBase)> {
+pub(super) fn of_url<'a>(bases: &'a [MirrorBase], url: &Url) -> Option<MirrorPlace<'a>> {
     let wire = match url.scheme() {
         "https" => Wire::Tls,
         "http" => Wire::Plain,
@@ -100,11 +102,12 @@ pub(super) fn asked(url: &Url) -> String {
 pub(crate) fn inside(
     bases: &[MirrorBase],
     base: &MirrorBase,
-    (path, to): (&str, &str),
+    path: &str,
+    to: &str,
     is_aliased: bool,
 ) -> Option<String> {
     let url = Url::parse(&base.url(path)).ok()?.join(to).ok()?;
-    let (_, place) = of_url(bases, &url)?;
+    let place = of_url(bases, &url)?.base;
     Some(match is_aliased {
         true => format!("http://{}{}", place.alias, asked(&url)),
         // Without the user and password that the index may have written.
@@ -247,7 +250,7 @@ fn alias(bases: &[MirrorBase], wire: Wire, host: &[u8], after: &[u8]) -> Option<
     let near = after.get(..after.len().min(MAX_LINK_BYTES)).unwrap_or_default();
     let path = near.split(is_end).next().unwrap_or_default();
     let path = String::from_utf8_lossy(path).replace("\\/", "/");
-    let (_, base) = place(bases, wire, name, port, &path)?;
+    let base = place(bases, wire, name, port, &path)?.base;
     Some(base.alias.to_string())
 }
 
@@ -332,7 +335,7 @@ mod tests {
     #[test]
     fn h4_a_redirect_stays_among_the_places_of_its_mirror() {
         let all = bases();
-        let to = |to: &str| inside(&all, &all[0], ("/api/pypi/simple/A", to), true);
+        let to = |to: &str| inside(&all, &all[0], "/api/pypi/simple/A", to, true);
         assert_eq!(to("a/").as_deref(), Some("http://pip-0.m.internal/api/pypi/simple/a/"));
         assert_eq!(
             to("https://files.example:8443/x?y").as_deref(),
@@ -340,7 +343,7 @@ mod tests {
         );
         assert_eq!(to("https://elsewhere.example/"), None);
         assert_eq!(to("http://index.example/"), None);
-        let own = |to: &str| inside(&all, &all[0], ("/api/pypi/simple/A", to), false);
+        let own = |to: &str| inside(&all, &all[0], "/api/pypi/simple/A", to, false);
         assert_eq!(
             own("https://u:s3cret@files.example:8443/x?y").as_deref(),
             Some("https://files.example:8443/x?y")

@@ -53,6 +53,14 @@ pub(crate) struct MirrorBase {
     pub credentials: Option<Credentials>,
 }
 
+/// One of a mirror's places.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MirrorPlace<'a> {
+    /// Its number among them.
+    pub index: usize,
+    pub base: &'a MirrorBase,
+}
+
 /// Last steps of pip's indexes, beside which the files of their packages lie.
 const SIMPLE: [&str; 2] = ["/simple/", "/+simple/"];
 /// Where those files lie if the index is at its server's root.

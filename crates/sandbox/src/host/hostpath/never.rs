@@ -105,17 +105,17 @@ pub(super) fn is_kept(opened: &Opened, dir: &OwnedFd, never: &[PathBuf]) -> io::
     if kept.iter().filter_map(|path| identity(path)).any(|one| is_in(&above, one)) {
         return Ok(true);
     }
-    if above.iter().any(|(_, is_marked)| *is_marked) || is_live(&above) {
+    if above.iter().any(|dir| dir.is_marked) || is_live(&above) {
         return Ok(true);
     }
-    let Some((own, _)) = above.first().filter(|_| holds) else { return Ok(false) };
+    let Some(own) = above.first().filter(|_| holds) else { return Ok(false) };
     let written = register::all()?;
     let inner = kept.iter().copied().filter(|path| *path != Path::new("/dev"));
     for path in inner.chain(written.iter().map(PathBuf::as_path)) {
         // What is not there holds nothing, and what lost its mark is no state directory of another one.
         let Ok(inner) = openat(CWD, path, DIRECTORY, Mode::empty()) else { continue };
         let counts = kept.contains(&path) || is_marked(&inner)?;
-        if counts && is_in(&ancestors(&inner)?, *own) {
+        if counts && is_in(&ancestors(&inner)?, own.id) {
             return Ok(true);
         }
     }
@@ -153,7 +153,7 @@ const LISTED: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The directories that a file lies in by its origin, where it is mounted itself.
-fn of_a_mounted_file(file: &Opened, dir: &OwnedFd) -> io::Result<Vec<(Identity, bool)>> {
+fn of_a_mounted_file(file: &Opened, dir: &OwnedFd) -> io::Result<Vec<Ancestor>> {
     let number = origin::mount_of(file)?;
     if number == origin::mount_of(dir)? {
         return Ok(Vec::new());
@@ -166,13 +166,20 @@ fn of_a_mounted_file(file: &Opened, dir: &OwnedFd) -> io::Result<Vec<(Identity, 
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-fn is_in(above: &[(Identity, bool)], one: Identity) -> bool {
-    above.iter().any(|(other, _)| *other == one)
+/// A directory, or one above it.
+struct Ancestor {
+    id: Identity,
+    /// Whether it has the mark of a state directory.
+    is_marked: bool,
+}
+
+fn is_in(above: &[Ancestor], one: Identity) -> bool {
+    above.iter().any(|other| other.id == one)
 }
 
 /// The directory and those above it, the nearest first, and which are marked as state directories: by its name,
 /// and by where the mounts on the way come from.
-fn ancestors(dir: &OwnedFd) -> io::Result<Vec<(Identity, bool)>> {
+fn ancestors(dir: &OwnedFd) -> io::Result<Vec<Ancestor>> {
     let mut above = Vec::new();
     let mut begin = vec![openat(dir, ".", DIRECTORY, Mode::empty())?];
     let mut origins = 0;
@@ -186,7 +193,7 @@ fn ancestors(dir: &OwnedFd) -> io::Result<Vec<(Identity, bool)>> {
             if last == Some(found) {
                 break;
             }
-            above.push((found, is_marked(&at)?));
+            above.push(Ancestor { id: found, is_marked: is_marked(&at)? });
             let parent = openat(&at, "..", DIRECTORY, Mode::empty())?;
             let number = origin::mount_of(&at)?;
             if origin::mount_of(&parent)? != number {
@@ -224,7 +231,7 @@ fn is_marked(dir: &OwnedFd) -> io::Result<bool> {
 }
 
 /// Whether one of the directories is the live directory of any worker: they lie side by side.
-fn is_live(above: &[(Identity, bool)]) -> bool {
+fn is_live(above: &[Ancestor]) -> bool {
     let beside =
         LIVE.iter().filter(|dir| identity(Path::new(dir)).is_some_and(|one| is_in(above, one)));
     let named = beside.filter_map(|dir| Path::new(dir).read_dir().ok()).flatten().flatten();

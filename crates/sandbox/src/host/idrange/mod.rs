@@ -144,8 +144,8 @@ impl IdRanges {
         }
     }
 
-    /// Looks whether ranges of failed wipes can be given back.
-    pub(crate) fn reclaim_failed() {
+    /// Gives the user ids of failed wipes back of which nothing is left. Blocking.
+    pub fn reclaim_failed() {
         if ledger::has_failed() {
             ledger::reclaim();
         }

@@ -25,6 +25,7 @@ use crate::host::idrange::IdRanges;
 use crate::host::runtime::Runtime;
 use crate::host::weight::Weights;
 use crate::host::{base, live, mounts, nofile};
+use crate::life::machines::Machines;
 use crate::spec::facts::HostFacts;
 use crate::spec::service::Programs;
 
@@ -109,9 +110,7 @@ impl Host {
             weights,
             egress,
             programs: Arc::default(),
-            images: Arc::default(),
-            pool: Arc::default(),
-            warm: Arc::default(),
+            machines: Machines::default(),
             waits: Arc::default(),
             unwanted: crate::life::unwanted::UnwantedIds::default(),
             ahead: crate::life::waits::AheadMarks::default(),
@@ -161,13 +160,11 @@ fn text(path: &str) -> Result<String, HostError> {
     fs::read_to_string(path).map_err(read(path))
 }
 
-impl Host {
-    /// Whether the kernel may move memory to a disk now. `true` where it does not say.
-    #[must_use]
-    pub fn has_swap(&self) -> bool {
-        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        meminfo_kb(&meminfo, "SwapTotal:") != Some(0)
-    }
+/// Whether this host's kernel may move memory to a disk now. `true` where it does not say.
+#[must_use]
+pub fn has_swap() -> bool {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    meminfo_kb(&meminfo, "SwapTotal:") != Some(0)
 }
 
 fn meminfo_kb(meminfo: &str, key: &str) -> Option<u64> {

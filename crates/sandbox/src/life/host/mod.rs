@@ -7,10 +7,10 @@ mod plan;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cofferdam_contracts::id::{IdError, SandboxId, TenantId};
+use cofferdam_contracts::id::{SandboxId, TenantId};
 
 use crate::cache::{self, CacheWanted};
-use crate::class::{docker, microvm};
+use crate::class::docker;
 use crate::egress;
 use crate::host::dynmods::Dynmods;
 use crate::host::error::HostError;
@@ -19,9 +19,10 @@ use crate::host::traces::Traces;
 use crate::host::weight::Weights;
 use crate::host::{idrange, live};
 use crate::life::attest;
+use crate::life::machines::Machines;
+use crate::life::names::SandboxNames;
 use crate::life::unwanted::{GivenUp, UnwantedIds};
-use crate::life::waits::{AheadMarks, Name, Waits};
-use crate::life::warm::WarmPool;
+use crate::life::waits::{AheadMarks, Waits};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
@@ -30,6 +31,7 @@ use crate::spec::refuse::PlanError;
 use detect::allowed;
 
 pub use config::HostConfig;
+pub use detect::has_swap;
 
 /// A host that can hold sandboxes.
 #[derive(Debug, Clone)]
@@ -37,9 +39,7 @@ pub struct Host {
     facts: Arc<HostFacts>,
     egress: Arc<egress::Resources>,
     programs: Arc<attest::ProgramDigests>,
-    images: Arc<microvm::ImageCache>,
-    pool: Arc<microvm::Pool>,
-    warm: Arc<WarmPool>,
+    machines: Machines,
     waits: Arc<Waits>,
     ahead: AheadMarks,
     unwanted: UnwantedIds,
@@ -109,14 +109,9 @@ impl Host {
         idrange::give_back(&dir, None);
     }
 
-    /// Gives the user ids of failed wipes back of which nothing is left. Blocking.
-    pub fn reclaim_ids(&self) {
-        idrange::IdRanges::reclaim_failed();
-    }
-
     /// Leaves nothing of this host's memory in use: call it when the last sandbox is wiped.
     pub fn leave(&self) {
-        self.warm.close(&self.facts);
+        self.machines.warm().close(&self.facts);
         self.waits.close(&self.facts);
         live::leave(&self.facts.state_dir, &self.facts.live_dir);
     }
@@ -151,48 +146,18 @@ impl Host {
         Arc::clone(&self.egress)
     }
 
-    pub(crate) fn images(&self) -> Arc<microvm::ImageCache> {
-        Arc::clone(&self.images)
+    pub(crate) fn machines(&self) -> &Machines {
+        &self.machines
     }
 
-    /// The name of the next sandbox: that of a container that waits, where one does. Whoever makes no sandbox under it
-    /// drops it.
-    pub fn name(&self) -> Result<Name, IdError> {
-        Waits::name(&self.waits)
-    }
-
-    /// Whether a container waits for the next sandbox.
+    /// The names of sandboxes that are about to be made.
     #[must_use]
-    pub fn has_one_ready(&self) -> bool {
-        self.waits.is_one_ready()
-    }
-
-    pub(crate) fn ahead_marks(&self) -> AheadMarks {
-        self.ahead.clone()
-    }
-
-    /// Whether one under this name was made ahead here, and is not taken or wiped yet.
-    #[must_use]
-    pub fn is_ahead(&self, id: &SandboxId) -> bool {
-        self.ahead.has(id)
-    }
-
-    /// Whether one under this name was made ahead here for nothing, and its wipe is not verified.
-    #[must_use]
-    pub fn has_failed_ahead(&self, id: &SandboxId) -> bool {
-        self.ahead.has_failed(id)
+    pub fn names(&self) -> SandboxNames<'_> {
+        SandboxNames::new(&self.facts.live_dir, &self.waits, &self.ahead)
     }
 
     pub(crate) fn waits(&self) -> Arc<Waits> {
         Arc::clone(&self.waits)
-    }
-
-    pub(crate) fn warm_pool(&self) -> Arc<WarmPool> {
-        Arc::clone(&self.warm)
-    }
-
-    pub(crate) fn pool(&self) -> Arc<microvm::Pool> {
-        Arc::clone(&self.pool)
     }
 
     pub(crate) fn shared(&self) -> Arc<HostFacts> {

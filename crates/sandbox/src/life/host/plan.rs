@@ -16,6 +16,7 @@ use crate::host::hostpath::{HostPath, Links};
 use crate::images::{ImageRoot, Images, SCHEME};
 use crate::plan::plan_on;
 use crate::plan::users::{self, Accounts};
+use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 use crate::spec::refuse::{self, PlanError};
 
@@ -28,42 +29,12 @@ impl Host {
     pub fn plan(&self, request: &SandboxRequest, id: &SandboxId) -> Result<Plan, PlanError> {
         let facts = self.facts();
         let Some(text) = request.env_ref.strip_prefix(SCHEME) else {
-            return plan_on(request, id, facts, (None, &self.accounts(request, None)?));
+            return plan_on(request, id, facts, None, &accounts(facts, request, None)?);
         };
         let found = Images::open(&facts.state_dir).and_then(|images| images.resolve(text));
         let image = found.map_err(|error| PlanError::new("envRef", error_chain(&error)))?;
-        let accounts = self.accounts(request, Some(&image))?;
-        plan_on(request, id, facts, (Some(&image), &accounts))
-    }
-
-    /// Looks the users that a request names up in its root file system, through descriptors: a tenant may write in it.
-    fn accounts(
-        &self,
-        request: &SandboxRequest,
-        image: Option<&ImageRoot>,
-    ) -> Result<Accounts, PlanError> {
-        let named = users::named(request);
-        if named.is_empty() {
-            return Ok(Accounts::new());
-        }
-        let facts = self.facts();
-        let no_root = |words: String| PlanError::new("envRef", words);
-        let ours = |path: &Path| File::open(path).map_err(|error| no_root(error.to_string()));
-        let root: OwnedFd = match (image, request.env_ref.strip_prefix(DIRECTORY)) {
-            (Some(image), _) => ours(&image.root)?.into(),
-            (None, None) => ours(&facts.base)?.into(),
-            (None, Some(dir)) => {
-                refuse::absolute("envRef", dir)?;
-                let opened = facts.allowed.open(&HostPath::said(dir), Links::Refused);
-                let opened = opened.map_err(|error| no_root(error_chain(&error)))?;
-                opened.as_fd().try_clone_to_owned().map_err(|error| no_root(error.to_string()))?
-            }
-        };
-        let found = |(field, name): (String, &UserName)| match account::find(&root, name.as_str()) {
-            Ok(account) => Ok((name.clone(), account)),
-            Err(error) => Err(PlanError::new(field, error_chain(&error))),
-        };
-        named.into_iter().map(found).collect()
+        let accounts = accounts(facts, request, Some(&image))?;
+        plan_on(request, id, facts, Some(&image), &accounts)
     }
 
     /// A digest of what a sandbox of this request begins as: its class, its image, and of the host's programs what tells that
@@ -83,4 +54,33 @@ impl Host {
         let found = Images::open(&self.facts().state_dir).and_then(|images| images.resolve(text));
         found.map_or_else(|_| format!("{env_ref} is not here"), |image| image.pinned)
     }
+}
+
+/// Looks the users that a request names up in its root file system, through descriptors: a tenant may write in it.
+fn accounts(
+    facts: &HostFacts,
+    request: &SandboxRequest,
+    image: Option<&ImageRoot>,
+) -> Result<Accounts, PlanError> {
+    let named = users::named(request);
+    if named.is_empty() {
+        return Ok(Accounts::new());
+    }
+    let no_root = |words: String| PlanError::new("envRef", words);
+    let ours = |path: &Path| File::open(path).map_err(|error| no_root(error.to_string()));
+    let root: OwnedFd = match (image, request.env_ref.strip_prefix(DIRECTORY)) {
+        (Some(image), _) => ours(&image.root)?.into(),
+        (None, None) => ours(&facts.base)?.into(),
+        (None, Some(dir)) => {
+            refuse::absolute("envRef", dir)?;
+            let opened = facts.allowed.open(&HostPath::said(dir), Links::Refused);
+            let opened = opened.map_err(|error| no_root(error_chain(&error)))?;
+            opened.as_fd().try_clone_to_owned().map_err(|error| no_root(error.to_string()))?
+        }
+    };
+    let found = |(field, name): (String, &UserName)| match account::find(&root, name.as_str()) {
+        Ok(account) => Ok((name.clone(), account)),
+        Err(error) => Err(PlanError::new(field, error_chain(&error))),
+    };
+    named.into_iter().map(found).collect()
 }

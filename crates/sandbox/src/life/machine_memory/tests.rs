@@ -56,7 +56,7 @@ fn two_lives_of_one_memory_draw_other_numbers() {
         assert!(!sleeping.is_asleep(), "its files are written first");
         let (kept, stream) = blocking(move || {
             let mut out = Vec::new();
-            let kept = sleeping.keep(&mut out, (&|| true, &|| {}));
+            let kept = sleeping.keep(&mut out, &|| true, &|| {});
             (kept, out)
         })
         .await;
@@ -73,7 +73,7 @@ fn two_lives_of_one_memory_draw_other_numbers() {
             let plan = Plan { traces, ..plan.clone() };
             let filling = Filling::with_memory_last(Cursor::new(stream.clone()));
             let sandbox = provision_filled(&host, &plan, &[], filling).await.unwrap();
-            assert!(sandbox.went_on());
+            assert!(sandbox.boot().went_on);
             let command = Command {
                 argv: ["od", "-An", "-tx1", "-N16", "/dev/urandom"].map(str::to_owned).into(),
                 env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),

@@ -185,12 +185,12 @@ async fn launch(
     let manner = Manner { service: true, ..Manner::default() };
     let (request, manner, input) = match &service.program {
         Program::Postgres(bin) => {
-            agent.mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
+            agent.files().mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
             initdb(agent, service, bin, &data, password).await?;
             (unprivileged(postgres(bin, &data, service.port), "/"), manner, None)
         }
         Program::Redis(program) => {
-            agent.mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
+            agent.files().mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
             let argv = vec![program.to_string_lossy().into_owned(), "-".to_owned()];
             let manner = Manner { stdin: true, ..manner };
             (unprivileged(argv, &data), manner, Some(redis(service.port)))
@@ -267,7 +267,7 @@ async fn initdb(
 ) -> Result<(), ServiceError> {
     let fault = |source| ServiceError::Agent { name: service.name.clone(), source };
     let secret = format!("{DATA}/{}.initial", service.name);
-    agent.put(&secret, 0o644, Bytes::from(format!("{password}\n"))).await.map_err(fault)?;
+    agent.files().put(&secret, 0o644, Bytes::from(format!("{password}\n"))).await.map_err(fault)?;
     let program = bin.join("initdb").to_string_lossy().into_owned();
     let mut argv = vec![program, format!("--pgdata={data}"), format!("--pwfile={secret}")];
     // Small segments: the layer is memory. No sync: what a crash would lose is wiped anyway.
@@ -279,7 +279,7 @@ async fn initdb(
     let mut said = LastWords::default();
     let running = agent.start(unprivileged(argv, "/"), Manner::default()).await.map_err(fault)?;
     let end = running.follow(|_, bytes| said.push(bytes)).await.map_err(fault)?;
-    agent.remove(&secret, false).await.map_err(fault)?;
+    agent.files().remove(&secret, false).await.map_err(fault)?;
     match status(&end.ended) {
         0 => Ok(()),
         exit => {

@@ -35,7 +35,7 @@ pub(super) struct ContainerShape {
 impl ContainerShape {
     /// `None`: nothing of this kind waits. Whatever is unusual is made when it is asked for.
     pub fn of(plan: &Plan) -> Option<Self> {
-        let is_usual = plan.isolation().may_wait() && plan.host_usr && !plan.is_image;
+        let is_usual = plan.isolation().launch.may_wait() && plan.host_usr && !plan.is_image;
         let is_alone = plan.mounts.is_empty() && plan.cache.is_none() && !plan.large;
         (is_usual && is_alone).then(|| Self {
             config: nameless(plan.config.clone()),

@@ -16,7 +16,7 @@ use crate::host::setid::Through;
 use crate::host::task::blocking;
 use crate::life::host::Host;
 use crate::life::intake::Intake;
-use crate::life::raise::raise;
+use crate::life::raise::{BootParts, raise};
 use crate::life::sandbox::Sandbox;
 use crate::life::warm::WarmPool;
 use crate::life::wipe::{self, Subject};
@@ -26,47 +26,48 @@ impl Host {
     /// A sandbox of this plan was begun: where it has the shape of the one before and nothing was mounted in it, a
     /// container waits for the next.
     pub fn expect(&self, plan: &Plan, begun: &Sandbox) {
-        self.expect_like(plan, begun.is_bare);
-    }
-
-    pub(super) fn expect_like(&self, plan: &Plan, is_bare: bool) {
-        let (shape, waits) = (ContainerShape::of(plan).filter(|_| is_bare), self.waits());
-        let is_promised = {
-            let mut shelf = waits.lock();
-            shelf.busy = Some(Stopwatch::start());
-            let is_same = shape.is_some() && shelf.last == shape;
-            shelf.last.clone_from(&shape);
-            is_same && shelf.promise()
-        };
-        if let (true, Some(shape)) = (is_promised, shape) {
-            tokio::spawn(fill(self.clone(), plan.clone(), shape));
-        }
+        expect_like(self, plan, begun.is_bare);
     }
 
     /// Has a machine or a container wait for a sandbox like this plan's, if it is one that profits, and returns when
     /// it does: seconds for a machine. Whether one waits now. Without this earlier sandboxes of its shape have it made.
     pub async fn warm(&self, plan: &Plan) -> bool {
-        self.container_waits(plan).await
-            || WarmPool::ready(&self.warm_pool(), self.pool(), plan, self.shared()).await
+        container_waits(self, plan).await
+            || WarmPool::ready(&self.machines().warm(), self.machines().pool(), plan, self.shared())
+                .await
     }
+}
 
-    /// Has a container made for a sandbox like this plan's, and waits until it was tried. Whether one waits now.
-    async fn container_waits(&self, plan: &Plan) -> bool {
-        let this = self.waits();
-        let Some(shape) = ContainerShape::of(plan) else { return false };
-        if this.lock().promise() {
-            tokio::spawn(fill(self.clone(), plan.clone(), shape.clone()));
+pub(super) fn expect_like(host: &Host, plan: &Plan, is_bare: bool) {
+    let (shape, waits) = (ContainerShape::of(plan).filter(|_| is_bare), host.waits());
+    let is_promised = {
+        let mut shelf = waits.lock();
+        shelf.busy = Some(Stopwatch::start());
+        let is_same = shape.is_some() && shelf.last == shape;
+        shelf.last.clone_from(&shape);
+        is_same && shelf.promise()
+    };
+    if let (true, Some(shape)) = (is_promised, shape) {
+        tokio::spawn(fill(host.clone(), plan.clone(), shape));
+    }
+}
+
+/// Has a container made for a sandbox like this plan's, and waits until it was tried. Whether one waits now.
+async fn container_waits(host: &Host, plan: &Plan) -> bool {
+    let this = host.waits();
+    let Some(shape) = ContainerShape::of(plan) else { return false };
+    if this.lock().promise() {
+        tokio::spawn(fill(host.clone(), plan.clone(), shape.clone()));
+    }
+    loop {
+        // Before the look, so that nothing is missed between it and the wait.
+        let settled = this.settled.notified();
+        match &this.lock().place {
+            WaitPlace::Promised | WaitPlace::Making(_) => {}
+            WaitPlace::Waits(standing) => return *standing.shape() == shape,
+            _ => return false,
         }
-        loop {
-            // Before the look, so that nothing is missed between it and the wait.
-            let settled = this.settled.notified();
-            match &this.lock().place {
-                WaitPlace::Promised | WaitPlace::Making(_) => {}
-                WaitPlace::Waits(standing) => return *standing.shape() == shape,
-                _ => return false,
-            }
-            settled.await;
-        }
+        settled.await;
     }
 }
 
@@ -150,8 +151,8 @@ async fn stand(
     subject.runtime_reaped = true;
     subject.class = Some(plan.class);
     let bare = Resolved::default();
-    let begun = (&bare, base, Through::default(), None);
-    match raise(host, &facts, &plan, begun, &mut subject, intake).await {
+    let parts = BootParts { resolved: &bare, base, through: Through::default(), filling: None };
+    match raise(host, &facts, &plan, parts, &mut subject, intake).await {
         Ok(raised) => Ok(Standing { raised: Some(raised), subject, shape, facts, _claim: claim }),
         Err(error) => {
             let why = error_chain(&error);

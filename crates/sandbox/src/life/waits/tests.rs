@@ -8,6 +8,7 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::WipeStatus;
 use serde_json::{Value, json};
 
+use super::fill::expect_like;
 use super::*;
 use crate::class::microvm::tests::Left;
 use crate::host::process;
@@ -104,16 +105,16 @@ fn a_container_that_waited_is_the_next_sandbox_with_its_limits_and_its_evidence(
         let memory = ["memory.limit_in_bytes", "memory.max"];
         assert_eq!(limit(&host, &id, memory), 96 * 1024 * 1024);
         assert_eq!(limit(&host, &id, ["pids.max", "pids.max"]), 33);
-        let name = host.name().unwrap();
+        let name = host.names().next().unwrap();
         assert_eq!(name.id(), &id);
         let plan = planned(&host, name.id(), 96);
         let file = Input::Bytes { path: "/work/in".into(), bytes: b"x".to_vec(), mode: 0o644 };
         let sandbox = provision(&host, &plan, &[file]).await.unwrap();
-        assert!(sandbox.has_waited() && !sandbox.is_restored());
+        assert!(sandbox.boot().has_waited && !sandbox.boot().is_restored);
         assert_eq!(vec![sandbox.init_pid()], members, "the same process");
         assert_eq!(limit(&host, &id, memory), 96 * 1024 * 1024);
         // The name is spent.
-        assert_ne!(host.name().unwrap().id(), &id);
+        assert_ne!(host.names().next().unwrap().id(), &id);
         assert!(host.waits().take(&plan, &Resolved::default()).await.is_none());
         assert_eq!(lived(sandbox, &plan).await, as_ever);
         drop(name);
@@ -127,18 +128,18 @@ fn of_two_at_once_one_has_it_and_they_share_no_id() {
     let host = host(state.path());
     run(async {
         assert!(host.warm(&plan(&host, 96)).await);
-        let names = [host.name().unwrap(), host.name().unwrap()];
+        let names = [host.names().next().unwrap(), host.names().next().unwrap()];
         let [one, two] = names.each_ref().map(|name| planned(&host, name.id(), 96));
         assert_ne!(one.traces.id, two.traces.id);
         let (first, second) =
             tokio::join!(provision(&host, &one, &[]), provision(&host, &two, &[]));
         let (first, second) = (first.unwrap(), second.unwrap());
-        assert!(first.has_waited() && !second.has_waited());
+        assert!(first.boot().has_waited && !second.boot().has_waited);
         // A third is made while both live: nobody's ids are another's.
         assert!(host.warm(&one).await);
-        let name = host.name().unwrap();
+        let name = host.names().next().unwrap();
         let third = provision(&host, &planned(&host, name.id(), 96), &[]).await.unwrap();
-        assert!(third.has_waited());
+        assert!(third.boot().has_waited);
         let owners: BTreeSet<u32> =
             [&first, &second, &third].into_iter().map(Sandbox::first_id).collect();
         let expected = if host.facts().ids.is_ok() { 3 } else { 1 };
@@ -158,7 +159,7 @@ fn what_is_asked_for_otherwise_is_made_as_ever_under_the_same_name() {
     run(async {
         for mounted in [false, true] {
             assert!(host.warm(&plan(&host, 96)).await);
-            let name = host.name().unwrap();
+            let name = host.names().next().unwrap();
             let pid = left(&host, name.id()).0;
             // Another limit, or a directory of the host.
             let plan = planned(&host, name.id(), if mounted { 96 } else { 97 });
@@ -169,7 +170,7 @@ fn what_is_asked_for_otherwise_is_made_as_ever_under_the_same_name() {
             });
             let given: Vec<Input> = given.into_iter().collect();
             let sandbox = provision(&host, &plan, &given).await.unwrap();
-            assert!(!sandbox.has_waited());
+            assert!(!sandbox.boot().has_waited);
             assert_ne!(vec![sandbox.init_pid()], pid);
             lived(sandbox, &plan).await;
             drop(name);
@@ -188,10 +189,10 @@ fn one_waits_for_the_third_of_a_shape_and_not_for_another() {
         for (expected, is_bare) in
             [(&one, true), (&other, true), (&one, true), (&one, false), (&one, true)]
         {
-            host.expect_like(expected, is_bare);
+            expect_like(&host, expected, is_bare);
             assert!(matches!(host.waits().lock().place, WaitPlace::Empty));
         }
-        host.expect_like(&plan(&host, 96), true);
+        expect_like(&host, &plan(&host, 96), true);
         let clock = Stopwatch::start();
         while !matches!(host.waits().lock().place, WaitPlace::Waits(_)) {
             assert!(clock.elapsed_ms() < PATIENCE_MS, "none is made");
@@ -211,7 +212,7 @@ fn one_that_nobody_takes_is_wiped_and_so_is_one_whose_name_was_dropped() {
         let id = host.waits().standing().unwrap();
         gone(&host, &id).await;
         assert!(host.warm(&plan(&host, 96)).await);
-        let name = host.name().unwrap();
+        let name = host.names().next().unwrap();
         let id = name.id().clone();
         // Its taker is waited for, however long that takes.
         clock::sleep(Duration::from_millis(1_500)).await;
@@ -220,7 +221,7 @@ fn one_that_nobody_takes_is_wiped_and_so_is_one_whose_name_was_dropped() {
         gone(&host, &id).await;
         // And one that is looked for is not there.
         assert!(host.warm(&plan(&host, 96)).await);
-        let name = host.name().unwrap();
+        let name = host.names().next().unwrap();
         let evidence = verify_absent(&host, name.id(), state.path(), "boot-fail").await;
         assert_eq!((evidence.status, evidence.method.as_str()), (WipeStatus::Verified, "absence"));
         assert_eq!(left(&host, name.id()), NOTHING);
@@ -234,10 +235,10 @@ fn one_that_is_given_back_waits_for_the_next_and_goes_in_time() {
     let host = Left(whole.with_waits(Waits::with_idle(2_000)));
     run(async {
         assert!(host.warm(&plan(&host, 96)).await);
-        let name = host.name().unwrap();
+        let name = host.names().next().unwrap();
         let id = name.id().clone();
         name.give_back();
-        let again = host.name().unwrap();
+        let again = host.names().next().unwrap();
         assert_eq!(again.id(), &id);
         // Longer than one may wait: its taker is waited for, and it goes later.
         clock::sleep(Duration::from_millis(2_500)).await;
@@ -245,10 +246,10 @@ fn one_that_is_given_back_waits_for_the_next_and_goes_in_time() {
         again.give_back();
         gone(&host, &id).await;
         // A name under which nothing waits is given back as well.
-        let name = host.name().unwrap();
+        let name = host.names().next().unwrap();
         let id = name.id().clone();
         name.give_back();
-        assert_ne!(host.name().unwrap().id(), &id);
+        assert_ne!(host.names().next().unwrap().id(), &id);
     });
 }
 
@@ -258,13 +259,13 @@ fn one_that_died_while_it_waited_is_no_fault_of_the_sandbox() {
     let host = host(state.path());
     run(async {
         assert!(host.warm(&plan(&host, 96)).await);
-        let name = host.name().unwrap();
+        let name = host.names().next().unwrap();
         for pid in left(&host, name.id()).0 {
             process::kill(&process::handle(pid).unwrap());
         }
         let plan = planned(&host, name.id(), 96);
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
-        assert!(!sandbox.has_waited());
+        assert!(!sandbox.boot().has_waited);
         lived(sandbox, &plan).await;
     });
 }

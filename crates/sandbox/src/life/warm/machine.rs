@@ -25,7 +25,7 @@ use crate::class::microvm::{self, Disk, Restoring, ShownDisk, Untold};
 use crate::host::limit;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
-use crate::life::hold::{self, Ground, Life, Ready, Unmet};
+use crate::life::hold::{self, Ground, Life, Ready, StartedRuntime, Unmet};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
@@ -63,10 +63,10 @@ impl WarmMachine {
             .map_err(|(path, error)| format!("{}: {error}", path.display()))?;
         let plan = Plan { traces: place.traces.clone(), ..plan };
         let shown = microvm::empty().map_err(|error| error.to_string())?;
-        let held =
-            hold::ready(&plan, &place.groups, Some(&shown), &facts, (restoring.lent.take(), None));
+        let lent = restoring.lent.take();
+        let held = hold::ready(&plan, &place.groups, Some(&shown), &facts, lent, None);
         let held = held.and_then(Ready::start);
-        let (life, stream) = held.map_err(|error| error_chain(&error))?;
+        let StartedRuntime { life, stream } = held.map_err(|error| error_chain(&error))?;
         let mut machine = Self { life, stream, shown, place };
         let limit = Duration::from_millis(MAKE_MS);
         let rehearsed = tokio::select! {
@@ -112,7 +112,7 @@ impl WaitingCgroups {
         let id = SandboxId::parse(&name)
             .map_err(|error| (PathBuf::from(&name), io::Error::other(error)))?;
         let traces = Traces::of(&facts.state_dir, &facts.live_dir, &id);
-        let limits = plan.isolation().host_limits(plan.effective.limits);
+        let limits = plan.isolation().profile.host_limits(plan.effective.limits);
         let limits = Limits { cpu: Some(f64::from(facts.cpus)), ..limits };
         let wanted = limit::groups(&facts.cgroups, &traces, limits, facts.cpus);
         let mut place = Self { facts, traces, names: names.clone(), groups: Vec::new() };

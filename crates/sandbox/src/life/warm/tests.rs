@@ -30,7 +30,7 @@ fn one_that_nobody_takes_is_ended_and_leaves_nothing() {
     let Some((host, plan)) = machines(state.path()) else { return };
     let pool = WarmPool::with_idle(1_500);
     run(async {
-        assert!(WarmPool::ready(&pool, host.pool(), &plan, host.shared()).await);
+        assert!(WarmPool::ready(&pool, host.machines().pool(), &plan, host.shared()).await);
         let waiting = pool.waiting();
         let (members, groups) = of(host.facts(), &waiting[0]);
         assert!(waiting.len() == 1 && members.len() >= 2 && groups > 0, "{members:?} {groups}");
@@ -50,12 +50,12 @@ fn a_pool_that_is_closed_leaves_nothing_and_makes_no_more() {
     let Some((host, plan)) = machines(state.path()) else { return };
     run(async {
         assert!(host.warm(&plan).await);
-        let waiting = host.warm_pool().waiting();
+        let waiting = host.machines().warm().waiting();
         host.leave();
-        assert!(host.warm_pool().waiting().is_empty());
+        assert!(host.machines().warm().waiting().is_empty());
         assert_eq!(of(host.facts(), &waiting[0]), (Vec::new(), 0));
         assert!(!host.warm(&plan).await);
-        assert!(host.warm_pool().waiting().is_empty());
+        assert!(host.machines().warm().waiting().is_empty());
     });
 }
 
@@ -67,11 +67,11 @@ fn one_in_the_making_ends_with_the_pool_though_nobody_runs_its_task() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.unwrap();
     let name = runtime.block_on(async {
-        WarmPool::want(&host.warm_pool(), host.pool(), &plan, host.shared());
+        WarmPool::want(&host.machines().warm(), host.machines().pool(), &plan, host.shared());
         let clock = Stopwatch::start();
         loop {
             assert!(clock.elapsed_ms() < PATIENCE_MS, "none is made");
-            let name = host.warm_pool().waiting().pop();
+            let name = host.machines().warm().waiting().pop();
             if let Some(name) = name.filter(|name| !of(host.facts(), name).0.is_empty()) {
                 return name;
             }
@@ -89,10 +89,10 @@ fn a_sandbox_holds_what_it_takes_by_its_own_limits() {
     let Some((host, plan)) = machines(state.path()) else { return };
     run(async {
         assert!(host.warm(&plan).await);
-        let name = host.warm_pool().waiting().remove(0);
+        let name = host.machines().warm().waiting().remove(0);
         let waited = of(host.facts(), &name).0;
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
-        assert!(sandbox.has_waited());
+        assert!(sandbox.boot().has_waited);
         assert_eq!(of(host.facts(), &plan.traces.id).0, waited, "the same processes");
         assert_eq!(of(host.facts(), &name), (Vec::new(), 0), "and nothing where they were");
         let limit = |traces: &Traces| -> Option<u64> {
@@ -102,7 +102,7 @@ fn a_sandbox_holds_what_it_takes_by_its_own_limits() {
             let text = paths.into_iter().find_map(|path| std::fs::read_to_string(path).ok())?;
             text.trim().parse().ok()
         };
-        let whole = plan.isolation().host_limits(plan.effective.limits).mem_mb.unwrap();
+        let whole = plan.isolation().profile.host_limits(plan.effective.limits).mem_mb.unwrap();
         let left = limit(&plan.traces).unwrap().div_ceil(1024 * 1024);
         // A machine of 192 MiB with its emulator: what it took before it was the sandbox's counts.
         assert!(left < whole - 50, "{left} of {whole}");
@@ -118,12 +118,12 @@ fn one_that_died_while_it_waited_is_no_fault_of_the_sandbox() {
     let Some((host, plan)) = machines(state.path()) else { return };
     run(async {
         assert!(host.warm(&plan).await);
-        let name = host.warm_pool().waiting().remove(0);
+        let name = host.machines().warm().waiting().remove(0);
         for pid in of(host.facts(), &name).0 {
             process::kill(&process::handle(pid).unwrap());
         }
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
-        assert!(sandbox.is_restored() && !sandbox.has_waited());
+        assert!(sandbox.boot().is_restored && !sandbox.boot().has_waited);
         assert_eq!(of(host.facts(), &name), (Vec::new(), 0));
         assert_eq!(sandbox.wipe("task-end").await.status, WipeStatus::Verified);
         host.leave();
@@ -136,7 +136,7 @@ fn one_whose_worker_is_gone_is_an_orphan_and_ones_own_is_not() {
     let Some((host, plan)) = machines(state.path()) else { return };
     run(async {
         assert!(host.warm(&plan).await);
-        let name = host.warm_pool().waiting().remove(0);
+        let name = host.machines().warm().waiting().remove(0);
         assert!(reconcile(&host, |_| false).await.is_empty());
         assert!(!of(host.facts(), &name).0.is_empty());
         // A worker that came after a crash: the same state directory, and it knows of none.

@@ -37,7 +37,7 @@ const MAKING_BITS: [u64; 2] = [0o100, 0o20_000_000];
 
 /// The name that a configuration knows a call by.
 fn named(call: &Call) -> &'static str {
-    call.0.strip_prefix("SYS_").unwrap_or(call.0)
+    call.name.strip_prefix("SYS_").unwrap_or(call.name)
 }
 
 fn names<'a>(calls: impl IntoIterator<Item = &'a Call>) -> Vec<&'static str> {
@@ -64,7 +64,7 @@ impl Needs {
     /// Whatever the arguments.
     fn allowed(self) -> impl Iterator<Item = &'static Call> {
         let all = allowed::COMMON.iter().chain(allowed::OLD);
-        all.filter(move |call| !self.ruled().any(|ruled| ruled.call.1 == call.1))
+        all.filter(move |call| !self.ruled().any(|ruled| ruled.call.number == call.number))
     }
 }
 

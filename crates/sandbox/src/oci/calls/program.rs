@@ -160,7 +160,7 @@ fn judge(p: &mut FilterProgram, rule: &Ruled) -> io::Result<()> {
 
 /// Every number, in order; neighbours differ.
 fn pieces(needs: Needs) -> io::Result<Vec<Block>> {
-    let number = |call: &Call| u32::try_from(call.1).map_err(io::Error::other);
+    let number = |call: &Call| u32::try_from(call.number).map_err(io::Error::other);
     let mut all: Vec<(u32, What)> = Vec::new();
     for call in needs.allowed() {
         all.push((number(call)?, What::End(libc::SECCOMP_RET_ALLOW)));

@@ -35,7 +35,7 @@ use self::firecracker::Firecracker;
 pub(crate) use self::place::{MonitorPlace, Serving};
 use self::told::Monitor;
 use super::disk::Disk;
-use super::hold::{self, Hold};
+use super::hold::{self, Hold, HoldName};
 use super::machine::{Absent, Form, STREAM_MODULES};
 use super::qemu::Shape;
 use super::{kvm, tree};
@@ -120,7 +120,7 @@ impl Kind {
         program: &Path,
         machine: &Machine,
         groups: &[PathBuf],
-        named: Option<(&str, &Path)>,
+        named: Option<HoldName<'_>>,
         place: &MonitorPlace,
     ) -> Command {
         let files = [machine.kernel.as_path(), machine.initrd.as_path()];
@@ -144,7 +144,7 @@ pub(crate) fn prepare(
 ) -> io::Result<(MonitorPlace, Serving, Command)> {
     let dir = &plan.traces.dir;
     let (place, serving) = MonitorPlace::make(&dir.join(DIR), disk, super::shape(plan, machine))?;
-    let named = Some((plan.traces.id.as_str(), dir.as_path()));
+    let named = Some(HoldName { id: plan.traces.id.as_str(), dir });
     let command = kind.command(&plan.runtime.path, machine, groups, named, &place);
     Ok((place, serving, command))
 }

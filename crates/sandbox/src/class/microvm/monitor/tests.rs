@@ -174,7 +174,7 @@ fn a_machine_of(kind: Kind) {
     runtime().block_on(async {
         let started = provision(&ground.host, &plan, &[]).await;
         let sandbox = started.unwrap_or_else(|error| panic!("{}", error.message));
-        println!("a machine of a fake {} after {} ms", kind.program(), sandbox.boot_ms());
+        println!("a machine of a fake {} after {} ms", kind.program(), sandbox.boot().boot_ms);
         assert_eq!(sandbox.effective().runtime, kind.program());
         let (exit, said) = sh(&sandbox, &plan, &format!("uname -r; sha256sum {LARGE}")).await;
         let release = &ground.host.facts().machine.as_ref().unwrap().release;

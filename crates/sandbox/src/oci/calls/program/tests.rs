@@ -55,8 +55,8 @@ fn every_call() -> Vec<Call> {
 #[test]
 fn no_call_stands_on_two_lists() {
     let all = every_call();
-    let names: BTreeSet<&str> = all.iter().map(|call| call.0).collect();
-    let numbers: BTreeSet<_> = all.iter().map(|call| call.1).collect();
+    let names: BTreeSet<&str> = all.iter().map(|call| call.name).collect();
+    let numbers: BTreeSet<_> = all.iter().map(|call| call.number).collect();
     assert_eq!((names.len(), numbers.len()), (all.len(), all.len()));
 }
 
@@ -65,13 +65,13 @@ fn l4_the_program_says_of_every_number_what_the_lists_say() {
     let program = program(USUAL).unwrap();
     let of = |number: u32| run(&program, THIS_ARCH, number, [0; 6]);
     let within = |lists: [&[Call]; 2], number: u32| {
-        lists.into_iter().flatten().any(|call| call.1 == libc::c_long::from(number))
+        lists.into_iter().flatten().any(|call| call.number == libc::c_long::from(number))
     };
     for number in 0..1_000 {
         let wanted = match number {
             _ if within([allowed::COMMON, allowed::OLD], number) => ALLOW,
             _ if within([denied::COMMON, denied::OLD], number) => errno(EPERM),
-            _ if ruled::ALL.iter().any(|rule| rule.call.1 == libc::c_long::from(number)) => {
+            _ if ruled::ALL.iter().any(|rule| rule.call.number == libc::c_long::from(number)) => {
                 continue;
             }
             _ => errno(ENOSYS),
@@ -245,13 +245,13 @@ fn agree(needs: Needs) {
     ];
     let values: Vec<u64> = values.into_iter().flat_map(|value| [value, value | HIGH]).collect();
     for call in every_call() {
-        let name = call.0.strip_prefix("SYS_").unwrap();
+        let name = call.name.strip_prefix("SYS_").unwrap();
         for first in &values {
             for (second, third) in
                 values.iter().map(|value| (*value, 0)).chain([(1, 15), (1, HIGH)])
             {
                 let args = [*first, second, third, 0, 0, 0];
-                let program = verdict(call.1, args) == ALLOW;
+                let program = verdict(call.number, args) == ALLOW;
                 assert_eq!(program, allows(name, args), "{name} {args:?}");
             }
         }

@@ -1,0 +1,54 @@
+//! What holds the sandboxes of a class, and what is found and removed where that is not a process of this host.
+
+use cofferdam_contracts::sandbox::{Looked, WipeCheck, WipeMethod};
+
+use crate::class::microvm::monitor::Kind;
+use crate::host::traces::Traces;
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+
+/// What holds a sandbox of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// A program that is started with the agent's stream, and ends with it.
+    Program,
+    /// A monitor that is told over HTTP what its machine is.
+    Monitor(Kind),
+    /// A Docker engine.
+    Engine,
+    /// A service elsewhere.
+    Provider,
+}
+
+/// What came of having a class take away what it held of a sandbox.
+#[derive(Debug, Default)]
+pub(crate) struct Absence {
+    pub checks: Vec<WipeCheck>,
+    /// How, where the sandbox was elsewhere: then nothing of it was on this host.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// How a sandbox elsewhere was taken away.
+#[derive(Debug)]
+pub(crate) struct Elsewhere {
+    pub method: WipeMethod,
+    pub not_recheckable: Vec<String>,
+}
+
+/// What holds a class's sandboxes. **Nothing is assumed**: an engine or a provider that is not named here would keep sandboxes
+/// that no wipe removes and no reconciler finds.
+pub(crate) trait Custody: Sync {
+    /// What holds the sandbox of a plan.
+    fn holder(&self, plan: &Plan) -> Holder;
+
+    /// Has whoever else holds a sandbox of this class remove it, and looks whether it did. Of one that was never this
+    /// class's nothing. Blocking.
+    fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence;
+
+    /// Names of sandboxes that whoever else holds them knows for this state directory. Blocking.
+    fn known(&self, facts: &HostFacts) -> Vec<String>;
+
+    /// Looks again for what a check of this class' names; `None`: it names nothing of this class' that could be found
+    /// again. Inside, what was seen.
+    fn again(&self, looked: &Looked) -> Option<Option<String>>;
+}

@@ -1,0 +1,49 @@
+//! Whether files and memory of a class's sandboxes are kept, and how another begins with them.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+use crate::class::kept_memory::KeptMemory;
+use crate::host::traces::Traces;
+use crate::spec::facts::HostFacts;
+use crate::spec::plan::Plan;
+
+/// Kept files and memory. Without more a class keeps neither.
+pub(crate) trait Snapshots: Sync {
+    /// Whether all that a sandbox writes can be kept and put into another sandbox: it lies in a layer of this host as soon as
+    /// it is written, or a kernel of ours hands it out. Another kernel may hold written pages back, and a provider has layers of
+    /// its own.
+    fn keeps_files(&self) -> bool {
+        false
+    }
+
+    /// Whether that layer lies in a machine: its agent is asked for the files, and its init is given them.
+    fn has_layer_inside(&self) -> bool {
+        false
+    }
+
+    /// Whether its kernel writes itself and all processes to a file on this host, and begins another sandbox with it.
+    /// `None`: it cannot.
+    fn kept_memory(&self, _facts: &HostFacts) -> Option<KeptMemory> {
+        None
+    }
+
+    /// Has the kernel of a sandbox write itself, in at most so many bytes. Its agent sleeps. `_members` are its
+    /// processes. Whatever comes of it, the sandbox is over. Blocking.
+    fn store_memory(
+        &self,
+        _traces: &Traces,
+        _members: &[u32],
+        _out: &mut dyn Write,
+        _most: u64,
+    ) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The program that begins a sandbox with what a kernel wrote, which lies in this directory; in place of `command`.
+    fn restore(&self, _plan: &Plan, _groups: &[PathBuf], _memory: &Path) -> Option<Command> {
+        None
+    }
+}
