@@ -2,6 +2,8 @@
 //!
 //! Every [`Home`] has its own state directory and so its own database; nothing is shared between
 //! tests, and dropping it ends every process that it started and looks for what must not be left.
+//!
+//! One file: a home and its program, which every test of the product has.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,6 @@
 //! The command line as scripts see it: exit codes, one object on stdout, words on stderr, no secrets.
+//!
+//! One file: what holds for every command is asked of one list of commands.
 
 use crate::support;
 

@@ -1,4 +1,6 @@
 //! What clients of the contract rely on, row by row of docs/contract.md.
+//!
+//! One file: the rows of one page, in its order.
 
 use crate::support;
 

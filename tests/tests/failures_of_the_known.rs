@@ -2,6 +2,8 @@
 //! contract, failure by failure. (A cancel at the gate is in gates.rs, what bad input leaves behind
 //! in http/bodies.rs and its neighbours, each proof made to fail in proofs.rs; that no run takes two seconds
 //! is measured by the bench `run_latency`.)
+//!
+//! One file: the rows of one section, in its order.
 
 use crate::support;
 

@@ -1,4 +1,6 @@
 //! Gates: what is asked, who may answer and how often, and what a decision does.
+//!
+//! One file: one gate from its question to its end, each test a turn of it.
 
 use crate::support;
 

@@ -1,4 +1,6 @@
 //! A sandbox calls models: its call is on record before it is sent, within every budget, and no key is inside.
+//!
+//! One file: one provider that notes what it is asked, and every way to ask it.
 
 mod fitted;
 

@@ -1,5 +1,7 @@
 //! The contract of OpenCode's daemon: one list of cases and of answers, for the real one and for a fake one; and what
 //! the client says of a daemon that misbehaves. `OC_STRICT_MODE=1`: the real daemon, or a failure.
+//!
+//! One file: one list of cases for the real daemon and for the fake one.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,6 @@
 //! OpenCode as a planner and builder: the real daemon, a scripted model, whose log is the judge of what was asked.
+//!
+//! One file: one plan, build and review; each test differs in what the model says.
 
 mod behind;
 mod golden;

@@ -3,6 +3,8 @@
 //!
 //! The promise is ten seconds; the bounds are wider, because a test shares its machine, and what was measured
 //! is printed.
+//!
+//! One file: each storm is a page, and they share how recovery is measured.
 
 use crate::support;
 

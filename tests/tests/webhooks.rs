@@ -1,4 +1,6 @@
 //! Webhooks from outside: signed, tried again, given up, replayed, and never where they must not go.
+//!
+//! One file: one receiver, and every way in which it fails.
 
 use crate::support;
 

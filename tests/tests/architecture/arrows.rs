@@ -1,168 +1,144 @@
 //! Which file of a crate imports from which, and which of them import each other in a circle.
 //!
-//! An arrow leads from a file to the file that has what it imports (`use`, or a path in the code), through
-//! re-exports. A file's own tests are not looked at.
+//! An arrow leads from a file to the file that has what it names: by `use`, by a path in the code, a macro or an attribute, through
+//! re-exports. What a file gives on of its children is an arrow only where the file uses it, too. A method of a value that
+//! another file handed over is none. Tests are not looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::source::{Import, Path, Source};
 use super::sources;
 
-/// Files that only tests have.
-pub(super) const TESTS: [&str; 6] =
-    ["tests.rs", "fuzz.rs", "forged.rs", "fake.rs", "lib.rs", "main.rs"];
+/// Files that only tests have, and the door of a program.
+pub(super) const TESTS: [&str; 5] = ["tests.rs", "fuzz.rs", "forged.rs", "fake.rs", "main.rs"];
 /// Re-exports that lead to each other.
 const MAX_HOPS: usize = 6;
 
-/// A path of modules, from the crate's root.
-type Path = Vec<String>;
+/// The file that is the crate itself.
+pub(super) const ROOT: &str = "lib.rs";
 
-/// A source file as others see it.
-struct Source {
-    /// The module that it is.
-    module: Path,
-    /// Its code, without comments and tests.
-    code: String,
-    /// What it gives on: the name, and where that really is.
-    given_on: BTreeMap<String, Path>,
+/// A crate's files as they are read.
+struct Crate {
+    files: BTreeMap<String, Source>,
+    /// Every module, and the file that has it.
+    modules: BTreeMap<Path, String>,
 }
 
-pub(super) fn without_tests(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"))
-        .map(|line| line.split(" // ").next().unwrap_or(line))
-        .collect();
-    let is_tests = |pair: &[&str]| {
-        pair[0] == "#[cfg(test)]" && pair[1].contains("mod tests") && pair[1].ends_with('{')
-    };
-    let end = lines.windows(2).position(is_tests).unwrap_or(lines.len());
-    lines[..end].join("\n")
-}
-
-/// The paths of one `use`: `a::{b, c::d}` is `a::b` and `a::c::d`.
-pub(super) fn flat(tree: &str, before: &str, found: &mut Vec<String>) {
-    let tree = tree.trim();
-    let Some((head, rest)) = tree.split_once('{') else {
-        let path = tree.split(" as ").next().unwrap_or(tree).trim();
-        if !path.is_empty() {
-            found.push(format!("{before}{path}"));
-        }
-        return;
-    };
-    let inner = rest.strip_suffix('}').unwrap_or(rest);
-    let (mut depth, mut start) = (0, 0);
-    for (at, character) in inner.char_indices() {
-        match character {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                flat(&inner[start..at], &format!("{before}{head}"), found);
-                start = at + 1;
+impl Crate {
+    fn read(texts: &[(String, String)]) -> Self {
+        let (mut files, mut modules) = (BTreeMap::new(), BTreeMap::new());
+        for (name, text) in texts {
+            let module = name.trim_end_matches(".rs").trim_end_matches("/mod");
+            let module: Path = match name.as_str() {
+                ROOT => Vec::new(),
+                _ => module.split('/').map(str::to_owned).collect(),
+            };
+            let source = Source::read(text, module.clone());
+            for inline in &source.inline {
+                modules.insert(inline.clone(), name.clone());
             }
-            _ => {}
+            modules.insert(module, name.clone());
+            files.insert(name.clone(), source);
         }
+        Self { files, modules }
     }
-    flat(&inner[start..], &format!("{before}{head}"), found);
-}
 
-/// Every `use` of some code: whether it gives on, and its paths.
-fn uses(code: &str) -> Vec<(bool, Vec<String>)> {
-    let statements = code.split(';').filter_map(|statement| {
-        let line_begin = statement.rfind("use ")?;
-        let (before, tree) = statement.split_at(line_begin);
-        let visible = before.rsplit('\n').next().unwrap_or_default().trim();
-        let is_use = visible.is_empty() || visible == "pub" || visible.starts_with("pub(");
-        let mut paths = Vec::new();
-        flat(tree.trim_start_matches("use "), "", &mut paths);
-        is_use.then_some((!visible.is_empty(), paths))
-    });
-    statements.collect()
-}
+    /// A path as a module writes it, from the crate's root; `None` where it leads out of the crate.
+    fn absolute(&self, file: &str, at: &[String], path: &[String], hops: usize) -> Option<Path> {
+        let first = path.first()?;
+        let ups = path.iter().take_while(|part| *part == "super").count();
+        let (base, rest) = match first.as_str() {
+            "crate" => (&[][..], &path[1..]),
+            "self" => (at, &path[1..]),
+            "super" => (at.get(..at.len().checked_sub(ups)?)?, &path[ups..]),
+            // A name alone is a variable, whatever module is called so.
+            _ if path.len() > 1 && self.modules.contains_key(&[at, &path[..1]].concat()) => {
+                (at, path)
+            }
+            _ => return self.imported(file, at, path, hops),
+        };
+        Some([base, rest].concat())
+    }
 
-/// Paths in the code itself that begin at the crate, a parent or a child.
-fn paths(code: &str, children: &BTreeSet<String>) -> Vec<String> {
-    let is_part = |character: char| character.is_ascii_alphanumeric() || "_:".contains(character);
-    let words = code.split(|character: char| !is_part(character));
-    let begins = |word: &&str| {
-        let first = word.split("::").next().unwrap_or_default();
-        word.contains("::") && (["crate", "super"].contains(&first) || children.contains(first))
-    };
-    words.filter(begins).map(str::to_owned).collect()
-}
-
-/// A path as a file writes it, from the crate's root; `None` where it leads out of the crate.
-fn absolute(path: &str, module: &Path, children: &BTreeSet<String>) -> Option<Path> {
-    let parts: Vec<&str> = path.split("::").filter(|part| !part.is_empty()).collect();
-    let up = parts.iter().take_while(|part| **part == "super").count();
-    let (base, rest) = match *parts.first()? {
-        "crate" => (&[][..], &parts[1..]),
-        "self" => (&module[..], &parts[1..]),
-        "super" => (module.get(..module.len().checked_sub(up)?)?, &parts[up..]),
-        first if children.contains(first) => (&module[..], &parts[..]),
-        _ => return None,
-    };
-    let rest = rest.iter().filter(|part| **part != "self").map(|part| (*part).to_owned());
-    Some(base.iter().cloned().chain(rest).collect())
-}
-
-/// The file that has what a path names.
-fn file_of<'a>(
-    path: &[String],
-    modules: &'a BTreeMap<Path, String>,
-    all: &BTreeMap<String, Source>,
-    hops: usize,
-) -> Option<&'a String> {
-    let longest = (0..=path.len()).rev().find(|length| modules.contains_key(&path[..*length]))?;
-    let file = &modules[&path[..longest]];
-    let given_on = path.get(longest).and_then(|name| all[file].given_on.get(name));
-    match given_on {
-        Some(place) if hops > 0 => {
-            let place = [place, &path[longest + 1..]].concat();
-            file_of(&place, modules, all, hops - 1).or(Some(file))
+    /// A path that begins with a name which its file imports, by itself or with all of a module.
+    fn imported(&self, file: &str, at: &[String], path: &[String], hops: usize) -> Option<Path> {
+        let imports = self.files[file].imports.iter().filter(|i| i.at == at && hops > 0);
+        let (all, named): (Vec<_>, Vec<_>) = imports.partition(|i| i.name == "*");
+        if let Some(import) = named.iter().find(|i| i.name == path[0]) {
+            // `use serde;`: the name would lead to itself.
+            let is_itself = import.path.first() == path.first();
+            let place =
+                if is_itself { None } else { self.absolute(file, at, &import.path, hops - 1) };
+            return Some([place?, path[1..].to_vec()].concat());
         }
-        _ => Some(file),
+        all.iter().find_map(|import| {
+            let place = [self.absolute(file, at, &import.path, hops - 1)?, path.to_vec()].concat();
+            let found = self.file_of(&place, hops - 1)?;
+            self.files[found].defined.contains(&path[0]).then_some(place)
+        })
     }
+
+    /// The file that has what a path names: the one that defines it, where others give it on.
+    fn file_of(&self, place: &[String], hops: usize) -> Option<&String> {
+        let longest =
+            (0..=place.len()).rev().find(|length| self.modules.contains_key(&place[..*length]))?;
+        let (module, file) = (&place[..longest], &self.modules[&place[..longest]]);
+        let Some(name) = place.get(longest) else { return Some(file) };
+        let source = &self.files[file];
+        if hops == 0 || source.defined.contains(name) {
+            return Some(file);
+        }
+        let given =
+            source.imports.iter().filter(|i| i.at == module && (i.name == *name || i.name == "*"));
+        for import in given {
+            let Some(mut to) = self.absolute(file, module, &import.path, hops) else { continue };
+            let rest = if import.name == "*" { longest } else { longest + 1 };
+            to.extend_from_slice(&place[rest..]);
+            let Some(found) = self.file_of(&to, hops - 1) else { continue };
+            if import.name != "*" || self.files[found].defined.contains(name) {
+                return Some(found);
+            }
+        }
+        Some(file)
+    }
+
+    fn arrows_of(&self, name: &str, source: &Source) -> BTreeSet<String> {
+        let is_used = |name: &str| {
+            source.paths.iter().any(|(_, path)| path.first().is_some_and(|first| first == name))
+        };
+        // A parent that gives a child's name on needs the child no more than its readers do.
+        let is_of_child = |import: &Import| {
+            let place = self.absolute(name, &import.at, &import.path, MAX_HOPS);
+            place
+                .is_some_and(|place| place.len() > import.at.len() && place.starts_with(&import.at))
+        };
+        let imports =
+            source.imports.iter().filter(|i| !i.is_given_on || is_used(&i.name) || !is_of_child(i));
+        let said = imports
+            .map(|i| (&i.at, &i.path))
+            .chain(source.paths.iter().map(|(at, path)| (at, path)));
+        let places = said.filter_map(|(at, path)| self.absolute(name, at, path, MAX_HOPS));
+        let files = places.filter_map(|place| self.file_of(&place, MAX_HOPS));
+        files.filter(|file| *file != name).cloned().collect()
+    }
+}
+
+/// From each of a crate's files, by their paths below `src/`, the files that it imports from.
+pub(super) fn arrows_between(texts: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {
+    let read = Crate::read(texts);
+    read.files.iter().map(|(name, source)| (name.clone(), read.arrows_of(name, source))).collect()
 }
 
 /// The files below a crate's `src/`, and from each the files that it imports from.
 pub(super) fn arrows(dir: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let mut all = BTreeMap::new();
-    let mut modules: BTreeMap<Path, String> = BTreeMap::new();
-    for (name, text) in sources(&[dir.trim_end_matches('/')]) {
-        let name = name.strip_prefix(dir).unwrap().to_owned();
-        if TESTS.contains(&name.rsplit('/').next().unwrap()) {
-            continue;
-        }
-        let module = name.trim_end_matches(".rs").trim_end_matches("/mod");
-        let module: Path = module.split('/').map(str::to_owned).collect();
-        modules.insert(module.clone(), name.clone());
-        let code = without_tests(&text);
-        all.insert(name, Source { module, code, given_on: BTreeMap::new() });
-    }
-    let children_of = |module: &Path| -> BTreeSet<String> {
-        let below = modules.keys().filter(|other| other.len() == module.len() + 1);
-        below.filter(|other| other.starts_with(module)).map(|m| m.last().unwrap().clone()).collect()
+    let texts = sources(&[dir.trim_end_matches('/')]).into_iter();
+    let below = texts.map(|(name, text)| (name.strip_prefix(dir).unwrap().to_owned(), text));
+    let is_looked_at = |name: &str| {
+        let is_tests = |part: &str| TESTS.contains(&part) || part == "tests";
+        !name.split('/').any(is_tests)
     };
-    for source in all.values_mut() {
-        let children = children_of(&source.module);
-        for path in uses(&source.code).into_iter().filter(|(visible, _)| *visible).flat_map(|u| u.1)
-        {
-            if let Some(place) = absolute(&path, &source.module, &children) {
-                source.given_on.insert(place.last().unwrap().clone(), place);
-            }
-        }
-    }
-    let from = |(name, source): (&String, &Source)| {
-        let children = children_of(&source.module);
-        let imported = uses(&source.code).into_iter().filter(|(visible, _)| !visible);
-        let mut said: Vec<String> = imported.flat_map(|(_, paths)| paths).collect();
-        let code: String = source.code.split(';').filter(|s| !s.contains("use ")).collect();
-        said.extend(paths(&code, &children));
-        let places = said.iter().filter_map(|path| absolute(path, &source.module, &children));
-        let files = places.filter_map(|place| file_of(&place, &modules, &all, MAX_HOPS).cloned());
-        (name.clone(), files.filter(|file| file != name).collect())
-    };
-    all.iter().map(from).collect()
+    let looked_at: Vec<(String, String)> = below.filter(|(name, _)| is_looked_at(name)).collect();
+    arrows_between(&looked_at)
 }
 
 /// Every file that can be reached from one, over any number of arrows.

@@ -7,8 +7,12 @@ use super::arrows::{arrows, circles};
 const MAX_CIRCLE: usize = 3;
 /// Larger ones: the crate, how many files, and what takes it apart. A line goes with its circle, and none is added.
 const LARGER: &[(&str, usize, &str)] = &[
-    ("flows", 15, "the room `live`, which becomes a crate with one registry"),
-    ("server", 40, "the room `e2b`, which becomes a crate of its own"),
+    (
+        "flows",
+        42,
+        "`Flows`, whose fields and methods are every room's: the crate `live` and the services take it apart",
+    ),
+    ("server", 56, "the room `e2b`, which becomes a crate of its own"),
 ];
 
 #[test]

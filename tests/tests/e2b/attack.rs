@@ -1,4 +1,6 @@
 //! What a tenant, a stranger at a port and a program inside may try, and what a lost connection leaves.
+//!
+//! One file: what was tried against one door, each in a few lines.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

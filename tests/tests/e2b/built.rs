@@ -1,4 +1,6 @@
 //! Templates that tenants build by E2B's API: by its own clients, and by hand where they would not ask so.
+//!
+//! One file: one server builds for all of them, since a build is what takes time.
 
 use std::fs;
 use std::time::Duration;

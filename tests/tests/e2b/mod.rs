@@ -1,4 +1,6 @@
 //! The E2B API by its own clients, unmodified, and by hand where they would not ask so.
+//!
+//! One file: what every client is asked stands beside the clients.
 
 mod attack;
 mod begun;

@@ -1,4 +1,6 @@
 //! Results as patches: a task works on a commit, what it changed is a patch, and `apply` writes that to a branch.
+//!
+//! One file: one repository and what may be made of it.
 
 mod hostile;
 mod record;
