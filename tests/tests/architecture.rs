@@ -367,6 +367,24 @@ fn no_file_is_longer_than_a_reader_follows() {
     }
 }
 
+/// `make test` does not ask rustdoc for tests: what it would run is a test of its crate, or marked as text.
+#[test]
+fn documentation_has_no_block_that_is_a_test() {
+    const TEXT: [&str; 2] = ["text", "yaml"];
+    for (name, text) in sources(&["crates", "tests/src"]) {
+        let mut is_open = false;
+        for line in text.lines().map(str::trim_start) {
+            let said = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+            let Some(fence) = said.and_then(|said| said.trim_start().strip_prefix("```")) else {
+                continue;
+            };
+            is_open = !is_open;
+            assert!(!is_open || TEXT.contains(&fence.trim()), "{name}: a block of `{fence}`");
+        }
+        assert!(!is_open, "{name}: a block without its end");
+    }
+}
+
 #[test]
 fn no_module_is_a_lumber_room() {
     for (name, _) in sources(&["crates"]) {
