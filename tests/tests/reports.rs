@@ -300,13 +300,14 @@ fn r84_a_command_whose_runner_or_shell_ends_takes_its_sandbox_along() {
     ] {
         let mut command =
             home.command(&["exec", "--no-stdin", "--", "sh", "-c", "echo up; sleep 600"]);
+        // Below nohup it would ignore what it is told here, as it should.
+        let inner = std::mem::replace(&mut command, Command::new("env"));
+        command.arg("--default-signal=HUP");
         if through_shell {
-            let inner = std::mem::replace(&mut command, Command::new("sh"));
-            command.args(["-c", "\"$@\" & wait", "sh"]).arg(inner.get_program());
-            command.args(inner.get_args());
-            let variables = inner.get_envs().filter_map(|(name, value)| Some((name, value?)));
-            command.envs(variables);
+            command.args(["sh", "-c", "\"$@\" & wait", "sh"]);
         }
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
