@@ -5,9 +5,10 @@
 //! another file handed over is none. Tests are not looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use super::source::{Import, Path, Source};
-use super::sources;
+use super::{ARROWS, sources};
 
 /// Files that only tests have, and the door of a program.
 pub(super) const TESTS: [&str; 5] = ["tests.rs", "fuzz.rs", "forged.rs", "fake.rs", "main.rs"];
@@ -129,8 +130,15 @@ pub(super) fn arrows_between(texts: &[(String, String)]) -> BTreeMap<String, BTr
     read.files.iter().map(|(name, source)| (name.clone(), read.arrows_of(name, source))).collect()
 }
 
-/// The files below a crate's `src/`, and from each the files that it imports from.
-pub(super) fn arrows(dir: &str) -> BTreeMap<String, BTreeSet<String>> {
+/// The files below a crate's `src/`, and from each the files that it imports from: read once for all laws.
+pub(super) fn arrows(name: &str) -> &'static BTreeMap<String, BTreeSet<String>> {
+    static ALL: LazyLock<BTreeMap<&str, BTreeMap<String, BTreeSet<String>>>> =
+        LazyLock::new(|| ARROWS.iter().map(|(name, _)| (*name, read(name))).collect());
+    &ALL[name]
+}
+
+fn read(name: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let dir = &format!("crates/{name}/src/");
     let texts = sources(&[dir.trim_end_matches('/')]).into_iter();
     let below = texts.map(|(name, text)| (name.strip_prefix(dir).unwrap().to_owned(), text));
     let is_looked_at = |name: &str| {
