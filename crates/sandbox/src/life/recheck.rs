@@ -127,7 +127,9 @@ fn again(check: &WipeCheck) -> WipeCheck {
         | Looked::RemoteSandbox { .. }
         | Looked::RemoteListing { .. }
         | Looked::RemoteMarker(_)
-        | Looked::Unread { .. } => class::all().find_map(|one| one.custody.again(&check.looked)),
+        | Looked::Unread { .. } => {
+            class::all().find_map(|one| one.custody.custodian()?.again(&check.looked))
+        }
     };
     let unknown = || Some("cannot be looked for again".to_owned());
     WipeCheck::new(check.looked.clone(), left.unwrap_or_else(unknown))

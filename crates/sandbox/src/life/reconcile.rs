@@ -99,7 +99,9 @@ fn known(facts: &HostFacts) -> BTreeSet<SandboxId> {
         .chain(listed(&runtime_root(live)))
         .chain(groups)
         .chain(crypt::names(state))
-        .chain(class::all().flat_map(|one| one.custody.known(facts)))
+        .chain(
+            class::all().filter_map(|one| one.custody.custodian()).flat_map(|one| one.known(facts)),
+        )
         .filter_map(|name| SandboxId::parse(&name).ok())
         .collect()
 }

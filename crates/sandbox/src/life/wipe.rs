@@ -295,7 +295,8 @@ fn take_away(
 ) -> Option<Elsewhere> {
     let mut elsewhere = None;
     for isolation in classes_of(subject.class) {
-        let taken = isolation.custody.take_away(&subject.traces, facts);
+        let custodian = isolation.custody.custodian();
+        let taken = custodian.map(|one| one.take_away(&subject.traces, facts)).unwrap_or_default();
         checks.extend(taken.checks);
         elsewhere = elsewhere.or(taken.elsewhere);
     }

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
 use serde_json::Value;
 use tokio::process::Command;
 
 use super::detect::{HostRuntimes, absent};
 use super::isolation::{
-    Absence, Attempts, ClassProfile, Custody, Footing, Holder, InputMounts, Launch, ShowsHost,
+    Attempts, ClassProfile, Custodian, Custody, Footing, Holder, InputMounts, Launch, ShowsHost,
     Snapshots, Supervision,
 };
 use super::microvm::{Given, Lent};
@@ -22,7 +22,6 @@ use crate::host::hostpath::Place;
 use crate::host::process::Netns;
 use crate::host::processors;
 use crate::host::runtime::Runtime;
-use crate::host::traces::Traces;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -131,16 +130,7 @@ impl Custody for ContainerClass {
         Holder::Program
     }
 
-    /// Nothing else holds them.
-    fn take_away(&self, _traces: &Traces, _facts: &HostFacts) -> Absence {
-        Absence::default()
-    }
-
-    fn known(&self, _facts: &HostFacts) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+    fn custodian(&self) -> Option<&dyn Custodian> {
         None
     }
 }

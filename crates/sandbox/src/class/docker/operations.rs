@@ -10,8 +10,8 @@ use super::wipe;
 use crate::agent::Agent;
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{
-    Absence, Attempts, ClassProfile, Custody, Footing, Holder, InputMounts, Launch, ShowsHost,
-    Snapshots, Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, Footing, Holder, InputMounts, Launch,
+    ShowsHost, Snapshots, Supervision,
 };
 use crate::class::microvm::{Given, Lent};
 use crate::class::shown::NotGiven;
@@ -102,6 +102,12 @@ impl Custody for DockerClass {
         Holder::Engine
     }
 
+    fn custodian(&self) -> Option<&dyn Custodian> {
+        Some(self)
+    }
+}
+
+impl Custodian for DockerClass {
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
         Absence { checks: wipe::take_away(traces, facts), elsewhere: None }
     }

@@ -5,7 +5,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::env;
-use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{
-    Absence, Attempts, ClassProfile, Custody, Footing, Heard, Holder, InputMounts, Launch,
+    Attempts, ClassProfile, Custodian, Custody, Footing, Heard, Holder, InputMounts, Launch,
     ShowsHost, Snapshots, Supervision,
 };
 use crate::class::kept_memory::KeptMemory;
@@ -122,16 +122,7 @@ impl Custody for GvisorClass {
         Holder::Program
     }
 
-    /// Nothing else holds them.
-    fn take_away(&self, _traces: &Traces, _facts: &HostFacts) -> Absence {
-        Absence::default()
-    }
-
-    fn known(&self, _facts: &HostFacts) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+    fn custodian(&self) -> Option<&dyn Custodian> {
         None
     }
 }

@@ -41,11 +41,16 @@ pub(crate) trait Custody: Sync {
     /// What holds the sandbox of a plan.
     fn holder(&self, plan: &Plan) -> Holder;
 
-    /// Has whoever else holds a sandbox of this class remove it, and looks whether it did. Of one that was never this
-    /// class's nothing. Blocking.
+    /// What holds sandboxes of this class besides programs of this host; `None`: nothing does.
+    fn custodian(&self) -> Option<&dyn Custodian>;
+}
+
+/// An engine or a provider that holds sandboxes of a class.
+pub(crate) trait Custodian: Sync {
+    /// Has it remove a sandbox of this class, and looks whether it did. Of one that was never this class's nothing. Blocking.
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence;
 
-    /// Names of sandboxes that whoever else holds them knows for this state directory. Blocking.
+    /// Names of sandboxes that it knows for this state directory. Blocking.
     fn known(&self, facts: &HostFacts) -> Vec<String>;
 
     /// Looks again for what a check of this class' names; `None`: it names nothing of this class' that could be found

@@ -18,7 +18,7 @@ mod profile;
 mod snapshots;
 mod supervision;
 
-pub(crate) use custody::{Absence, Custody, Elsewhere, Holder};
+pub(crate) use custody::{Absence, Custodian, Custody, Elsewhere, Holder};
 pub(crate) use inputs::{InputMounts, ShowsHost};
 pub(crate) use launch::{Footing, Heard, Launch};
 pub(crate) use profile::ClassProfile;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
 use cofferdam_contracts::session::HardwareIsolation;
 use tokio::process::Command;
 
@@ -15,13 +15,12 @@ use super::{
 use crate::agent::changes::Changed;
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{
-    Absence, Attempts, ClassProfile, Custody, Footing, Holder, InputMounts, Launch, Snapshots,
+    Attempts, ClassProfile, Custodian, Custody, Footing, Holder, InputMounts, Launch, Snapshots,
     Supervision,
 };
 use crate::class::kept_memory::KeptMemory;
 use crate::class::shown::{NotGiven, Resolved};
 use crate::host::hostpath::Place;
-use crate::host::traces::Traces;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::machine::Accel;
@@ -152,16 +151,7 @@ impl Custody for MicrovmClass {
         Kind::named(&plan.runtime.name).map_or(Holder::Program, Holder::Monitor)
     }
 
-    /// Nothing else holds them.
-    fn take_away(&self, _traces: &Traces, _facts: &HostFacts) -> Absence {
-        Absence::default()
-    }
-
-    fn known(&self, _facts: &HostFacts) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+    fn custodian(&self) -> Option<&dyn Custodian> {
         None
     }
 }

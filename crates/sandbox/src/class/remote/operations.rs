@@ -11,8 +11,8 @@ use tokio::process::Command;
 use super::{ELSEWHERE, refuse, weak, wipe};
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{
-    Absence, Attempts, ClassProfile, Custody, Elsewhere, Footing, Holder, InputMounts, Launch,
-    Snapshots, Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, Elsewhere, Footing, Holder, InputMounts,
+    Launch, Snapshots, Supervision,
 };
 use crate::class::microvm::{Given, Lent};
 use crate::class::shown::{NotGiven, Resolved};
@@ -138,6 +138,12 @@ impl Custody for RemoteClass {
         Holder::Provider
     }
 
+    fn custodian(&self) -> Option<&dyn Custodian> {
+        Some(self)
+    }
+}
+
+impl Custodian for RemoteClass {
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
         let checks = wipe::take_away(traces, facts);
         let elsewhere = (!checks.is_empty()).then(|| Elsewhere {

@@ -10,8 +10,8 @@ use tokio::process::Command;
 
 use super::detect::{HostRuntimes, absent};
 use super::isolation::{
-    Absence, Attempts, ClassProfile, Custody, Footing, Holder, InputMounts, Launch, Snapshots,
-    Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, Footing, Holder, InputMounts, Launch,
+    Snapshots, Supervision,
 };
 use super::microvm::{Given, Lent};
 use super::shown::NotGiven;
@@ -87,6 +87,12 @@ impl Custody for SixthClass {
         Holder::Program
     }
 
+    fn custodian(&self) -> Option<&dyn Custodian> {
+        Some(self)
+    }
+}
+
+impl Custodian for SixthClass {
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
         let (name, engine) = (traces.id.to_string(), held(facts).display().to_string());
         let left = held(facts).exists().then(|| "still there".to_owned());
