@@ -500,7 +500,8 @@ impl Tending {
             line.end().await;
         }
         self.given = None;
-        // Its sandbox had more; what is not wiped yet keeps that.
+        // Its sandbox had more, of which the rest takes a part: on a host whose memory that was, there is none before.
+        self.memory.had().await;
         self.memory.give_up();
         if let (false, Ok(sizes)) = (self.was_lent, self.layer.sizes()) {
             self.rest = self.flows.rest(&self.tenant, sizes.about).await;

@@ -20,6 +20,9 @@ use crate::Flows;
 use crate::error::Result;
 use crate::memory::MemoryShare;
 
+/// How long the wipe of a paused sandbox is waited for: the bound of a wipe.
+const WIPED_WITHIN: Duration = Duration::from_secs(15);
+
 /// How long layers of tenants may rest now.
 pub(super) type RestLengths = BTreeMap<TenantId, Duration>;
 
@@ -85,7 +88,11 @@ impl Flows {
 
 /// Memory that a sandbox had whose layer stays: it comes once that is wiped, and is kept while the layer needs it.
 #[derive(Debug, Default)]
-pub(crate) struct LeftMemory(Mutex<LeftShare>);
+pub(crate) struct LeftMemory {
+    share: Mutex<LeftShare>,
+    /// Told once the sandbox is wiped.
+    wiped: watch::Sender<bool>,
+}
 
 #[derive(Debug, Default)]
 struct LeftShare {
@@ -96,10 +103,21 @@ struct LeftShare {
 impl LeftMemory {
     /// Its sandbox is wiped.
     pub(crate) fn put(&self, share: Option<MemoryShare>) {
-        let mut left = self.lock();
-        if !left.is_unwanted {
-            left.share = share;
+        {
+            let mut left = self.lock();
+            match left.is_unwanted {
+                true => drop(share),
+                false => left.share = share,
+            }
         }
+        self.wiped.send_replace(true);
+    }
+
+    /// Until its sandbox is wiped and what it had is here, no longer than a wipe takes.
+    pub(crate) async fn had(&self) {
+        let mut wiped = self.wiped.subscribe();
+        // Where it takes longer, the layer is without it.
+        let _ = tokio::time::timeout(WIPED_WITHIN, wiped.wait_for(|wiped| *wiped)).await;
     }
 
     /// The layer needs it no more, also where it is still to come.
@@ -108,6 +126,6 @@ impl LeftMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, LeftShare> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.share.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,6 +27,9 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 /// The copies of our mounts that a runtime has while it starts another sandbox go within this time, and so
 /// do those of a process that ended just now. What is held on purpose costs a wipe this much.
 const END_MS: u64 = 1_000;
+/// What nobody is seen to keep is waited for so much longer: a process that was killed is in no table any more while the kernel of
+/// a busy host still closes its files.
+const UNSEEN_END_MS: u64 = 4_000;
 /// Between two looks at what others read of the same queue.
 const SLICE_MS: i64 = 2;
 /// One read: names are empty, since it is a file system's root that is watched.
@@ -108,13 +111,22 @@ impl Witness {
 
     /// Whether it has ended, or does within a second.
     pub(crate) fn has_ended(&self) -> bool {
+        self.ends_within(END_MS)
+    }
+
+    /// The same for one that nobody is seen to keep.
+    pub(crate) fn has_ended_unseen(&self) -> bool {
+        self.ends_within(UNSEEN_END_MS)
+    }
+
+    fn ends_within(&self, most_ms: u64) -> bool {
         let Some(watcher) = watcher() else { return false };
         let clock = Stopwatch::start();
         loop {
             if watcher.read().contains(&self.0) {
                 return true;
             }
-            if clock.elapsed_ms() >= END_MS {
+            if clock.elapsed_ms() >= most_ms {
                 return false;
             }
             // Another wipe may read what is meant for this one.

@@ -84,8 +84,10 @@ impl Layer {
         let mut all = vec![self.own];
         all.extend(&self.over);
         let holders = holders::of(&all);
-        if self.witness.is_none() && holders.is_empty() {
-            return Some(UNKNOWN.to_owned());
+        match &self.witness {
+            None if holders.is_empty() => return Some(UNKNOWN.to_owned()),
+            Some(witness) if holders.is_empty() && witness.has_ended_unseen() => return None,
+            _ => {}
         }
         keep(self);
         Some(format!("is kept by {}", holders.in_words()))

@@ -153,7 +153,8 @@ impl PlainLayer {
         };
         if !has_ended {
             let holders = holders::of(&[self.own]);
-            if witness.is_some() || !holders.is_empty() {
+            let has_ended_unseen = || witness.as_ref().is_none_or(Witness::has_ended_unseen);
+            if !holders.is_empty() || !has_ended_unseen() {
                 return Err(format!("{} is kept by {}", self.file_system(), holders.in_words()));
             }
         }
