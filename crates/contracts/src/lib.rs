@@ -11,7 +11,7 @@
 //! plan plan::draft
 //! dispatch::end patch::receipt recipe::check webhook work
 //! dispatch recipe_book run shell shell::argv template terms
-//! patch::told project recipe shell::words snapshot tally template_build timeout
+//! life patch::told project recipe shell::words snapshot tally template_build timeout
 //! agent_plan config dispatch::record floor gate_spec live plan_text::planned profile session step
 //! cache link sandbox
 //! gate patch::repo
@@ -44,6 +44,7 @@ pub mod health;
 pub mod id;
 pub mod instant;
 pub mod key;
+pub mod life;
 pub mod limit;
 pub mod link;
 pub mod live;
