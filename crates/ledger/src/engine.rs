@@ -131,7 +131,7 @@ impl Queues<'_> {
         sqlx::query(
             "UPDATE dbos.workflow_status w SET status = 'ENQUEUED', started_at_epoch_ms = NULL, owner_xid = NULL,
                     recovery_attempts = CASE WHEN EXISTS (
-                      SELECT 1 FROM app.live_sandboxes l WHERE l.started_at IS NULL AND l.ended_at IS NULL AND l.run_id IN (
+                      SELECT 1 FROM app.lives l WHERE l.life IN ('requested', 'preparing') AND l.run_id IN (
                              SELECT r.id FROM app.runs r WHERE r.workflow_id = w.workflow_uuid
                              UNION ALL SELECT s.run_id FROM app.sbx_runs s WHERE s.task_key = w.workflow_uuid))
                       THEN 0 ELSE w.recovery_attempts END

@@ -11,7 +11,7 @@
 //! elsewhere gates live_begin rounds sessions template_views
 //! artifacts builds dispatches forks steps tasks
 //! intents recipes runs template_layers
-//! budgets cache config engine live live_networks models retries secrets signing snapshots template_files
+//! budgets cache config engine live live_end live_networks models retries secrets signing snapshots template_files
 //!    template_tags webhooks
 //! applies audit dispatch_end executors grants kept_files keys listen live_events load migrate place planner
 //!    policies prompts proofs pulse quota streams wire
@@ -45,6 +45,7 @@ pub mod links;
 pub mod listen;
 pub mod live;
 pub mod live_begin;
+pub mod live_end;
 pub mod live_events;
 pub mod live_networks;
 pub mod load;

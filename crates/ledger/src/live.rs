@@ -6,13 +6,13 @@ use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::{
     ExecutorId, LiveId, RunId, SandboxId, SnapshotId, TenantId, WorkflowId,
 };
+use cofferdam_contracts::life::LifeState;
 use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_contracts::sandbox::Limits;
 use serde_json::Value;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
-use crate::audit::{Audit, append};
 use crate::error::{Result, id, json, load};
 use crate::families::LiveRows;
 
@@ -74,6 +74,18 @@ pub enum Rest {
     Running,
 }
 
+impl Rest {
+    /// `None`: it is over, or ends.
+    const fn of(life: LifeState) -> Option<Self> {
+        match life {
+            LifeState::Requested | LifeState::Preparing => Some(Self::Starting),
+            LifeState::Running => Some(Self::Running),
+            LifeState::Pausing | LifeState::Paused => Some(Self::Paused),
+            LifeState::Ending | LifeState::Ended => None,
+        }
+    }
+}
+
 /// What a sandbox was paused into.
 #[derive(Debug, Clone)]
 pub struct PausedInto {
@@ -102,19 +114,19 @@ pub struct LiveFilter {
     pub limit: i64,
 }
 
-// One that was started by a worker that is not alive any more is over, whatever its row says: its wipe is under way.
 const VIEW: &str = "SELECT * FROM (
     SELECT l.*, app.ms(l.created_at) AS created_ms, app.ms(l.started_at) AS started_ms, app.ms(l.ends_at) AS ends_ms,
            app.ms(l.ended_at) AS ended_ms,
            NOT EXISTS (SELECT 1 FROM app.remote_execution_sessions x WHERE x.run_id = l.run_id AND NOT EXISTS (
                        SELECT 1 FROM app.secure_wipe_evidence w
                         WHERE w.sandbox_id = x.sandbox_id AND w.wipe_status = 'verified')) AS wiped,
-           app.ms(l.paused_at) AS paused_ms, app.live_network(l.id, l.egress) AS net,
-           CASE WHEN l.ended_at IS NOT NULL THEN 'ended' WHEN l.paused_at IS NOT NULL THEN 'paused' WHEN l.started_at IS NULL THEN 'starting'
-                WHEN s.ended_at IS NOT NULL OR NOT EXISTS (
-                     SELECT 1 FROM app.executors e WHERE e.id = l.executor_id AND e.state = 'live') THEN 'ended'
-                ELSE 'running' END AS state
-      FROM app.live_sandboxes l LEFT JOIN app.remote_execution_sessions s ON s.sandbox_id = l.sandbox_id) v";
+           app.ms(l.paused_at) AS paused_ms, app.live_network(l.id, l.egress) AS net
+      FROM app.lives l) v";
+
+/// The state that a row of `app.lives` has.
+fn life_of(row: &PgRow) -> Result<LifeState> {
+    load("lives.life", Value::String(row.try_get("life")?))
+}
 
 fn view_of(row: &PgRow) -> Result<LiveView> {
     let limits: Option<Value> = row.try_get("limits")?;
@@ -123,7 +135,7 @@ fn view_of(row: &PgRow) -> Result<LiveView> {
     Ok(LiveView {
         id: id("live_sandboxes.id", row.try_get("id")?)?,
         template: row.try_get("template")?,
-        state: load("live_sandboxes.state", Value::String(row.try_get("state")?))?,
+        state: life_of(row)?.shown(),
         metadata: load("live_sandboxes.metadata", row.try_get("metadata")?)?,
         egress: load("live_sandboxes.egress", row.try_get("net")?)?,
         run_id: id("live_sandboxes.run_id", row.try_get("run_id")?)?,
@@ -144,39 +156,17 @@ fn view_of(row: &PgRow) -> Result<LiveView> {
     })
 }
 
-fn states(all: &[LiveState]) -> Vec<&'static str> {
-    all.iter().map(|state| state.as_str()).collect()
+/// The states of `app.lives` that the API shows as one of these.
+fn lives(shown: &[LiveState]) -> Vec<&'static str> {
+    shown.iter().flat_map(|one| LifeState::shown_as(*one)).map(LifeState::as_str).collect()
 }
 
 impl LiveRows<'_> {
-    /// Ends a paused sandbox; its files are still to be erased. `false`: it is not paused, or its last life is still being
-    /// wiped.
-    pub async fn end_paused(self, live: &LiveId, audit: &Audit<'_>) -> Result<bool> {
-        let mut tx = self.pool().begin().await?;
-        let ended = sqlx::query(
-            "UPDATE app.live_sandboxes l SET ended_at = clock_timestamp(), end_reason = 'killed'
-              WHERE id = $1 AND tenant_id = $2 AND paused_at IS NOT NULL AND ended_at IS NULL
-                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
-        )
-        .bind(live.as_str())
-        .bind(audit.tenant.as_str())
-        .execute(&mut *tx)
-        .await?;
-        append(&mut tx, audit).await?;
-        if ended.rows_affected() == 0 {
-            return Ok(false);
-        }
-        tx.commit().await?;
-        Ok(true)
-    }
-
     /// What a tenant's sandbox was paused into, while it is paused.
     pub async fn paused_into(self, tenant: &TenantId, live: &LiveId) -> Result<Option<PausedInto>> {
         let row = sqlx::query(
-            "SELECT l.snapshot_id, CASE WHEN EXISTS (
-                      SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL) THEN l.run_id END AS settles
-               FROM app.live_sandboxes l
-              WHERE l.id = $1 AND l.tenant_id = $2 AND l.paused_at IS NOT NULL AND l.ended_at IS NULL",
+            "SELECT snapshot_id, CASE life WHEN 'pausing' THEN run_id END AS settles FROM app.lives
+              WHERE id = $1 AND tenant_id = $2 AND life IN ('pausing', 'paused')",
         )
         .bind(live.as_str())
         .bind(tenant.as_str())
@@ -192,24 +182,20 @@ impl LiveRows<'_> {
         .transpose()
     }
 
-    /// A sandbox of any tenant that a request may resume; `None`: there is none of this id, or it is over.
+    /// A sandbox of any tenant that a request may resume; `None`: there is none of this id, or it is over or ending.
     pub async fn door(self, live: &LiveId) -> Result<Option<Door>> {
         let row = sqlx::query(
-            "SELECT l.tenant_id, k.key_id, l.door_hash, l.traffic_hash, l.paused_at IS NOT NULL AS paused,
-                    l.started_at IS NOT NULL AS started,
+            "SELECT l.tenant_id, k.key_id, l.door_hash, l.traffic_hash, l.life,
                     EXISTS (SELECT 1 FROM app.api_keys a WHERE a.key_id = k.key_id AND a.revoked_at IS NOT NULL) AS revoked
-               FROM app.live_sandboxes l, LATERAL (SELECT coalesce(l.door_key_id, l.key_id) AS key_id) k
-              WHERE l.id = $1 AND l.resumes AND l.door_hash IS NOT NULL AND l.ended_at IS NULL",
+               FROM app.lives l, LATERAL (SELECT coalesce(l.door_key_id, l.key_id) AS key_id) k
+              WHERE l.id = $1 AND l.resumes AND l.door_hash IS NOT NULL",
         )
         .bind(live.as_str())
         .fetch_optional(self.pool())
         .await?;
-        row.map(|row| {
-            let rest = match (row.try_get("paused")?, row.try_get("started")?) {
-                (true, _) => Rest::Paused,
-                (false, false) => Rest::Starting,
-                (false, true) => Rest::Running,
-            };
+        let Some(row) = row else { return Ok(None) };
+        let Some(rest) = Rest::of(life_of(&row)?) else { return Ok(None) };
+        let door = || -> Result<Door> {
             Ok(Door {
                 tenant: id("live_sandboxes.tenant_id", row.try_get("tenant_id")?)?,
                 key_id: row.try_get("key_id")?,
@@ -218,15 +204,15 @@ impl LiveRows<'_> {
                 traffic: row.try_get("traffic_hash")?,
                 rest,
             })
-        })
-        .transpose()
+        };
+        door().map(Some)
     }
 
     /// Who holds a sandbox of any tenant that runs; `None`: it does not run, or its worker is known to be dead.
     pub async fn holder(self, live: &LiveId) -> Result<Option<Holder>> {
         let row = sqlx::query(
-            "SELECT e.id, e.host_id, e.pid FROM app.live_sandboxes l JOIN app.executors e ON e.id = l.executor_id AND e.state = 'live'
-              WHERE l.id = $1 AND l.started_at IS NOT NULL AND l.ended_at IS NULL AND l.paused_at IS NULL",
+            "SELECT e.id, e.host_id, e.pid FROM app.lives l JOIN app.executors e ON e.id = l.executor_id
+              WHERE l.id = $1 AND l.life = 'running'",
         )
         .bind(live.as_str())
         .fetch_optional(self.pool())
@@ -263,10 +249,10 @@ impl LiveRows<'_> {
         Ok(sqlx::query_scalar(query).bind(run.as_str()).fetch_one(self.pool()).await?)
     }
 
-    /// Whether the sandbox of this run may be made: it is recorded, and neither started nor ended.
+    /// Whether the sandbox of this run may be made: it is recorded, and has neither started nor ended, nor is it to end.
     pub async fn is_due(self, live: &LiveId, run: &RunId) -> Result<bool> {
         let found: Option<bool> = sqlx::query_scalar(
-            "SELECT started_at IS NULL AND ended_at IS NULL AND paused_at IS NULL FROM app.live_sandboxes WHERE id = $1 AND run_id = $2",
+            "SELECT life IN ('requested', 'preparing') FROM app.lives WHERE id = $1 AND run_id = $2",
         )
         .bind(live.as_str())
         .bind(run.as_str())
@@ -275,7 +261,8 @@ impl LiveRows<'_> {
         Ok(found.unwrap_or(false))
     }
 
-    /// Records the start, once, and gives the ms until its time is over. `None`: it was started before, or has ended.
+    /// Records the start, once, and gives the ms until its time is over. `None`: it was started before, has ended or is to end, or its
+    /// worker is known to be dead.
     pub async fn started(self, start: &LiveStart<'_>) -> Result<Option<i64>> {
         let left = sqlx::query_scalar(
             "UPDATE app.live_sandboxes
@@ -284,7 +271,8 @@ impl LiveRows<'_> {
                     executor_id = $2, sandbox_id = $3, token_hash = $4, limits = $5,
                     door_hash = CASE WHEN resumes THEN $4 END, traffic_hash = CASE WHEN resumes THEN $6 END,
                     door_key_id = CASE WHEN resumes THEN $7 END
-              WHERE run_id = $1 AND ended_at IS NULL AND paused_at IS NULL AND (started_at IS NULL OR sandbox_id = $3)
+              WHERE run_id = $1 AND num_nonnulls(ending_at, paused_at, ended_at) = 0 AND (started_at IS NULL OR sandbox_id = $3)
+                AND EXISTS (SELECT 1 FROM app.executors e WHERE e.id = $2 AND e.state = 'live')
              RETURNING app.ms(ends_at) - app.ms(clock_timestamp())",
         )
         .bind(start.run.as_str())
@@ -303,8 +291,8 @@ impl LiveRows<'_> {
     pub async fn program_failed(self, run: &RunId, how: &str) -> Result<bool> {
         let done = sqlx::query(
             "UPDATE app.live_sandboxes SET program_failed_at = clock_timestamp(), program_failed = $2
-              WHERE run_id = $1 AND started_at IS NOT NULL AND ended_at IS NULL AND paused_at IS NULL
-                AND program_failed IS NULL",
+              WHERE run_id = $1 AND program_failed IS NULL AND num_nonnulls(ending_at, paused_at, ended_at) = 0
+                AND (SELECT v.life FROM app.lives v WHERE v.run_id = $1) = 'running'",
         )
         .bind(run.as_str())
         .bind(how.replace('\0', ""))
@@ -326,7 +314,8 @@ impl LiveRows<'_> {
             "UPDATE app.live_sandboxes
                 SET ends_at = CASE WHEN $4 THEN greatest(ends_at, clock_timestamp() + $3 * interval '1 ms')
                                    ELSE clock_timestamp() + $3 * interval '1 ms' END
-              WHERE id = $1 AND tenant_id = $2 AND started_at IS NOT NULL AND ended_at IS NULL AND paused_at IS NULL
+              WHERE id = $1 AND tenant_id = $2 AND num_nonnulls(ending_at, paused_at, ended_at) = 0
+                AND (SELECT v.life FROM app.lives v WHERE v.id = $1) = 'running'
              RETURNING app.ms(ends_at) - app.ms(clock_timestamp())",
         )
         .bind(live.as_str())
@@ -347,9 +336,9 @@ impl LiveRows<'_> {
         row.as_ref().map(view_of).transpose()
     }
 
-    /// The sandbox that a tenant created with this key; none that ended without having started.
+    /// The sandbox that a tenant created with this key; none that ended without ever having run.
     pub async fn by_dedup(self, tenant: &TenantId, dedup: &str) -> Result<Option<LiveView>> {
-        let made = "(ended_at IS NULL OR started_at IS NOT NULL)";
+        let made = "(ended_at IS NULL OR first_started_at IS NOT NULL)";
         let query = format!("{VIEW} WHERE dedup = $1 AND tenant_id = $2 AND {made}");
         let row = sqlx::query(AssertSqlSafe(query))
             .bind(dedup)
@@ -370,13 +359,13 @@ impl LiveRows<'_> {
             None => "AND $5::bigint IS NULL AND $6::text IS NULL".to_owned(),
         };
         let rows = sqlx::query(AssertSqlSafe(format!(
-            "{VIEW} WHERE tenant_id = $1 AND ($2::text[] IS NULL OR state = ANY($2)) {unended} AND metadata @> $3
+            "{VIEW} WHERE tenant_id = $1 AND ($2::text[] IS NULL OR life = ANY($2)) {unended} AND metadata @> $3
                 AND ($4::text IS NULL OR template = $4) {after}
                 AND ($8::bigint IS NULL OR started_ms >= $8)
               ORDER BY created_ms {order}, id {order} LIMIT $7"
         )))
         .bind(tenant.as_str())
-        .bind((!filter.states.is_empty()).then(|| states(&filter.states)))
+        .bind((!filter.states.is_empty()).then(|| lives(&filter.states)))
         .bind(json("metadata", &filter.metadata)?)
         .bind(&filter.template)
         .bind(filter.after.as_ref().map(|(at, _)| *at))
@@ -390,10 +379,11 @@ impl LiveRows<'_> {
 
     /// How many of a tenant's sandboxes run.
     pub async fn running(self, tenant: &TenantId) -> Result<i64> {
-        // As `VIEW` has it: a session ends in the commit that ends its sandbox, or after its worker.
+        // As `app.lives` has it, in one join: a page of a list counts thousands. A session of a live worker ends with its sandbox.
         let query =
             "SELECT count(*) FROM app.live_sandboxes l JOIN app.executors e ON e.id = l.executor_id AND e.state = 'live'
-              WHERE l.tenant_id = $1 AND l.ended_at IS NULL AND l.paused_at IS NULL AND l.started_at IS NOT NULL";
+              WHERE l.tenant_id = $1 AND l.ended_at IS NULL AND l.paused_at IS NULL AND l.started_at IS NOT NULL
+                AND l.ending_at IS NULL";
         Ok(sqlx::query_scalar(query).bind(tenant.as_str()).fetch_one(self.pool()).await?)
     }
 

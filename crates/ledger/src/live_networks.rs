@@ -42,9 +42,8 @@ impl LiveRows<'_> {
     ) -> Checked<Option<i32>> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
-            "SELECT run_id, sandbox_id, app.live_network(id, egress) AS before FROM app.live_sandboxes
-              WHERE id = $1 AND tenant_id = $2 AND started_at IS NOT NULL AND ended_at IS NULL AND paused_at IS NULL
-                FOR UPDATE",
+            "SELECT run_id, sandbox_id, app.live_network(id, egress) AS before FROM app.lives
+              WHERE id = $1 AND tenant_id = $2 AND life = 'running' FOR UPDATE",
         )
         .bind(live.as_str())
         .bind(who.tenant.as_str())

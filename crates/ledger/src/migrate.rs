@@ -36,6 +36,10 @@ migrations! {
     "0048_classes_and_queues",
     "0049_a_commit_says_what_was_shown",
     "0050_tokens_are_counted",
+    "0051_lives_that_ran",
+    "0052_lives_have_states",
+    "0053_lives_that_are_to_end",
+    "0054_lives_follow_one_table",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -180,9 +180,8 @@ pub(crate) async fn insert(
                  sealed_at, memory)
          SELECT $1, l.tenant_id, l.id, l.run_id, $4, $5, l.template, $6, $7, $8, $9, $10, $11, l.origin, $13,
                 CASE WHEN $8::text IS NOT NULL THEN clock_timestamp() END, $14
-           FROM app.live_sandboxes l
-          WHERE l.id = $2 AND l.run_id = $3 AND l.tenant_id = $12 AND l.started_at IS NOT NULL AND l.ended_at IS NULL
-            AND l.paused_at IS NULL",
+           FROM app.lives l
+          WHERE l.id = $2 AND l.run_id = $3 AND l.tenant_id = $12 AND l.life = 'running'",
     )
     .bind(new.id.as_str())
     .bind(new.live.as_str())
@@ -255,7 +254,7 @@ impl SnapshotRows<'_> {
         }
         let paused = sqlx::query(
             "UPDATE app.live_sandboxes SET paused_at = clock_timestamp(), snapshot_id = $1
-              WHERE id = $2 AND run_id = $3 AND ended_at IS NULL AND paused_at IS NULL",
+              WHERE id = $2 AND run_id = $3 AND num_nonnulls(ending_at, paused_at, ended_at) = 0",
         )
         .bind(new.id.as_str())
         .bind(new.live.as_str())
@@ -354,7 +353,7 @@ impl SnapshotRows<'_> {
         let ended = sqlx::query(
             "UPDATE app.live_sandboxes l SET ended_at = clock_timestamp(), end_reason = $2
               WHERE snapshot_id = $1 AND paused_at IS NOT NULL AND ended_at IS NULL
-                AND NOT EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = l.run_id AND s.response IS NULL)",
+                AND (SELECT v.life FROM app.lives v WHERE v.id = l.id) = 'paused'",
         )
         .bind(snapshot.as_str())
         .bind(why)

@@ -16,6 +16,7 @@ mod claims;
 mod cluster;
 mod families;
 mod gate_model;
+mod lives;
 mod migrations;
 #[path = "../../../tests/src/not_run.rs"]
 mod not_run;

@@ -306,6 +306,7 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("live_sandboxes_made_once": "UPDATE app.snapshots SET live_id = (SELECT id FROM app.live_sandboxes WHERE paused_at IS NULL)"),
     tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET snapshot_id = repeat('0', 20) WHERE paused_at IS NOT NULL"),
     tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET executor_id = 'ex-nobody' WHERE paused_at IS NOT NULL"),
+    tamper!("live_sandboxes_made_once": "UPDATE app.live_sandboxes SET ending_at = now() WHERE paused_at IS NOT NULL"),
     tamper!("kept_files_are_there": "UPDATE app.snapshots SET missing_at = now()"),
     tamper!("plain_layers_are_sealed": "UPDATE app.secure_wipe_evidence SET method = 'layer-kept'"),
     tamper!("plain_layers_are_sealed":
