@@ -32,8 +32,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("opencode", &["contracts"]),
     ("sandbox", &["ambient", "contracts", "guest"]),
     ("flows", &["ambient", "contracts", "ledger", "opencode", "sandbox"]),
-    ("server", &["ambient", "contracts", "flows", "ledger"]),
-    ("cli", &["ambient", "contracts", "flows", "guest", "ledger", "sandbox", "server"]),
+    ("live", &["ambient", "contracts", "flows", "ledger", "sandbox"]),
+    ("server", &["ambient", "contracts", "flows", "ledger", "live"]),
+    ("cli", &["ambient", "contracts", "flows", "guest", "ledger", "live", "sandbox", "server"]),
 ];
 
 /// Crates of others that belong to few of ours.

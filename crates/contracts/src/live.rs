@@ -1,7 +1,7 @@
 //! Long-lived sandboxes: created, extended, listed and killed by their tenant.
 //!
 //! ```text
-//! LiveRequest --(flows::live)--> run of one task, Work::Live --(worker)--> held until killed, expired or canceled
+//! LiveRequest --(live)--> run of one task, Work::Live --(worker)--> held until killed, expired or canceled
 //! ```
 
 use std::collections::BTreeMap;

@@ -7,12 +7,19 @@ use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::tasks::{TaskContext, TaskEnd};
 
 /// How an attempt ended, before it is committed.
-pub(crate) struct End {
+#[derive(Debug)]
+pub struct End {
+    /// What its caller is told.
     pub result: SandboxResult,
+    /// What was enforced, where a sandbox was up.
     pub effective: Option<EffectivePolicy>,
+    /// What is kept of it.
     pub artifacts: Vec<NewArtifact>,
+    /// That nothing is left of its sandbox.
     pub evidence: Option<WipeEvidence>,
+    /// What its sandbox really was.
     pub attestation: Option<Attestation>,
+    /// Whether it ended because it was canceled.
     pub canceled: bool,
 }
 
@@ -27,6 +34,20 @@ impl End {
             attestation: None,
             canceled: false,
         }
+    }
+
+    /// This host refuses it, and would again.
+    #[must_use]
+    pub(crate) fn refused(mut self) -> Self {
+        self.result.permanent = true;
+        self
+    }
+
+    /// Every host refuses it: nothing of it depends on where the task runs.
+    #[must_use]
+    pub fn refused_everywhere(mut self) -> Self {
+        self.result.permanent_everywhere = true;
+        self.refused()
     }
 
     /// As the ledger takes it.

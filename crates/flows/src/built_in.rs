@@ -14,6 +14,7 @@ use cofferdam_contracts::canonical;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, RunId, TaskKey, WorkflowId};
+use cofferdam_contracts::live::LiveWork;
 use cofferdam_contracts::plan::{Plan, PlanTask, Work};
 use cofferdam_contracts::recipe::{Caps, Lane, RecipeRef};
 use cofferdam_contracts::run::{Constraints, IntentRequest};
@@ -37,7 +38,8 @@ const VERSION: &str = "1";
 const WORK: &str = "work";
 
 /// A kind of such runs.
-pub(crate) struct BuiltIn<W> {
+#[derive(Debug)]
+pub struct BuiltIn<W> {
     /// The recipe's id. Triggers know it.
     pub recipe: &'static str,
     /// The task's name. Triggers know it.
@@ -48,16 +50,28 @@ pub(crate) struct BuiltIn<W> {
     pub work: fn(W) -> Work,
 }
 
+/// The run of a long-lived sandbox, which may live for a year if it is extended every day.
+pub const LIVE: BuiltIn<LiveWork> = BuiltIn {
+    recipe: "sandbox",
+    task: "hold",
+    cap_minutes: 366 * 24 * 60,
+    work: |work| Work::Live(Box::new(work)),
+};
+
 /// An intent and its run, to be written together.
-pub(crate) struct Begun {
+#[derive(Debug)]
+pub struct Begun {
     id: IntentId,
     request: IntentRequest,
     key_id: String,
+    /// The run.
     pub run: NewRun,
 }
 
 impl Begun {
-    pub(crate) fn intent(&self) -> NewIntent<'_> {
+    /// The intent, for the record.
+    #[must_use]
+    pub fn intent(&self) -> NewIntent<'_> {
         NewIntent {
             id: &self.id,
             tenant: &self.run.tenant,
@@ -70,7 +84,8 @@ impl Begun {
 }
 
 /// What a run begins with.
-pub(crate) struct FirstRound {
+#[derive(Debug)]
+pub struct FirstRound {
     written: PlanText,
     plan: Plan,
     task: NewTask,
@@ -80,26 +95,33 @@ pub(crate) struct FirstRound {
 
 impl FirstRound {
     /// The key of its task.
-    pub(crate) fn key(&self) -> &TaskKey {
+    #[must_use]
+    pub fn key(&self) -> &TaskKey {
         &self.task.key
     }
 
     /// What is written with the run; `None`: nothing of it.
-    pub(crate) fn opening(&self) -> Option<Opening<'_>> {
+    #[must_use]
+    pub fn opening(&self) -> Option<Opening<'_>> {
         let snapshots = self.snapshots.as_ref()?;
         Some(Opening { compiled: self.written.compiled(&self.plan), task: &self.task, snapshots })
     }
 }
 
 /// What one start says.
-pub(crate) struct Launch<'a, W> {
+#[derive(Debug)]
+pub struct Launch<'a, W> {
+    /// Who starts it.
     pub who: &'a Principal,
     /// Whose the intent is: another than the caller's where it repeats another's.
     pub key_id: &'a str,
     /// What its ids are drawn for; unique.
     pub subject: String,
+    /// What its intent is called.
     pub goal: String,
+    /// The work of its task.
     pub work: &'a W,
+    /// The lane of its run.
     pub lane: Lane,
 }
 
@@ -139,7 +161,10 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
     }
 
     /// The plan of this work, and the first attempt of its task.
-    pub(crate) fn first_round(&self, begun: &Begun, work: W) -> Result<FirstRound> {
+    ///
+    /// # Errors
+    /// The plan does not hold together.
+    pub fn first_round(&self, begun: &Begun, work: W) -> Result<FirstRound> {
         let (run, intent) = (&begun.run, &begun.id);
         let plan = self.plan(run.recipe.clone(), run.recipe_hash.clone(), work);
         let written = PlanText::of(
@@ -162,7 +187,10 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
     }
 
     /// The intent and the run of this work.
-    pub(crate) fn start(&self, flows: &Flows, start: Launch<'_, W>) -> Result<Begun> {
+    ///
+    /// # Errors
+    /// An id or the work does not hold together.
+    pub fn start(&self, flows: &Flows, start: Launch<'_, W>) -> Result<Begun> {
         let Launch { who, key_id, subject, goal, work, lane } = start;
         let id = IntentId::parse(&format!("it_{}", flows.ids.hex(&subject, 16)))
             .map_err(Error::corrupt("id"))?;

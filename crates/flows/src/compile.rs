@@ -77,7 +77,7 @@ async fn compile_of(
     let settings = config::table(&context.config, &run.tenant)?;
     let planned = match crate::dispatches::RUN
         .plan_of(run)
-        .or_else(|| crate::live::RUN.plan_of(run))
+        .or_else(|| crate::built_in::LIVE.plan_of(run))
     {
         Some(planned) => planned,
         None => match stored_or_builtin(context.recipe, run) {

@@ -19,7 +19,10 @@ use crate::Flows;
 use crate::error::{Error, Result};
 
 /// The table that a tenant's plans are compiled with now.
-pub(crate) async fn settings(ledger: &Ledger, tenant: &TenantId) -> Result<Settings> {
+///
+/// # Errors
+/// The ledger does not answer, or a row does not hold together.
+pub async fn settings(ledger: &Ledger, tenant: &TenantId) -> Result<Settings> {
     table(&ledger.config().rows(tenant).await?, tenant)
 }
 

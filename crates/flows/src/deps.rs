@@ -19,6 +19,7 @@ use crate::planned::HostPlan;
 const FOREIGN: &str = "spec.cache.org: names another organisation than the run's own tenant";
 
 /// What a task wants of the cache.
+#[derive(Debug)]
 pub(crate) struct Deps {
     wanted: CacheWanted,
     /// Held while this task builds what others of this host wait for.

@@ -128,7 +128,10 @@ pub(crate) async fn admit_names(
 }
 
 /// Refuses names of a long-lived sandbox that the caller may not have on its own.
-pub(crate) async fn admit_live(ledger: &Ledger, who: &Principal, egress: &Egress) -> Result<()> {
+///
+/// # Errors
+/// A refusal that names what is not granted, or the ledger does not answer.
+pub async fn admit_live(ledger: &Ledger, who: &Principal, egress: &Egress) -> Result<()> {
     let Egress::Names(entries) = egress else { return Ok(()) };
     let asked = AskedNames { phase: Phase::Exec, entries };
     admit_names(ledger, who, None, &[FieldNames { field: "net".to_owned(), asked }]).await
@@ -152,11 +155,7 @@ impl Flows {
 }
 
 /// The same, and who let them be.
-pub(crate) async fn consent_to(
-    ledger: &Ledger,
-    who: &Principal,
-    egress: &Egress,
-) -> Result<NewSnapshot> {
+pub async fn consent_to(ledger: &Ledger, who: &Principal, egress: &Egress) -> Result<NewSnapshot> {
     admit_live(ledger, who, egress).await?;
     let consent = match egress {
         Egress::None => Consent::Listed(Lists::default()),

@@ -36,12 +36,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// For `map_err`: what a parser says of our own value.
-    pub(crate) fn corrupt<E: Display>(what: &'static str) -> impl Fn(E) -> Self {
+    pub fn corrupt<E: Display>(what: &'static str) -> impl Fn(E) -> Self {
         move |why| Self::Corrupt { what, why: why.to_string() }
     }
 
     /// Whether a row was there already.
-    pub(crate) fn is_unique_violation(&self) -> bool {
+    #[must_use]
+    pub fn is_unique_violation(&self) -> bool {
         matches!(self, Self::Ledger(error) if error.is_unique_violation())
     }
 

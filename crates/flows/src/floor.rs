@@ -14,7 +14,7 @@ use crate::error::Result;
 ///
 /// # Errors
 /// A refusal that names the least class, by which value it is set, and what the workers offer.
-pub(crate) async fn admit(ledger: &Ledger, settings: &Settings) -> Result<()> {
+pub async fn admit(ledger: &Ledger, settings: &Settings) -> Result<()> {
     let Some(least) = settings.floor() else { return Ok(()) };
     if let Some(offered) = ledger.executors().classes().await? {
         offers(least, &offered)?;

@@ -17,28 +17,24 @@
 //! run
 //! again staged
 //! round
-//! live::build_layers live::build_steps live::builds task
-//! live::begin live::hold live::pause
-//! live::copied live::memory live::upload_digest live::uploads
-//! live::build_images live::network live::new_file live::revoked live::sweep live::wait live::wake
-//! live live::ahead live::compared live::elsewhere live::expected live::kept live::plain live::registry
-//!    live::room live::sealer live::sealer_line live::shelf live::spare live::templates resume
+//! task
+//! resume
+//! long_lived
 //! drive up
 //! deps gates::wait
 //! gates::consent planned watched
 //! dispatches::watch planner this
 //! compile dispatches models::calls
-//! dispatches::equip dispatches::work flight links live::work models::desk submit takeover
-//! built_in cache dispatches::agents dispatches::model gates::reply heart intents keeper live::opened
-//!    models::ask models::prompt models::send recipes
+//! dispatches::equip dispatches::work flight links models::desk submit takeover
+//! built_in cache dispatches::agents dispatches::model gates::reply heart intents keeper models::ask
+//!    models::prompt models::send recipes
 //! applies checks config delegations dispatches::events dispatches::import dispatches::programs egress
-//!    executor floor flow keys live::rest live::sealed models::admit models::client models::keys
-//!    models::providers notify ops own_tasks patience plan_text quota retry secrets settle strict webhooks
+//!    executor floor flow keys models::admit models::client models::keys models::providers notify ops
+//!    own_tasks patience plan_text quota retry secrets settle strict webhooks
 //! ask attempt board decide dispatches::changes dispatches::event_line dispatches::findings
-//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed gates handed host
-//!    live::basis live::build_log live::handles memory models models::hash models::judge models::leak
-//!    models::pipe models::room models::within outbound output patches places sign slots started vault
-//!    verdict
+//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed gates guesses handed
+//!    host memory models models::hash models::judge models::leak models::pipe models::room
+//!    models::within outbound output patches places sign slots started tidy vault verdict
 //! ```
 
 mod again;
@@ -46,7 +42,7 @@ mod applies;
 mod ask;
 mod attempt;
 mod board;
-mod built_in;
+pub mod built_in;
 mod cache;
 pub mod checks;
 mod claims;
@@ -58,15 +54,16 @@ mod deps;
 mod dispatches;
 mod drive;
 mod due;
-mod egress;
+pub mod egress;
 mod error;
 mod evict;
 mod executor;
 pub mod feed;
 mod flight;
-mod floor;
+pub mod floor;
 mod flow;
 mod gates;
+mod guesses;
 mod handed;
 mod heart;
 mod host;
@@ -74,7 +71,7 @@ pub mod intents;
 mod keeper;
 pub mod keys;
 pub mod links;
-pub mod live;
+mod long_lived;
 mod memory;
 mod models;
 mod notify;
@@ -88,7 +85,7 @@ pub mod places;
 mod plan_text;
 mod planned;
 mod planner;
-mod quota;
+pub mod quota;
 pub mod recipes;
 mod resume;
 pub mod retry;
@@ -105,6 +102,7 @@ pub mod submit;
 mod takeover;
 mod task;
 mod this;
+mod tidy;
 mod up;
 mod vault;
 mod verdict;
@@ -112,16 +110,23 @@ mod watched;
 pub mod webhooks;
 mod worker;
 
+pub use attempt::End;
 pub use error::{Error, Result};
 pub use host::host_id;
+pub use long_lived::{Attempt, BoxFuture, LongLived};
+pub use memory::{MemoryBudget, MemoryShare, TooLarge, WaitsFor};
 pub use outbound::Reach;
+pub use own_tasks::{OwnTasks, Place};
+pub use patience::patiently;
+pub use planned::{HostPlan, Unplanned};
 pub use sign::Signer;
-pub use vault::{Vault, VaultError};
+pub use up::Up;
+pub use vault::{FileKey, Vault, VaultError};
 pub use worker::{StartError, Worker, WorkerConfig};
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cofferdam_ambient::random::Ids;
 use cofferdam_ledger::Ledger;
@@ -141,28 +146,16 @@ pub struct Flows {
     signer: Option<Arc<Signer>>,
     /// The key of secrets, where this host has it.
     vault: Option<Arc<Vault>>,
-    /// Where this host keeps the files of snapshots.
-    kept: Option<Arc<live::Shelf>>,
-    /// Where this host keeps what clients sent for builds of templates.
-    uploads: Option<Arc<live::Shelf>>,
-    /// How files of rows that are erased are removed, where this host keeps some.
-    tidy: Option<quota::Tidy>,
-    /// What is being kept and is on no record yet.
-    unrecorded: Arc<live::UnrecordedBytes>,
-    /// Layers of paused sandboxes that are to be sealed.
-    plain: Arc<live::PlainLayers>,
+    /// How files of rows that are erased are removed, where this process keeps some.
+    tidy: Arc<OnceLock<tidy::Tidy>>,
     /// Which addresses webhooks may reach.
     reach: Reach,
-    guesses: Arc<links::Guesses>,
+    guesses: Arc<guesses::Guesses>,
     /// For calls of models.
     model_clients: Arc<models::Clients>,
     counter: Arc<AtomicU64>,
     /// Outputs that clients of this process wait for.
     pub feeds: Arc<feed::Feeds>,
-    /// Sandboxes that this process holds, and those that it asked for.
-    live: Arc<live::Registry>,
-    /// The state directory of this host, where its templates are.
-    state_dir: Option<Arc<Path>>,
     /// Host directories that everybody's dispatches may be given, as far as this process knows.
     allowed: Arc<Allowed>,
     /// Whether models without a credential are refused.
@@ -182,17 +175,11 @@ impl Flows {
             ids,
             signer: None,
             vault: None,
-            kept: None,
-            uploads: None,
-            tidy: None,
-            unrecorded: Arc::default(),
-            plain: Arc::default(),
+            tidy: Arc::default(),
             reach: Reach::default(),
             guesses: Arc::default(),
             model_clients: Arc::default(),
-            state_dir: None,
             allowed: Arc::default(),
-            live: Arc::default(),
             counter: Arc::default(),
             feeds: Arc::default(),
             is_strict: false,
@@ -211,15 +198,10 @@ impl Flows {
         Self { vault: vault.map(Arc::new), ..self }
     }
 
-    /// With a directory for the files of snapshots, and one beside it for what is sent for templates.
-    #[must_use]
-    pub fn with_snapshots(self, dir: &Path) -> Self {
-        if let Some(state) = dir.parent() {
-            cofferdam_ambient::own::declare(state);
-        }
-        let uploads = Some(Arc::new(live::Shelf::of(&dir.with_file_name("uploads"))));
-        let kept = Some(Arc::new(live::Shelf::of(dir)));
-        Self { kept, uploads, tidy: Some(live::tidy_beside), ..self }
+    /// When a tenant's quota is full and its layers make room, `tidy` begins to remove their files. Set once.
+    pub fn when_full(&self, tidy: impl Fn() + Send + Sync + 'static) {
+        // Whoever keeps files is made once for a process.
+        let _ = self.tidy.set(tidy::Tidy(Box::new(tidy)));
     }
 
     /// Whether this host can sign and check.
@@ -228,12 +210,11 @@ impl Flows {
         self.signer.is_some()
     }
 
-    /// With the host directories that everybody may be given, but for what lies in this state directory, whose
-    /// templates sandboxes can be made of.
+    /// With the host directories that everybody may be given, but for what lies in this state directory.
     #[must_use]
     pub fn with_roots(self, roots: &[PathBuf], state: &Path) -> Self {
         let allowed = Allowed::present(roots, vec![state.to_owned()]);
-        Self { allowed: Arc::new(allowed), state_dir: Some(Arc::from(state)), ..self }
+        Self { allowed: Arc::new(allowed), ..self }
     }
 
     /// A number that this process gives once: names what has no content of its own to be named by.

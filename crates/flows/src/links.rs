@@ -6,8 +6,6 @@
 //! ```
 //! **Reading a link changes nothing. A link that cannot answer has written nothing.**
 
-use std::sync::{Mutex, PoisonError};
-
 use cofferdam_ambient::clock;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::canonical::digest_bytes;
@@ -31,26 +29,6 @@ use crate::gates::reply::{link_stands, reply};
 
 /// Bytes of a link's answer: a form is filled in by hand.
 const MAX_PAYLOAD_BYTES: usize = 16 * 1024;
-/// Tokens a minute that may be none before guessing is called that. A guess costs one HMAC and no
-/// statement; this bounds what a guesser hears, and never a link that is one.
-const MAX_GUESSES: u32 = 60;
-const WINDOW_MS: i64 = 60_000;
-
-/// Tokens that were none, in the current minute.
-#[derive(Debug, Default)]
-pub(crate) struct Guesses(Mutex<(i64, u32)>);
-
-impl Guesses {
-    /// Counts one more; `false` beyond the bound.
-    fn another(&self, now_ms: i64) -> bool {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if now_ms - seen.0 >= WINDOW_MS || now_ms < seen.0 {
-            *seen = (now_ms, 0);
-        }
-        seen.1 = seen.1.saturating_add(1);
-        seen.1 <= MAX_GUESSES
-    }
-}
 
 fn spent(why: &str) -> Error {
     Refusal::new(ErrorCode::LinkSpent, format!("this link no longer answers: {why}")).into()
@@ -223,21 +201,5 @@ impl Flows {
             return Err(spent("the gate does not wait for it any more"));
         }
         Ok((claim, gate))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guesses_are_counted_by_the_minute() {
-        let guesses = Guesses::default();
-        for _ in 0..MAX_GUESSES {
-            assert!(guesses.another(1_000_000));
-        }
-        assert!(!guesses.another(1_000_001));
-        assert!(guesses.another(1_060_000), "a new minute");
-        assert!(guesses.another(5), "a clock that was put back");
     }
 }

@@ -36,7 +36,7 @@ const MAX_TURNS: usize = 1_024;
 
 /// What a worker's sandboxes may take together, in MiB.
 #[derive(Debug, Clone)]
-pub(crate) struct MemoryBudget {
+pub struct MemoryBudget {
     total_mb: u32,
     /// Of that, what nobody needs may take at most.
     rests_mb: u32,
@@ -56,11 +56,29 @@ pub(crate) enum For {
 
 /// What a tenant's long-lived sandbox waits for, in MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitsFor {
+pub enum WaitsFor {
     /// Its own tenant's long-lived sandboxes hold their share.
-    Own { needed: u64, held: u64, share: u64 },
+    Own {
+        /// What the sandbox takes.
+        needed: u64,
+        /// What the tenant's hold.
+        held: u64,
+        /// What they may hold.
+        share: u64,
+    },
     /// The memory is taken.
-    Room { needed: u64, free: u64, own: u64, tasks: u64, others: u64 },
+    Room {
+        /// What the sandbox takes.
+        needed: u64,
+        /// What nobody holds.
+        free: u64,
+        /// What the tenant's long-lived sandboxes hold.
+        own: u64,
+        /// What tasks hold.
+        tasks: u64,
+        /// What long-lived sandboxes of others hold.
+        others: u64,
+    },
 }
 
 impl std::fmt::Display for WaitsFor {
@@ -107,7 +125,7 @@ struct Ticket {
 
 /// A part of the budget, given back when it is dropped; a place among those that wait for one before that.
 #[derive(Debug)]
-pub(crate) struct MemoryShare {
+pub struct MemoryShare {
     number: u64,
     desk: Arc<Mutex<Desk>>,
 }
@@ -118,7 +136,7 @@ pub(crate) struct MemoryShare {
     "limits.memMB: the sandbox needs {needed_mb} MiB of this host, and its sandboxes may take \
      {total_mb} MiB together; lower the limit, or start the worker with a larger --memory-mb"
 )]
-pub(crate) struct TooLarge {
+pub struct TooLarge {
     needed_mb: u64,
     total_mb: u32,
 }
@@ -152,7 +170,7 @@ impl MemoryBudget {
     ///
     /// # Errors
     /// [`TooLarge`] where even an idle worker has not that much.
-    pub(crate) fn admit(&self, needed_mb: u64) -> Result<u32, TooLarge> {
+    pub fn admit(&self, needed_mb: u64) -> Result<u32, TooLarge> {
         u32::try_from(needed_mb)
             .ok()
             .filter(|needed| *needed <= self.total_mb)
@@ -160,22 +178,26 @@ impl MemoryBudget {
     }
 
     /// So much at once for a long-lived sandbox, where it is free, within its tenant's share and nobody waits for any.
-    pub(crate) fn take_now(&self, tenant: &TenantId, needed_mb: u32) -> Option<MemoryShare> {
+    #[must_use]
+    pub fn take_now(&self, tenant: &TenantId, needed_mb: u32) -> Option<MemoryShare> {
         self.take_free(tenant, needed_mb, For::Life, None)
     }
 
     /// What the first of a tenant's long-lived sandboxes that wait here waits for.
-    pub(crate) fn waits_for(&self, tenant: &TenantId) -> Option<WaitsFor> {
+    #[must_use]
+    pub fn waits_for(&self, tenant: &TenantId) -> Option<WaitsFor> {
         lock(&self.desk).waits_for(tenant)
     }
 
     /// Whether the first of a tenant's long-lived sandboxes that wait here is served by the end of long-lived ones alone.
-    pub(crate) fn is_held_by_lives(&self, tenant: &TenantId) -> bool {
+    #[must_use]
+    pub fn is_held_by_lives(&self, tenant: &TenantId) -> bool {
         lock(&self.desk).is_held_by_lives(tenant)
     }
 
     /// So much for what nobody needs, where it is free and fewer than `most` have some, with what tells when somebody waits for it.
-    pub(crate) fn rest(
+    #[must_use]
+    pub fn rest(
         &self,
         tenant: &TenantId,
         needed_mb: u32,

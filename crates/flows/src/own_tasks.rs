@@ -22,7 +22,7 @@ const MAX_PLACES: usize = 4;
 
 /// What a worker has of its own tasks.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnTasks {
+pub struct OwnTasks {
     executor: ExecutorId,
     slots: Arc<Slots>,
     started: Arc<Started>,
@@ -33,7 +33,7 @@ pub(crate) struct OwnTasks {
 
 /// A place for a task that is about to be queued, until it is. Dropped without a word, it is in doubt.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     own: OwnTasks,
     task: TaskKey,
     fate: Fate,
@@ -62,7 +62,8 @@ impl OwnTasks {
     }
 
     /// A place for this task; `None`: it waits in its queue as every other does.
-    pub(crate) fn place(&self, task: &TaskKey) -> Option<Place> {
+    #[must_use]
+    pub fn place(&self, task: &TaskKey) -> Option<Place> {
         let of = Arc::clone(&self.places).try_acquire_owned().ok()?;
         self.slots.take(task.as_str());
         // Before it may be claimed: no look takes it for one that is lost.
@@ -71,19 +72,20 @@ impl OwnTasks {
     }
 
     /// The worker; `None`: it stops.
-    pub(crate) fn executor(&self) -> Option<&ExecutorId> {
+    #[must_use]
+    pub fn executor(&self) -> Option<&ExecutorId> {
         Some(&self.executor).filter(|_| !self.places.is_closed())
     }
 
     /// The worker stops: it takes none any more.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.places.close();
     }
 }
 
 impl Place {
     /// It is queued, and is this worker's.
-    pub(crate) fn start(mut self) {
+    pub fn start(mut self) {
         let (workflow_id, name) = (self.task.to_string(), TASK_WORKFLOW.to_owned());
         let sent = self.own.starts.send(Claimed { workflow_id, name, inputs: None });
         // Where nothing starts any, the worker ends, and what it owns is given back.
@@ -91,7 +93,7 @@ impl Place {
     }
 
     /// It is not this worker's: it waits in its queue, or is not there.
-    pub(crate) fn unused(mut self) {
+    pub fn unused(mut self) {
         self.fate = Fate::NotClaimed;
     }
 }

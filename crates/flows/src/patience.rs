@@ -18,12 +18,15 @@ const MAX_PAUSE_MS: u64 = 2_000;
 /// How often a statement that was sent again may meet the row of its own first copy.
 const MOST_TWINS: u32 = 8;
 
-/// Runs `operation` until it answers, or the database has been away for [`PATIENCE`].
+/// Runs `operation` until it answers, or the database has been away for ten minutes.
 ///
 /// A connection that was cut tells nothing of its statement: the server may still run it while the second copy begins. The second then
 /// waits at a unique key and loses to what the first committed. Asked once more it sees that row: the start of a task then reads back what
 /// it would have written. Another process that goes on with the workflow is not covered.
-pub(crate) async fn patiently<T, E, F, Fut>(mut operation: F) -> Result<T>
+///
+/// # Errors
+/// Those of the operation, but for a database that is away; that one, too, after ten minutes.
+pub async fn patiently<T, E, F, Fut>(mut operation: F) -> Result<T>
 where
     E: Into<Error>,
     F: FnMut() -> Fut,

@@ -42,6 +42,7 @@ impl<'a> Compilation<'a> {
 }
 
 /// A plan as its card has it.
+#[derive(Debug)]
 pub(crate) struct PlanText {
     run: RunId,
     key: TaskKey,

@@ -34,26 +34,18 @@ pub(crate) async fn unwanted(executor: &Executor, task: &TaskContext, sandbox: &
     End { canceled: true, ..end }
 }
 
-/// What was asked for is refused by this host, and would be again.
-pub(crate) fn refused(mut end: End) -> End {
-    end.result.permanent = true;
-    end
-}
-
-/// The same by every host: nothing of it depends on where the task runs.
-pub(crate) fn refused_everywhere(mut end: End) -> End {
-    end.result.permanent_everywhere = true;
-    refused(end)
-}
-
 /// The plan of a task's sandbox, and the host that it is made for.
-pub(crate) struct HostPlan<'a> {
+#[derive(Debug)]
+pub struct HostPlan<'a> {
+    /// The host.
     pub host: &'a Host,
+    /// The plan.
     pub plan: Plan,
 }
 
 /// Why a task gets no sandbox.
-pub(crate) struct Unplanned {
+#[derive(Debug)]
+pub struct Unplanned {
     code: ErrCode,
     cause: String,
     end: fn(End) -> End,
@@ -86,7 +78,7 @@ pub(crate) fn planned<'a>(
         return Err(Unplanned { code: ErrCode::CmdNonzero, cause, end: |end| end });
     }
     if let Some(cause) = egress::drift(request, &task.egress) {
-        return Err(Unplanned { code: ErrCode::BootFail, cause, end: refused_everywhere });
+        return Err(Unplanned { code: ErrCode::BootFail, cause, end: End::refused_everywhere });
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
     let planned =
@@ -98,7 +90,7 @@ pub(crate) fn planned<'a>(
         && plan.class.strength() < least.value
     {
         let cause = below(least, plan.class.strength());
-        return Err(Unplanned { code: ErrCode::BootFail, cause, end: refused });
+        return Err(Unplanned { code: ErrCode::BootFail, cause, end: End::refused });
     }
     let planned = planned.and_then(|plan| match elsewhere(task, &plan) {
         Some(why) => Err(why),
@@ -108,7 +100,7 @@ pub(crate) fn planned<'a>(
         Ok(plan) => Ok(HostPlan { host, plan }),
         Err(e) => {
             let cause = format!("this host cannot enforce {e}");
-            Err(Unplanned { code: ErrCode::BootFail, cause, end: refused })
+            Err(Unplanned { code: ErrCode::BootFail, cause, end: End::refused })
         }
     }
 }

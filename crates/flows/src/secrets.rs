@@ -37,7 +37,7 @@ fn parse(value: String) -> Result<SecretValue, Refusal> {
 
 impl Flows {
     /// The key of secrets, where this process has it.
-    pub(crate) fn vault(&self) -> Result<&Vault, Refusal> {
+    pub fn vault(&self) -> Result<&Vault, Refusal> {
         self.vault.as_deref().ok_or_else(|| {
             conflict(
                 "this host has no secrets key: copy secrets.key from the state directory of a host that has it, or \
@@ -119,16 +119,6 @@ impl Flows {
             return Ok(());
         }
         Err(Refusal::not_found("secret").into())
-    }
-
-    /// Opens the version in force, for this process's own use.
-    ///
-    /// # Errors
-    /// `not_found`: the tenant has no such secret. `state_conflict`: this host's key is missing or another one.
-    pub async fn secret_open(&self, tenant: &TenantId, name: &SecretName) -> Result<OpenSecret> {
-        let sealed = self.ledger.secrets().sealed(tenant, name, None).await?;
-        let sealed = sealed.ok_or_else(|| Refusal::not_found("secret"))?;
-        self.unseal(tenant, name, &sealed)
     }
 
     /// The value of a sealed version.

@@ -10,7 +10,7 @@ use crate::Flows;
 use crate::error::Result;
 
 /// Says so where a wipe could not be verified.
-pub(crate) fn alert(evidence: &WipeEvidence) {
+pub fn alert(evidence: &WipeEvidence) {
     if evidence.status == WipeStatus::Failed {
         let (sandbox, found) = (&evidence.sandbox_id, findings(evidence).join("; "));
         tracing::error!(%sandbox, found, "a wipe could not be verified: its session holds its run; see `cofferdam session`");

@@ -28,9 +28,9 @@ use crate::dispatches;
 use crate::drive::{Job, drive};
 use crate::executor::Executor;
 use crate::flow::{Flow, FlowError, step_error};
-use crate::live;
+use crate::long_lived::{Attempt, LongLived};
 use crate::patience::patiently;
-use crate::planned::{refused, unmade};
+use crate::planned::unmade;
 use crate::resume::take_over;
 use crate::up::{Up, up};
 
@@ -38,17 +38,20 @@ use crate::up::{Up, up};
 const EXECUTE: &str = "ExecuteST";
 
 /// The workflow's body.
-pub(crate) async fn task_workflow(executor: Arc<Executor>) -> Flow<ErrCode> {
+pub(crate) async fn task_workflow(
+    executor: Arc<Executor>,
+    lives: Arc<dyn LongLived>,
+) -> Flow<ErrCode> {
     let id = dbos::workflow_id().unwrap_or_default();
     let key = TaskKey::parse(&id)
         .map_err(|e| dbos::Error::Application(FlowError::Step(e.to_string())))?;
     // On the heap: the engine's own layers around it would each keep room for all of it.
-    step(EXECUTE, || Box::pin(execute(&executor, &key))).await
+    step(EXECUTE, || Box::pin(execute(&executor, &*lives, &key))).await
 }
 
-async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
+async fn execute(executor: &Executor, lives: &dyn LongLived, key: &TaskKey) -> Flow<ErrCode> {
     let ledger = &executor.flows.ledger;
-    let (name, sandbox) = match executor.flows.live.expected.take_name(key) {
+    let (name, sandbox) = match lives.name_of(key) {
         Some(sandbox) => (None, sandbox),
         None => {
             let name = executor.host.names().next();
@@ -93,7 +96,7 @@ async fn execute(executor: &Executor, key: &TaskKey) -> Flow<ErrCode> {
         Work::Sandbox(_) | Work::Agent(_) | Work::Opencode(_) | Work::Patched(_) => {
             Box::pin(sandboxed(executor, &task, &sandbox, wakes)).await
         }
-        Work::Live(live) => Box::pin(live::hold(executor, &task, live, &sandbox, wakes)).await,
+        Work::Live(work) => lives.hold(Attempt::new(executor, &task, &sandbox, wakes), work).await,
     };
     let finished = finish(executor, &task, &sandbox, end).await;
     if matches!(task.work, Work::Live(_)) {
@@ -122,7 +125,7 @@ async fn sandboxed(
                     let mut end = unmade(executor, task, sandbox, ErrCode::BootFail, cause).await;
                     let report = dispatches::unstarted(agent, end.result.cause.clone());
                     end.result.agent = Some(Box::new(report));
-                    return refused(end);
+                    return end.refused();
                 }
             }
         }

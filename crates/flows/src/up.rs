@@ -24,7 +24,7 @@ use crate::executor::{Executor, may_cancel};
 use crate::keeper::Keeper;
 use crate::memory::{For, MemoryShare};
 use crate::patience::patiently;
-use crate::planned::{HostPlan, planned, refused, refused_everywhere, unmade, unwanted};
+use crate::planned::{HostPlan, planned, unmade, unwanted};
 
 /// A task that waits no longer than this for memory is not said to wait: most wait for none.
 const FIRST_WORD: Duration = Duration::from_millis(250);
@@ -32,11 +32,13 @@ const FIRST_WORD: Duration = Duration::from_millis(250);
 const NEXT_WORD: Duration = Duration::from_secs(2);
 
 /// A sandbox that is up.
-pub(crate) struct Up {
+#[derive(Debug)]
+pub struct Up {
+    /// The sandbox.
     pub sandbox: Sandbox,
-    pub plan: Plan,
+    pub(crate) plan: Plan,
     /// Its dependencies, where it names some.
-    pub deps: Option<Deps>,
+    pub(crate) deps: Option<Deps>,
     /// Its part of the worker's memory, for as long as it lives.
     pub memory: MemoryShare,
 }
@@ -64,14 +66,14 @@ pub(crate) async fn up(
         let is_refusal = matches!(error, Error::Refused(_));
         let cause = error.refusal().message;
         let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
-        return Err(Box::new(if is_refusal { refused_everywhere(end) } else { end }));
+        return Err(Box::new(if is_refusal { end.refused_everywhere() } else { end }));
     }
     let (deps, base) = based(executor, task, request, &on, id, wakes).await?;
     let memory = match room(executor, task, &on.plan, id, wakes).await {
         Ok(share) => share,
         Err(NoRoom::TooLarge(cause)) => {
             let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
-            return Err(Box::new(refused(end)));
+            return Err(Box::new(end.refused()));
         }
         Err(NoRoom::Canceled) => return Err(Box::new(unwanted(executor, task, id).await)),
     };
@@ -155,7 +157,7 @@ async fn based(
         Err(Unprepared::Refused(why)) => {
             let cause = format!("this host cannot enforce {why}");
             let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
-            Err(Box::new(refused(end)))
+            Err(Box::new(end.refused()))
         }
         Err(Unprepared::Canceled) => Err(Box::new(unwanted(executor, task, id).await)),
     }
@@ -240,7 +242,7 @@ async fn given(
         }
         Err(NoInput::Lasting(cause)) => {
             let end = unmade(executor, task, id, ErrCode::UploadFail, cause).await;
-            Err(Box::new(refused_everywhere(end)))
+            Err(Box::new(end.refused_everywhere()))
         }
     }
 }

@@ -167,7 +167,8 @@ impl Vault {
 
 impl Vault {
     /// The key of a snapshot's file, sealed for its tenant; `None` where the cipher refuses.
-    pub(crate) fn seal_key(
+    #[must_use]
+    pub fn seal_key(
         &self,
         tenant: &TenantId,
         snapshot: &SnapshotId,
@@ -183,7 +184,8 @@ impl Vault {
 
     /// The key of a snapshot's file; `None` where it was sealed for another tenant or snapshot, under another key, or was
     /// altered.
-    pub(crate) fn open_key(
+    #[must_use]
+    pub fn open_key(
         &self,
         tenant: &TenantId,
         snapshot: &SnapshotId,
@@ -201,7 +203,8 @@ impl Vault {
 impl Vault {
     /// What a row knows a tenant's text by, where that may have secrets in it: equal texts of one tenant have one mark, and
     /// without this key nobody tells which text a mark is of.
-    pub(crate) fn mark(&self, tenant: &TenantId, text: &[u8]) -> Digest {
+    #[must_use]
+    pub fn mark(&self, tenant: &TenantId, text: &[u8]) -> Digest {
         let mut signing = hmac::Context::with_key(&self.marks);
         signing.update(format!("cofferdam mark 1\n{tenant}\n").as_bytes());
         signing.update(text);
@@ -210,7 +213,7 @@ impl Vault {
 }
 
 /// The key of one file: 256 random bits.
-pub(crate) type FileKey = Zeroizing<[u8; KEY_BYTES]>;
+pub type FileKey = Zeroizing<[u8; KEY_BYTES]>;
 
 /// What a sealed key belongs to.
 fn kept(tenant: &TenantId, snapshot: &SnapshotId) -> Vec<u8> {

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::handed::Handed;
 use crate::heart::{Heart, HeartThread};
+use crate::long_lived::LongLived;
 use crate::memory::MemoryBudget;
 use crate::notify::Sender;
 use crate::own_tasks::OwnTasks;
@@ -37,7 +38,8 @@ const ENGINE_CONNECTIONS: u32 = 8;
 /// How long a worker that stops waits for the database in one go: a supervisor kills it after ten seconds.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long it waits for the wipes of the sandboxes that tenants hold: dozens take some hundred ms.
+/// How long it waits for the wipes of the sandboxes that tenants hold, and then for what seals paused ones: dozens take some
+/// hundred ms.
 const LIVE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a worker does not start.
@@ -75,6 +77,7 @@ pub struct WorkerConfig {
 #[derive(Debug)]
 pub struct Worker {
     executor: Arc<Executor>,
+    lives: Arc<dyn LongLived>,
     engine: DBOS,
     claimer: JoinHandle<()>,
     heart: HeartThread,
@@ -89,7 +92,11 @@ pub struct Worker {
 
 impl Worker {
     /// Looks at the host, reconciles it, launches the engine and starts to claim.
-    pub async fn start(flows: Flows, config: WorkerConfig) -> Result<Self, StartError> {
+    pub async fn start(
+        flows: Flows,
+        lives: Arc<dyn LongLived>,
+        config: WorkerConfig,
+    ) -> Result<Self, StartError> {
         let host_config = HostConfig {
             state_dir: config.state_dir,
             allowed_roots: config.allowed_roots,
@@ -99,7 +106,7 @@ impl Worker {
         };
         let host = Host::detect(host_config)?;
         let memory = MemoryBudget::new(host.facts().mem_mb, config.memory_mb);
-        flows.live.made_on(&host, &memory);
+        lives.host_found(&host, &memory);
         let open_host = host.with_allowed_roots(&[PathBuf::from("/")])?;
         let id = ExecutorId::parse(&format!("ex-{}", secret_hex(8)))
             .map_err(|e| StartError::Engine(e.to_string()))?;
@@ -129,7 +136,7 @@ impl Worker {
             .await
             .map_err(Error::from)?;
         reconcile(&executor).await?;
-        flows.snapshots_sweep(&executor.host).await?;
+        lives.sweep(&executor.host).await?;
         let engine = DBOS::new(Config {
             app_version: Some(APP_VERSION.to_owned()),
             executor_id: Some(id.to_string()),
@@ -141,7 +148,7 @@ impl Worker {
             ..Config::new("cofferdam", flows.ledger.place().engine_url())
         });
         let registered =
-            register(&engine, &executor).map_err(|e| StartError::Engine(e.to_string()))?;
+            register(&engine, &executor, &lives).map_err(|e| StartError::Engine(e.to_string()))?;
         engine.launch().await.map_err(|e| StartError::Engine(e.to_string()))?;
         let claimer = Arc::new(Claimer {
             flows,
@@ -152,7 +159,7 @@ impl Worker {
         });
         let (starts, own) = unbounded_channel();
         let (slots, started) = (&executor.slots, &executor.started);
-        executor.flows.live.tasks_of(OwnTasks::new(&executor.id, slots, started, starts));
+        lives.joined(OwnTasks::new(&executor.id, slots, started, starts));
         let sender = Sender::new(&executor.flows, executor.id.as_str())
             .map(|sender| tokio::spawn(sender.run()));
         let heart = Arc::new(Heart::new(Arc::clone(&executor)));
@@ -164,10 +171,11 @@ impl Worker {
             tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
         };
         let cache = tokio::spawn(crate::cache::keep_house(Arc::clone(&executor)));
-        let keys = tokio::spawn(crate::live::revoked::watch(executor.flows.clone()));
-        let aging = tokio::spawn(executor.flows.clone().kept_ages(executor.host.clone()));
+        let keys = lives.revocations();
+        let aging = lives.aging(&executor.host);
         Ok(Self {
             executor,
+            lives,
             cache,
             keys,
             aging,
@@ -194,7 +202,7 @@ impl Worker {
     /// host finds the sessions.
     pub async fn stop(self) -> Result<()> {
         // What is queued from here on waits for another worker.
-        self.executor.flows.live.no_tasks();
+        self.lives.leaving();
         self.claimer.abort();
         self.takeover.abort();
         self.cache.abort();
@@ -204,13 +212,7 @@ impl Worker {
             sender.abort();
         }
         // Their users hear why, and it is on record before the next start.
-        self.executor.flows.live_stop(&self.executor.id, LIVE_PATIENCE).await;
-        self.executor.flows.plain.spare.close().await;
-        // What is not sealed by then is sealed by the processes that hold it.
-        let sealed = self.executor.flows.plain.settled();
-        if tokio::time::timeout(LIVE_PATIENCE, sealed).await.is_err() {
-            tracing::warn!("the files of a paused sandbox are still being sealed");
-        }
+        self.lives.stop(&self.executor.id, LIVE_PATIENCE).await;
         // Dropping the steps in flight closes their sandboxes' streams, which ends the sandboxes.
         if tokio::time::timeout(STOP_PATIENCE, self.engine.shutdown()).await.is_err() {
             tracing::warn!("the engine does not end: the database does not answer");
@@ -240,7 +242,11 @@ async fn give_back(executor: &Executor) -> Result<()> {
     reconcile(executor).await
 }
 
-fn register(engine: &DBOS, executor: &Arc<Executor>) -> dbos::Result<Registered> {
+fn register(
+    engine: &DBOS,
+    executor: &Arc<Executor>,
+    lives: &Arc<dyn LongLived>,
+) -> dbos::Result<Registered> {
     let flows = Arc::new(executor.flows.clone());
     let run = {
         let executor = Arc::clone(executor);
@@ -249,9 +255,9 @@ fn register(engine: &DBOS, executor: &Arc<Executor>) -> dbos::Result<Registered>
         })?
     };
     let task = {
-        let executor = Arc::clone(executor);
+        let (executor, lives) = (Arc::clone(executor), Arc::clone(lives));
         engine.register_workflow(TASK_WORKFLOW, move |()| {
-            crate::task::task_workflow(Arc::clone(&executor))
+            crate::task::task_workflow(Arc::clone(&executor), Arc::clone(&lives))
         })?
     };
     let escalation = engine.register_workflow(ESCALATION_WORKFLOW, move |()| {

@@ -10,6 +10,7 @@ use cofferdam_contracts::run::RunHeader;
 use cofferdam_flows::Error;
 use cofferdam_flows::Flows;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_live::Live;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ use crate::routes::Route;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub flows: Flows,
+    pub live: Live,
     pub no_auth: bool,
     /// What reply links begin with.
     pub public_url: String,
@@ -46,6 +48,10 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn flows(&self) -> &Flows {
         &self.shared.flows
+    }
+
+    pub(crate) fn live(&self) -> &Live {
+        &self.shared.live
     }
 
     /// The body as the route's type. It fits the route's schema already.

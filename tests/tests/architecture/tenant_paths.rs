@@ -3,7 +3,8 @@
 
 use super::sources;
 
-const CRATES: &[&str] = &["crates/sandbox/src", "crates/flows/src", "crates/cli/src"];
+const CRATES: &[&str] =
+    &["crates/sandbox/src", "crates/flows/src", "crates/live/src", "crates/cli/src"];
 /// Names that a sandbox's root, its upper layer or an overlay of it have in our code.
 const TREES: [&str; 8] = [
     "root",

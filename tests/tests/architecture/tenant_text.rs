@@ -45,7 +45,9 @@ const RECURSIVE: &[(&str, &str)] = &[
 /// A tenant's tree is as deep as it has room: what recursed over it would overflow the worker's stack.
 #[test]
 fn a3f4_no_tree_of_a_tenant_is_removed_by_recursion() {
-    for (name, text) in sources(&["crates/sandbox/src", "crates/flows/src", "crates/guest/src"]) {
+    for (name, text) in
+        sources(&["crates/sandbox/src", "crates/flows/src", "crates/live/src", "crates/guest/src"])
+    {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         let listed = RECURSIVE.iter().any(|(file, _)| name.ends_with(file));
         assert!(!code.contains("remove_dir_all") || listed, "{name}: use removal::remove_tree");
@@ -56,7 +58,7 @@ fn a3f4_no_tree_of_a_tenant_is_removed_by_recursion() {
 /// else its text.
 #[test]
 fn c1_only_one_module_turns_a_tenants_text_into_a_host_path() {
-    let crates = ["crates/flows/src", "crates/sandbox/src", "crates/server/src"];
+    let crates = ["crates/flows/src", "crates/live/src", "crates/sandbox/src", "crates/server/src"];
     for (name, text) in sources(&crates) {
         let found = text.matches("canonicalize(").count();
         let may =

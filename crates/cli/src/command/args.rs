@@ -125,7 +125,7 @@ pub(crate) enum Command {
     /// Print a JSON Schema, or list their names
     Schema { name: Option<String> },
     /// Seal the layer of a paused sandbox; started by a worker
-    #[command(name = cofferdam_flows::live::SEAL_COMMAND, hide = true)]
+    #[command(name = cofferdam_live::SEAL_COMMAND, hide = true)]
     SealLayer,
     /// Print shell completions
     Completions { shell: clap_complete::Shell },

@@ -133,7 +133,7 @@ fn start(cli: Cli) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     if let Command::SealLayer = cli.command {
-        cofferdam_flows::live::seal_layer()?;
+        cofferdam_live::seal_layer()?;
         return Ok(Exit::Ok);
     }
     // Before the runtime's threads exist: every mount of ours then vanishes with this process.

@@ -1,14 +1,15 @@
 //! A node in this process: database, ledger, and as asked for, worker and API.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
-use cofferdam_flows::live::compared::Comparison;
 use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::kept_files::StateDirectory;
+use cofferdam_live::{Comparison, Live, Snapshots};
 use cofferdam_sandbox::Class;
 use cofferdam_server::{Doors, Server};
 use nix::unistd::User;
@@ -82,8 +83,8 @@ impl Node {
             .with_signing(signer, reach)
             .with_vault(vault::vault(at, &ledger, dir).await?)
             .with_roots(parts.allow_dirs, dir)
-            .with_snapshots(&dir.join("snapshots"))
             .with_strict_mode(is_strict);
+        let live = Live::new(&flows, dir);
         let is_signing = flows.is_signing();
         let key = admin_key(&flows, dir).await?;
         if parts.worker.is_some() {
@@ -91,12 +92,14 @@ impl Node {
         }
         let worker = match parts.worker {
             None => None,
-            Some(args) => Some(Worker::start(flows.clone(), config(args, dir)?).await?),
+            Some(args) => Some(
+                Worker::start(flows.clone(), Arc::new(live.clone()), config(args, dir)?).await?,
+            ),
         };
         let scheme = parts.listen.as_ref().map(|d| if d.tls.is_some() { "https" } else { "http" });
         let bound = match parts.listen {
             None => None,
-            Some(doors) => Some(Server::bind(doors, flows).await?),
+            Some(doors) => Some(Server::bind(doors, live).await?),
         };
         let url = scheme.zip(bound.as_ref()).map(|(s, server)| format!("{s}://{}", server.addr()));
         Ok(Self { cluster, ledger, worker, bound, serving: None, url, key, is_signing })
@@ -211,9 +214,8 @@ async fn rows_moved(ledger: &Ledger, dir: &Path) -> anyhow::Result<i64> {
 /// Says what the database and the disk do not share, once rows name this place.
 async fn compared(ledger: &Ledger, dir: &Path) -> anyhow::Result<()> {
     let moved = rows_moved(ledger, dir).await?;
-    let flows = Flows::new(ledger.clone(), ledger.listen().await?, Ids::from_env())
-        .with_snapshots(&dir.join("snapshots"));
-    let found = flows.kept_compared(Comparison::Adoption).await?;
+    let flows = Flows::new(ledger.clone(), ledger.listen().await?, Ids::from_env());
+    let found = Snapshots::of(&Live::new(&flows, dir)).compared(Comparison::Adoption).await?;
     let moved = moved.saturating_add(found.moved);
     if moved > 0 {
         output::line(&format!("{moved} kept files are recorded at this place now"));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cofferdam_flows::live::inside::{Command, MAX_NOTE};
+use cofferdam_live::inside::{Command, MAX_NOTE};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -1,6 +1,7 @@
 //! `GET /templates/{id}/builds/{build}/logs`: what the steps of a build said, by time.
 
 use cofferdam_ledger::template_views::LogPage;
+use cofferdam_live::Builds;
 use serde_json::json;
 
 use super::builds::{MAX_ENTRIES, entry, found, missing, named, refused};
@@ -39,8 +40,8 @@ fn asked(query: &str) -> Result<LogPage<'static>, String> {
 pub(super) async fn logs(call: Asking<'_>, template: &str, build: &str) -> Outcome {
     let (template, build) = named(template, build).ok_or_else(|| missing(build))?;
     let page = asked(&call.query).map_err(refused)?;
-    let flows = &call.front.shared.flows;
-    let view = flows.build_view(&call.who, &template, &build).await;
+    let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
+    let view = Builds::of(lives).view(&call.who, &template, &build).await;
     view.map_err(|error| found(&build, error))?;
     let log = flows.ledger.builds().log_page(&build, &page).await;
     let log = log.map_err(|error| shape::refused(error.into()))?;

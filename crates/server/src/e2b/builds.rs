@@ -6,8 +6,8 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{BuildId, TemplateId, TemplateName};
 use cofferdam_contracts::template_build::{BuildFrom, BuildPlan, MAX_TAGS, RawStep, tag, tagged};
 use cofferdam_flows::Error;
-use cofferdam_flows::live::BuildAsked;
 use cofferdam_ledger::builds::LogEntry;
+use cofferdam_live::{BuildAsked, Builds};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -129,7 +129,7 @@ pub(super) fn refused(why: impl Into<String>) -> Response<Body> {
 pub(super) async fn open(call: Asking<'_>) -> Outcome {
     let asked: NewBuild = shape::body(call.body).await?;
     let asked = asked.asked().map_err(refused)?;
-    let opened = call.front.shared.flows.build_open(&call.who, &asked).await;
+    let opened = Builds::of(&call.front.shared.live).open(&call.who, &asked).await;
     let opened = opened.map_err(shape::refused)?;
     let name: &TemplateName = &asked.name;
     let value = json!({
@@ -161,11 +161,11 @@ pub(super) async fn start(call: Asking<'_>, template: &str, build: &str) -> Outc
     let Asking { front, who, class_min, body, .. } = call;
     let class_min = class_min.map(|name| class(&name)).transpose().map_err(refused)?;
     let steps: Steps = shape::body(body).await?;
-    let flows = &front.shared.flows;
+    let lives = &front.shared.live;
     // Before its steps are looked at: who may not see it learns nothing of it.
-    flows.build_view(&who, &template, &build).await.map_err(|error| found(&build, error))?;
+    Builds::of(lives).view(&who, &template, &build).await.map_err(|error| found(&build, error))?;
     let plan = steps.plan().map_err(refused)?;
-    let started = flows.build_start(&who, &template, &build, plan, class_min).await;
+    let started = Builds::of(lives).start(&who, &template, &build, plan, class_min).await;
     started.map_err(|error| found(&build, error))?;
     Ok(shape::empty(202))
 }
@@ -209,9 +209,9 @@ fn entries(query: &str) -> Result<Entries, String> {
 pub(super) async fn status(call: Asking<'_>, template: &str, build: &str) -> Outcome {
     let (template, build) = named(template, build).ok_or_else(|| missing(build))?;
     let Entries { from, limit, levels } = entries(&call.query).map_err(refused)?;
-    let flows = &call.front.shared.flows;
+    let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
     // The state first: the log of a build that has ended is whole.
-    let view = flows.build_view(&call.who, &template, &build).await;
+    let view = Builds::of(lives).view(&call.who, &template, &build).await;
     let view = view.map_err(|error| found(&build, error))?;
     let log = flows.ledger.builds().log(&build, from, limit, levels).await;
     let log = log.map_err(|error| shape::refused(error.into()))?;

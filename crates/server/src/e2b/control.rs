@@ -15,9 +15,9 @@ use cofferdam_contracts::key::Role;
 use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_contracts::sandbox::IsolationClass;
 use cofferdam_flows::Error;
-use cofferdam_flows::live::{Held, Wish};
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::LiveFilter;
+use cofferdam_live::{Held, ResumeOptions};
 use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use serde::Deserialize;
@@ -256,12 +256,12 @@ async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
     let (template, wants_internet) = (asked.template_id.clone(), asked.wants_internet());
     let mut request =
         asked.request(default_s, dedup, class_min).map_err(|why| shape::error(400, why))?;
-    let flows = &front.shared.flows;
-    templates::choose(flows, &who, &template, &mut request).await?;
+    let (flows, lives) = (&front.shared.flows, &front.shared.live);
+    templates::choose(lives, &who, &template, &mut request).await?;
     if wants_internet {
         request.egress = flows.live_internet(&who).await.map_err(shape::refused)?;
     }
-    let held = flows.live_create(&who, &request).await.map_err(shape::refused)?;
+    let held = lives.create(&who, &request).await.map_err(shape::refused)?;
     Ok(shape::json_of(201, &sandbox(&held, &domain)))
 }
 
@@ -273,7 +273,7 @@ pub(super) fn missing(id: &str) -> Response<Body> {
 /// The running sandbox of this name.
 pub(super) async fn running(call: &Asking<'_>, id: &str) -> Result<Arc<Held>, Response<Body>> {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
-    let held = call.front.shared.flows.live_held(&call.who, &live).await;
+    let held = call.front.shared.live.held(&call.who, &live).await;
     held.map_err(|error| found(id, error))
 }
 
@@ -289,7 +289,7 @@ async fn connect(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, domain, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
-    let flows = &front.shared.flows;
+    let lives = &front.shared.live;
     let seconds = asked.timeout.unwrap_or(CONNECT_S);
     // `None`: it is not running any more.
     let extended = async |held: Arc<Held>| {
@@ -301,25 +301,25 @@ async fn connect(call: Asking<'_>, id: &str) -> Outcome {
             let why = "autoPause: a sandbox that runs keeps what it was created with";
             return Err(shape::error(400, why));
         }
-        match flows.live_extend(&who, &held.id, seconds, true).await {
+        match lives.extend(&who, &held.id, seconds, true).await {
             Ok(()) => Ok(Some(shape::json_of(200, &sandbox(&held, &domain)))),
             Err(Error::Refused(refusal)) if refusal.code == ErrorCode::NotFound => Ok(None),
             Err(error) => Err(found(id, error)),
         }
     };
     // The one of this process need not be looked for on record, nor one that is paused more often than once.
-    let here = flows.live_named(&live);
+    let here = lives.named(&live);
     if let Some(held) = here.filter(|held| held.tenant == who.tenant && held.goes_on())
         && let Some(response) = extended(held).await?
     {
         return Ok(response);
     }
-    let wish = Wish::of(Some(seconds), asked.auto_pause, asked.memory);
-    let resumed = flows.live_resume(&who, &live, wish).await;
+    let options = ResumeOptions::of(Some(seconds), asked.auto_pause, asked.memory);
+    let resumed = lives.resume(&who, &live, options).await;
     if let Some(held) = resumed.map_err(|error| found(id, error))? {
         return Ok(shape::json_of(201, &sandbox(&held, &domain)));
     }
-    let held = flows.live_held(&who, &live).await.map_err(|error| found(id, error))?;
+    let held = lives.held(&who, &live).await.map_err(|error| found(id, error))?;
     extended(held).await?.ok_or_else(|| missing(id))
 }
 
@@ -328,7 +328,7 @@ async fn timeout(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
     let seconds = asked.timeout.ok_or_else(|| shape::error(400, "timeout is missing"))?;
-    let extended = front.shared.flows.live_extend(&who, &live, seconds, false).await;
+    let extended = front.shared.live.extend(&who, &live, seconds, false).await;
     extended.map_err(|error| found(id, error))?;
     Ok(shape::empty(204))
 }
@@ -338,14 +338,14 @@ async fn refresh(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, body, .. } = call;
     let asked: Refresh = shape::body(body).await?;
     let seconds = asked.duration.unwrap_or(OLD_S);
-    let extended = front.shared.flows.live_extend(&who, &live, seconds, true).await;
+    let extended = front.shared.live.extend(&who, &live, seconds, true).await;
     extended.map_err(|error| found(id, error))?;
     Ok(shape::empty(204))
 }
 
 async fn kill(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
-    let killed = call.front.shared.flows.live_kill(&call.who, &live).await;
+    let killed = call.front.shared.live.kill(&call.who, &live).await;
     call.front.tidy();
     match killed {
         Ok(true) => Ok(shape::empty(204)),
@@ -356,7 +356,7 @@ async fn kill(call: Asking<'_>, id: &str) -> Outcome {
 
 async fn detail(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
-    let view = call.front.shared.flows.live_view(&call.who, &live).await;
+    let view = call.front.shared.live.view(&call.who, &live).await;
     let view = view.map_err(|error| found(id, error))?;
     if !matches!(view.state, LiveState::Running | LiveState::Paused) {
         return Err(missing(id));
@@ -364,7 +364,7 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
     let on_timeout = if view.pause_on_timeout { "pause" } else { "kill" };
     let mut value = listed(&view);
     let names: Vec<&str> = view.egress.entries().iter().map(|entry| entry.as_str()).collect();
-    let held = call.front.shared.flows.live_named(&live);
+    let held = call.front.shared.live.named(&live);
     if let Some(fields) = value.as_object_mut() {
         fields.insert("domain".into(), call.domain.into());
         // As enforced, whatever was asked for.

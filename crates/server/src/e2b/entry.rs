@@ -1,7 +1,7 @@
 //! `filesystem.EntryInfo` of a node of the sandbox.
 
-use cofferdam_flows::live::Agent;
-use cofferdam_flows::live::inside::{Entry, NodeKind};
+use cofferdam_live::Agent;
+use cofferdam_live::inside::{Entry, NodeKind};
 use serde_json::{Value, json};
 
 use super::connect::{Fault, Replied};

@@ -10,8 +10,8 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::canonical::digest_bytes;
-use cofferdam_flows::live::inside::NodeKind;
-use cofferdam_flows::live::{AgentError, Reading};
+use cofferdam_live::inside::NodeKind;
+use cofferdam_live::{AgentError, Reading};
 use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ pub(crate) fn signer(front: &Front, uri: &Uri) -> Option<Arc<Room>> {
     let fits = |token: &str| {
         ["read", "write"].iter().any(|operation| is_signed(uri, operation, token) != Ok(false))
     };
-    let all = front.shared.flows.live_here().into_iter();
+    let all = front.shared.live.here().into_iter();
     let held = all.filter(|held| !held.is_revoked()).find(|held| fits(&held.token))?;
     front.room(held.id.as_str())
 }

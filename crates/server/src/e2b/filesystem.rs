@@ -2,8 +2,8 @@
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
-use cofferdam_flows::live::inside::{Entry, NodeKind};
-use cofferdam_flows::live::{Agent, AgentError};
+use cofferdam_live::inside::{Entry, NodeKind};
+use cofferdam_live::{Agent, AgentError};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
 use cofferdam_flows::Error;
-use cofferdam_flows::live::Wish;
+use cofferdam_live::{Builds, ResumeOptions, Snapshots};
 use serde_json::{Value, json};
 
 use super::control::{
@@ -21,13 +21,13 @@ pub(super) async fn pause(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, body, .. } = call;
     let asked: Pause = shape::body(body).await?;
-    let paused = front.shared.flows.live_pause(&who, &live, asked.memory).await;
+    let paused = front.shared.live.pause(&who, &live, asked.memory).await;
     front.tidy();
     let Err(error) = paused else { return Ok(shape::empty(204)) };
     Err(match &error {
         // Clients take a 409 for a success: it is paused already. So nothing else is one.
         Error::Refused(refusal) if refusal.code == ErrorCode::StateConflict => {
-            let view = front.shared.flows.live_view(&who, &live).await;
+            let view = front.shared.live.view(&who, &live).await;
             let is_paused = view.is_ok_and(|view| view.state == LiveState::Paused);
             if is_paused { shape::refused(error) } else { shape::error(400, &refusal.message) }
         }
@@ -40,13 +40,13 @@ pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, domain, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
     let seconds = asked.timeout.unwrap_or(OLD_S);
-    let wish = Wish::of(Some(seconds), asked.auto_pause, asked.memory);
-    let resumed = front.shared.flows.live_resume(&who, &live, wish).await;
+    let options = ResumeOptions::of(Some(seconds), asked.auto_pause, asked.memory);
+    let resumed = front.shared.live.resume(&who, &live, options).await;
     if let Some(held) = resumed.map_err(|error| found(id, error))? {
         return Ok(shape::json_of(201, &sandbox(&held, &domain)));
     }
     // Older clients take a 409 for a success: it runs already, and here.
-    let elsewhere = front.shared.flows.live_not_elsewhere(&live).await;
+    let elsewhere = front.shared.live.not_elsewhere(&live).await;
     elsewhere.map_err(|error| found(id, error))?;
     Err(shape::error(409, format!("sandbox {id} is not paused: it runs already, or starts")))
 }
@@ -56,7 +56,7 @@ pub(super) async fn fork(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, domain, body, .. } = call;
     let asked: Fork = shape::body(body).await?;
     let (count, seconds) = (asked.count.unwrap_or(1), asked.timeout.unwrap_or(OLD_S));
-    let forks = front.shared.flows.live_fork(&who, &live, count, Some(seconds)).await;
+    let forks = front.shared.live.fork(&who, &live, count, Some(seconds)).await;
     let forks = forks.map_err(|error| found(id, error))?;
     let told = forks.into_iter().map(|one| match one {
         Ok(held) => json!({"sandbox": sandbox(&held, &domain)}),
@@ -78,7 +78,7 @@ pub(super) async fn snapshot(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, body, .. } = call;
     let asked: NewSnapshot = shape::body(body).await?;
-    let made = front.shared.flows.live_snapshot(&who, &live, asked.name).await;
+    let made = Snapshots::of(&front.shared.live).take(&who, &live, asked.name).await;
     Ok(shape::json_of(201, &told(&made.map_err(|error| found(id, error))?)))
 }
 
@@ -129,20 +129,20 @@ pub(super) async fn list(call: Asking<'_>) -> Outcome {
 pub(super) async fn delete(call: Asking<'_>, id: &str) -> Outcome {
     let gone = || templates::missing(id);
     let name = id.split(':').next().unwrap_or_default();
-    let flows = &call.front.shared.flows;
+    let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
     if let Some((template, _)) = templates::built(flows, &call.who, name).await? {
-        let deleted = flows.template_delete(&call.who, &template).await;
+        let deleted = Builds::of(lives).delete(&call.who, &template).await;
         return deleted.map(|()| shape::empty(204)).map_err(shape::refused);
     }
     let Ok(snapshot) = SnapshotId::parse(name) else {
         let why = "not supported: templates are the host's; see `cofferdam template rm`";
-        let is_known = templates::is_known(&call.front.shared.flows, name);
+        let is_known = templates::is_known(&call.front.shared.live, name);
         return Err(match is_known.map_err(shape::refused)? {
             true => shape::error(400, why),
             false => gone(),
         });
     };
-    let deleted = call.front.shared.flows.snapshot_delete(&call.who, &snapshot).await;
+    let deleted = Snapshots::of(&call.front.shared.live).delete(&call.who, &snapshot).await;
     match deleted {
         Ok(()) => Ok(shape::empty(204)),
         Err(Error::Refused(refusal)) if refusal.code == ErrorCode::NotFound => Err(gone()),

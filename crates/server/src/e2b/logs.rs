@@ -106,9 +106,9 @@ fn entries(events: Vec<LiveEvent>, wanted: &Wanted) -> Vec<Value> {
 pub(super) async fn logs(call: Asking<'_>, id: &str, newer: bool) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let wanted = wanted(&call.query, newer).map_err(|why| shape::error(400, why))?;
-    let flows = &call.front.shared.flows;
+    let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
     // Another tenant's is not found, as one that never was.
-    flows.live_view(&call.who, &live).await.map_err(|error| found(id, error))?;
+    lives.view(&call.who, &live).await.map_err(|error| found(id, error))?;
     let events = flows.ledger.live().events(&call.who.tenant, &live).await;
     let entries = entries(events.map_err(|error| shape::refused(error.into()))?, &wanted);
     if newer {

@@ -50,7 +50,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Response, Uri};
 use cofferdam_contracts::id::LiveId;
 use cofferdam_flows::Error;
-use cofferdam_flows::live::{CREATE_PATIENCE, Knock};
+use cofferdam_live::{CREATE_PATIENCE, Knock};
 use hyper::Request;
 use hyper::body::Incoming;
 
@@ -202,20 +202,20 @@ impl Front {
             return Ok(Some(room));
         }
         let Ok(live) = LiveId::parse(id) else { return Ok(None) };
-        let flows = &self.shared.flows;
+        let lives = &self.shared.live;
         if let Some(knock) = knock(port, request)
-            && flows.live_woken(&live, knock).await?.is_some()
+            && lives.woken(&live, knock).await?.is_some()
             && let Some(room) = self.room(id)
         {
             return Ok(Some(room));
         }
         // One that runs elsewhere is not said to be gone.
-        flows.live_not_elsewhere(&live).await.map(|()| None)
+        lives.not_elsewhere(&live).await.map(|()| None)
     }
 
     /// The running sandbox that has this token.
     fn owner(&self, token: &str) -> Option<Arc<Room>> {
-        let all = self.shared.flows.live_here();
+        let all = self.shared.live.here();
         let mut open = all.into_iter().filter(|held| !held.is_revoked());
         let held = open.find(|held| room::is_same(token, &held.token))?;
         self.room(held.id.as_str())
@@ -224,7 +224,7 @@ impl Front {
     /// A running sandbox of this process, by its id.
     fn room(&self, id: &str) -> Option<Arc<Room>> {
         let id = LiveId::parse(id).ok()?;
-        let held = self.shared.flows.live_named(&id);
+        let held = self.shared.live.named(&id);
         let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         match held {
             Some(held) => {
@@ -251,7 +251,7 @@ impl Front {
     }
 
     fn forget_ended(&self, rooms: &mut HashMap<LiveId, Arc<Room>>) {
-        rooms.retain(|id, _| self.shared.flows.live_named(id).is_some());
+        rooms.retain(|id, _| self.shared.live.named(id).is_some());
     }
 }
 

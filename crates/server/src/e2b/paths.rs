@@ -1,7 +1,7 @@
 //! Paths as clients write them, and as the agent takes them: absolute, plain, without links in the middle.
 
-use cofferdam_flows::live::inside::NodeKind;
-use cofferdam_flows::live::{Agent, AgentError};
+use cofferdam_live::inside::NodeKind;
+use cofferdam_live::{Agent, AgentError};
 
 use super::connect::Fault;
 use super::room::Person;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use cofferdam_flows::live::{AgentError, VISITORS};
+use cofferdam_live::{AgentError, VISITORS};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;

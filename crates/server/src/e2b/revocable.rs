@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use bytes::Bytes;
-use cofferdam_flows::live::Held;
+use cofferdam_live::Held;
 use hyper::body::{Body as _, Frame, SizeHint};
 
 use super::shape;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cofferdam_flows::live::inside::User;
-use cofferdam_flows::live::{Held, STREAMS, USUAL_PATH, USUAL_VARIABLES};
+use cofferdam_live::inside::User;
+use cofferdam_live::{Held, STREAMS, USUAL_PATH, USUAL_VARIABLES};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
 use super::adopted::adopt;
@@ -94,7 +94,7 @@ pub(crate) fn environment(held: &Held, person: Person) -> BTreeMap<String, Strin
         ("E2B_SANDBOX", "true"),
         ("E2B_SANDBOX_ID", held.id.as_str()),
     ];
-    let alone = UNCONNECTED.into_iter().filter(|_| held.is_alone());
+    let alone = UNCONNECTED.into_iter().filter(|_| held.egress().is_none());
     let all = base.into_iter().chain(USUAL_VARIABLES).chain(alone);
     let mut env: BTreeMap<String, String> =
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();

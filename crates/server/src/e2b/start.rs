@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use cofferdam_flows::live::inside::{Ended, ExecRequest, NodeKind};
-use cofferdam_flows::live::{Manner, Said};
+use cofferdam_live::inside::{Ended, ExecRequest, NodeKind};
+use cofferdam_live::{Manner, Said};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

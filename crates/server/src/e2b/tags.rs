@@ -6,9 +6,8 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::TemplateId;
 use cofferdam_contracts::template_build::{DEFAULT_TAG, MAX_TAGS, tag, tagged};
 use cofferdam_flows::Error;
-use cofferdam_ledger::audit::Audit;
-use cofferdam_ledger::error::OpError;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_live::Builds;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -52,8 +51,8 @@ pub(super) async fn known(
     found.map(|(id, _)| id).ok_or_else(|| templates::missing(text))
 }
 
-fn fault(text: &str, error: OpError) -> Response<Body> {
-    match Error::from(error) {
+fn fault(text: &str, error: Error) -> Response<Body> {
+    match error {
         Error::Refused(refusal) if refusal.code == ErrorCode::NotFound => {
             let text: String = text.chars().take(200).collect();
             shape::error(404, format!("template {text:?} has no such tag"))
@@ -69,11 +68,8 @@ pub(super) async fn assign(call: Asking<'_>) -> Outcome {
     let tags = checked(&asked.tags).map_err(refused)?;
     let template = known(front, &who, name.as_str()).await?;
     let from = from.as_deref().unwrap_or(DEFAULT_TAG);
-    let audit = Audit::by(&who, "template.tag", template.as_str());
-    let rows = front.shared.flows.ledger.builds();
-    let build = rows.tags_assign(&template, from, &tags, &audit).await;
+    let build = Builds::of(&front.shared.live).tag(&who, &template, from, &tags).await;
     let build = build.map_err(|error| fault(&asked.target, error))?;
-    front.shared.flows.templates_tidy().await;
     Ok(shape::json_of(201, &json!({"buildID": build, "tags": tags})))
 }
 
@@ -83,11 +79,8 @@ pub(super) async fn remove(call: Asking<'_>) -> Outcome {
     let (name, _) = tagged(&asked.name).map_err(refused)?;
     let tags = checked(&asked.tags).map_err(refused)?;
     let template = known(front, &who, name.as_str()).await?;
-    let audit = Audit::by(&who, "template.untag", template.as_str());
-    let rows = front.shared.flows.ledger.builds();
-    let removed = rows.tags_remove(&template, &tags, &audit).await;
+    let removed = Builds::of(&front.shared.live).untag(&who, &template, &tags).await;
     removed.map_err(|error| fault(&asked.name, error))?;
-    front.shared.flows.templates_tidy().await;
     Ok(shape::empty(204))
 }
 

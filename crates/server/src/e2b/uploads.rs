@@ -11,6 +11,7 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
 use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
 use cofferdam_flows::places::TenantPlaces;
+use cofferdam_live::Uploads;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::json;
@@ -120,12 +121,12 @@ pub(super) async fn link(
     let template = TemplateId::parse(template).map_err(|_| templates::missing(template))?;
     let hash = Digest::parse(hash)
         .map_err(|_| refused("the files' hash is not a SHA-256 in lower-case hex"))?;
-    let flows = &call.front.shared.flows;
+    let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
     let known = templates::built(flows, &call.who, template.as_str()).await?;
     if known.is_none_or(|(id, _)| id != template) {
         return Err(templates::missing(template.as_str()));
     }
-    let present = flows.upload_is_present(&call.who.tenant, &template, &hash).await;
+    let present = Uploads::of(lives).is_present(&call.who.tenant, &template, &hash).await;
     let present = present.map_err(shape::refused)?;
     let path = format!("/templates/{template}/files/{hash}");
     let tenant = call.who.tenant.clone();
@@ -178,10 +179,10 @@ async fn received(
     body: &mut Incoming,
 ) -> Result<(), Box<Response<Body>>> {
     let (pieces, taken) = mpsc::channel(QUEUED);
-    let flows = front.shared.flows.clone();
+    let lives = front.shared.live.clone();
     let taking = tokio::spawn(async move {
         let Link { tenant, key, template, hash, .. } = &link;
-        flows.upload_take(tenant, key, template, hash, taken).await
+        Uploads::of(&lives).take(tenant, key, template, hash, taken).await
     });
     let mut size = 0u64;
     let fault = loop {

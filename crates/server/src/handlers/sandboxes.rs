@@ -7,9 +7,9 @@ use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest,
 use cofferdam_contracts::live_network::LiveNetwork;
 use cofferdam_contracts::snapshot::{LiveFork, LiveForked, LivePause, LiveResume, SnapshotRequest};
 use cofferdam_flows::Error;
-use cofferdam_flows::live::inside::{Ended, ExecEnd, ExecRequest};
-use cofferdam_flows::live::{Manner, Stream, Wish};
 use cofferdam_ledger::live::LiveFilter;
+use cofferdam_live::inside::{Ended, ExecEnd, ExecRequest};
+use cofferdam_live::{Manner, ResumeOptions, Snapshots, Stream};
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
@@ -24,8 +24,8 @@ const BY_SIGNAL: i32 = 128;
 
 pub(crate) async fn create(mut call: Call) -> Answered {
     let request: LiveRequest = call.body()?;
-    let held = call.flows().live_create(&call.who, &request).await?;
-    answer(StatusCode::CREATED, &call.flows().live_view(&call.who, &held.id).await?)
+    let held = call.live().create(&call.who, &request).await?;
+    answer(StatusCode::CREATED, &call.live().view(&call.who, &held.id).await?)
 }
 
 pub(crate) async fn list(call: Call) -> Answered {
@@ -39,47 +39,47 @@ pub(crate) async fn list(call: Call) -> Answered {
 
 pub(crate) async fn get(call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
-    ok(&call.flows().live_view(&call.who, &id).await?)
+    ok(&call.live().view(&call.who, &id).await?)
 }
 
 pub(crate) async fn extend(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveExtend = call.body()?;
-    call.flows().live_extend(&call.who, &id, request.timeout_s, false).await?;
-    ok(&call.flows().live_view(&call.who, &id).await?)
+    call.live().extend(&call.who, &id, request.timeout_s, false).await?;
+    ok(&call.live().view(&call.who, &id).await?)
 }
 
 pub(crate) async fn network(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveNetwork = call.body()?;
-    ok(&call.flows().live_network(&call.who, &id, request.egress).await?)
+    ok(&call.live().network(&call.who, &id, request.egress).await?)
 }
 
 pub(crate) async fn networks(call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
-    ok(&call.flows().live_networks(&call.who, &id).await?)
+    ok(&call.live().networks(&call.who, &id).await?)
 }
 
 pub(crate) async fn kill(call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
-    call.flows().live_kill(&call.who, &id).await?;
-    ok(&call.flows().live_view(&call.who, &id).await?)
+    call.live().kill(&call.who, &id).await?;
+    ok(&call.live().view(&call.who, &id).await?)
 }
 
 pub(crate) async fn pause(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LivePause = call.body()?;
-    ok(&call.flows().live_pause(&call.who, &id, request.memory).await?)
+    ok(&call.live().pause(&call.who, &id, request.memory).await?)
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveResume = call.body()?;
-    let wish = Wish::of(request.timeout_s, None, request.memory);
-    let held = call.flows().live_resume(&call.who, &id, wish).await?;
+    let options = ResumeOptions::of(request.timeout_s, None, request.memory);
+    let held = call.live().resume(&call.who, &id, options).await?;
     let why = "the sandbox is not paused";
     let held = held.ok_or_else(|| Refusal::new(ErrorCode::StateConflict, why))?;
-    ok(&call.flows().live_view(&call.who, &held.id).await?)
+    ok(&call.live().view(&call.who, &held.id).await?)
 }
 
 pub(crate) async fn fork(mut call: Call) -> Answered {
@@ -87,10 +87,10 @@ pub(crate) async fn fork(mut call: Call) -> Answered {
     let request: LiveFork = call.body()?;
     let count = request.count.unwrap_or(1);
     let mut forks = Vec::new();
-    for one in call.flows().live_fork(&call.who, &id, count, request.timeout_s).await? {
+    for one in call.live().fork(&call.who, &id, count, request.timeout_s).await? {
         forks.push(match one {
             Ok(held) => {
-                let view = call.flows().live_view(&call.who, &held.id).await?;
+                let view = call.live().view(&call.who, &held.id).await?;
                 LiveForked { sandbox: Some(view), error: None }
             }
             Err(error) => LiveForked { sandbox: None, error: Some(error.refusal().message) },
@@ -102,7 +102,7 @@ pub(crate) async fn fork(mut call: Call) -> Answered {
 pub(crate) async fn snapshot(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: SnapshotRequest = call.body()?;
-    let made = call.flows().live_snapshot(&call.who, &id, request.name).await?;
+    let made = Snapshots::of(call.live()).take(&call.who, &id, request.name).await?;
     answer(StatusCode::CREATED, &made)
 }
 
@@ -114,14 +114,14 @@ pub(crate) async fn snapshot_delete(call: Call) -> Answered {
     let id: SnapshotId = call.id("snapshot")?;
     let kept = call.flows().ledger.snapshots().kept(&call.who.tenant, &id).await?;
     let view = kept.ok_or_else(|| Refusal::not_found("snapshot"))?.view;
-    call.flows().snapshot_delete(&call.who, &id).await?;
+    Snapshots::of(call.live()).delete(&call.who, &id).await?;
     ok(&view)
 }
 
 pub(crate) async fn exec(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveExec = call.body()?;
-    let held = call.flows().live_held(&call.who, &id).await?;
+    let held = call.live().held(&call.who, &id).await?;
     let refuse = |why: String| Error::from(Refusal::new(ErrorCode::PolicyViolation, why));
     let (default, workdir) = held.defaults();
     let user = request.user.as_deref().unwrap_or(default.as_str());
@@ -139,9 +139,8 @@ pub(crate) async fn exec(mut call: Call) -> Answered {
         stdin_file: None,
         jail: None,
     };
-    let gone = |error: cofferdam_flows::live::AgentError| {
-        refuse(format!("the sandbox does not answer: {error}"))
-    };
+    let gone =
+        |error: cofferdam_live::AgentError| refuse(format!("the sandbox does not answer: {error}"));
     let busy = || {
         let why = "too many commands, transfers and connections of this sandbox at once; end one, or try again";
         Refusal::new(ErrorCode::Unavailable, why)

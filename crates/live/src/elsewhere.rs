@@ -1,0 +1,90 @@
+//! Which process holds a sandbox, for those that do not: each says so, and takes nothing on that it could not hold.
+//!
+//! ```text
+//! asked for a life -> a worker of this process? -> queued under it, so that no other one claims it
+//!                              \--none: refused before anything is on record
+//! asked for one that is not here -> on record as running -> another process's: its caller is told to ask that one
+//! ```
+
+use std::path::Path;
+
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_contracts::id::LiveId;
+use cofferdam_ledger::live::Holder;
+
+use cofferdam_flows::{Error, Result, host_id};
+
+use crate::live::Live;
+use crate::refusal::{elsewhere, refuse};
+
+/// Where a sandbox that this process does not show is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// Nowhere: it does not run.
+    Nowhere,
+    /// Here: it begins or ends at this moment.
+    Here,
+    /// By a process of this host that has ended and is not missed yet.
+    Gone,
+    /// By another process.
+    Elsewhere,
+}
+
+/// Whether a process of this host is there. Where others' processes are hidden, so is the first one: then it may be. Pure but for
+/// the kernel's list.
+fn is_there(pid: i32) -> bool {
+    let is_listed = |pid: i32| Path::new(&format!("/proc/{pid}")).exists();
+    is_listed(pid) || !is_listed(1)
+}
+
+impl Live {
+    /// Where a sandbox is held that this process does not show.
+    pub(crate) async fn holder(&self, id: &LiveId) -> Result<Whereabouts> {
+        let Some(Holder { executor, host, pid }) = self.0.ledger.live().holder(id).await? else {
+            return Ok(Whereabouts::Nowhere);
+        };
+        let own = self.0.registry.own_tasks().and_then(|own| own.executor());
+        Ok(match own {
+            Some(own) if *own == executor => Whereabouts::Here,
+            _ if host == host_id() && !is_there(pid) => Whereabouts::Gone,
+            _ => Whereabouts::Elsewhere,
+        })
+    }
+
+    /// Refuses a request to a sandbox that another process holds; for one that is nowhere it is the caller's to say so.
+    ///
+    /// # Errors
+    /// Another process holds it.
+    pub async fn not_elsewhere(&self, id: &LiveId) -> Result<()> {
+        match self.holder(id).await? {
+            Whereabouts::Elsewhere => Err(elsewhere()),
+            Whereabouts::Nowhere | Whereabouts::Here | Whereabouts::Gone => Ok(()),
+        }
+    }
+
+    /// Why a sandbox that is on record as running is not to be had here.
+    pub(crate) async fn unheld(&self, id: &LiveId) -> Result<Error> {
+        Ok(match self.holder(id).await? {
+            Whereabouts::Elsewhere => elsewhere(),
+            Whereabouts::Here => {
+                let why = "the sandbox begins or ends at this moment; try again";
+                refuse(ErrorCode::Unavailable, why)
+            }
+            Whereabouts::Gone | Whereabouts::Nowhere => crate::refusal::over(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_not_there() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        child.wait().unwrap();
+        assert!(!is_there(pid));
+        assert!(is_there(i32::try_from(std::process::id()).unwrap()));
+    }
+}

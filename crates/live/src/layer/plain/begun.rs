@@ -1,0 +1,57 @@
+//! The start of a sealer for a pause, with room for what it writes.
+
+use std::io;
+use std::sync::Arc;
+
+use cofferdam_contracts::id::TenantId;
+use cofferdam_sandbox::PlainLayer;
+
+use crate::snapshot::handles::{FileHandle, LayerHandle};
+use crate::snapshot::sealed::FileOwner;
+
+use super::{Again, Given, KeptFile, Plain, SealStart, Sealer, SpareSealer, blocking};
+
+impl Plain {
+    /// Has a layer sealed into a file for which there is room, by a sealer that waits for work where there is one. Blocking.
+    pub(crate) fn begin(
+        tenant: &TenantId,
+        layer: PlainLayer,
+        mut kept: KeptFile,
+        again: Again,
+        spare: &SpareSealer,
+    ) -> io::Result<Self> {
+        let (start, most) = match kept.most_of(layer.sizes()?.most, &again)? {
+            Some(most) => (SealStart::Soon, most),
+            None => (SealStart::Measured, kept.most()),
+        };
+        let handle = LayerHandle { dir: layer.descriptor()?, first_id: layer.first_id() };
+        let file = FileHandle { file: kept.descriptor()?, most };
+        let owner = FileOwner { tenant, snapshot: &kept.id };
+        let given = Given::new(owner, &kept.key, again.clone(), handle, file)?;
+        let sealer = Sealer::begin(spare.take(), &given, start)?;
+        if start == SealStart::Measured {
+            // What no kernel counts is found before the answer.
+            let size = sealer.measured(&|| true);
+            if let Err(why) = size.and_then(|size| kept.make_room(size, &again)) {
+                layer.let_go();
+                sealer.end();
+                return Err(why);
+            }
+        }
+        let (tenant, memory) = (tenant.clone(), Arc::default());
+        let (layer, again) = (Arc::new(layer), Arc::new(again));
+        Ok(Self { layer, memory, kept, tenant, again, given, sealer })
+    }
+
+    /// Its pause is not on record: its sandbox goes on.
+    pub(crate) async fn abandon(self) {
+        let Self { layer, sealer, kept, .. } = self;
+        layer.let_go();
+        let _ = blocking(move || {
+            sealer.end();
+            drop(kept);
+            Ok(())
+        })
+        .await;
+    }
+}

@@ -1,0 +1,91 @@
+//! Long-lived sandboxes: a run of one task whose sandbox is held until it is killed or its time is over.
+//!
+//! ```text
+//! create --one transaction: intent, run, its workflow, app.live_sandboxes--> run workflow -> task workflow
+//!   hold: up -> started (token's hash, times) -> registry -> { killed | expired | canceled | died | stopped } -> wipe
+//!   the row ends in the commit of the task's end, with its wipe evidence
+//! ```
+//! **A sandbox is made once.** A second execution, a second attempt and a process that did not ask for it refuse to make
+//! it: its name, its token and its environment are in the memory of the process that its caller asked, and in no table.
+//! That process alone claims its task and talks to it; another one's answer says so (`elsewhere`). A paused one has no process: its files
+//! and what was asked for are sealed on its host, and whoever resumes it there holds its next life (`resume`).
+//!
+//! An operation is a file: `create`, `pause`, `resume`, `fork`, `kill`, `extend`, `network`. All that make a sandbox go through `launch`, with
+//! a `spec`; its task holds it in `hold`. What this process holds is in `registry`, what a running one is ordered to in `held`, and which state
+//! may follow which in [`cofferdam_contracts::life`]. Kept files are in `snapshot`, layers of paused sandboxes in `layer`, builds in `template`.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! wake
+//! create resume template::builds template::tags worker
+//! launch layer::plain::begun layer::plain::retry pause snapshot::sweep template::build_steps
+//! hold layer::plain snapshot::open template::build_layers template::uploads wait
+//! fork kill layer::rest snapshot::compared snapshot::copied snapshot::keep snapshot::memory
+//!    snapshot::space template::build_images template::host
+//! elsewhere extend layer::layers network revoked snapshot::eraser snapshot::snapshots template::build
+//!    template::build_log template::templates view
+//! live
+//! registry
+//! held
+//! expected spec
+//! ahead
+//! layer::lend
+//! layer::sealer_line layer::spare
+//! layer::sealer snapshot::new_file
+//! snapshot::shelf template::program
+//! background snapshot::again snapshot::opened snapshot::room work
+//! ids layer layer::left layer::sealer::start patience refusal snapshot snapshot::handles
+//!    snapshot::sealed template template::basis template::upload_digest tokens
+//! ```
+
+mod ahead;
+mod background;
+mod create;
+mod elsewhere;
+mod expected;
+mod extend;
+mod fork;
+mod held;
+mod hold;
+mod ids;
+mod kill;
+mod launch;
+mod layer;
+mod live;
+mod network;
+mod patience;
+mod pause;
+mod refusal;
+mod registry;
+mod resume;
+mod revoked;
+mod snapshot;
+mod spec;
+mod template;
+mod tokens;
+mod view;
+mod wait;
+mod wake;
+mod work;
+mod worker;
+
+pub use cofferdam_sandbox::inside;
+pub use cofferdam_sandbox::templates::Template;
+pub use cofferdam_sandbox::{
+    Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, USUAL_PATH, Watching,
+};
+
+pub use held::{Held, STREAMS, VISITORS};
+pub use layer::sealer::{SEAL_COMMAND, seal_layer};
+pub use live::Live;
+pub use patience::CREATE_PATIENCE;
+pub use resume::ResumeOptions;
+pub use snapshot::compared::{Comparison, KeptDifferences};
+pub use snapshot::snapshots::Snapshots;
+pub use template::build::Builds;
+pub use template::builds::{BuildAsked, BuildOpened};
+pub use template::program::USUAL_VARIABLES;
+pub use template::templates::Templates;
+pub use template::uploads::Uploads;
+pub use wake::Knock;

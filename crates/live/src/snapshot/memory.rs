@@ -1,0 +1,127 @@
+//! A pause that keeps the memory of a sandbox with its files, so that its processes go on.
+//!
+//! ```text
+//! agent sleeps --refused: it goes on, or its files alone are kept
+//!      |
+//!      +--> memory -> its processes end -> files -> as every pause
+//!             \--its kernel could not write it: its files alone
+//! ```
+//! A machine hands out its files first, falls asleep, and its memory is kept last.
+//!
+//! From the sleep on the sandbox does not go on: a pause that fails then ends it, and the record says so.
+
+use std::io;
+use std::sync::Arc;
+
+use cofferdam_contracts::error::ErrorCode;
+use cofferdam_sandbox::{SleepError, Still};
+
+use cofferdam_flows::Result;
+
+use crate::background::blocking;
+use crate::held::{Held, Order};
+use crate::ids::fresh;
+use crate::refusal::{conflict, refuse};
+use crate::snapshot::again::Again;
+use crate::snapshot::new_file::NewFile;
+use crate::snapshot::shelf::KeptFile;
+use crate::snapshot::snapshots::Snapshots;
+
+/// Whether the memory is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeptMemory {
+    /// Files alone.
+    No,
+    /// Where the class can; what cannot be kept refuses the pause.
+    Asked,
+    /// The same, but then its files alone are kept.
+    IfPossible,
+}
+
+impl KeptMemory {
+    /// What a caller asks for: by default its memory, where the class can.
+    pub(crate) fn asked(memory: Option<bool>) -> Self {
+        if memory == Some(false) { Self::No } else { Self::Asked }
+    }
+}
+
+impl Snapshots {
+    /// Keeps memory and files of a sandbox, whose processes end. `None`: its files alone are to be kept, and nothing has
+    /// happened to it.
+    pub(crate) async fn keep_memory(
+        &self,
+        held: &Arc<Held>,
+        memory: KeptMemory,
+    ) -> Result<Option<(Still, KeptFile)>> {
+        let Some(keeper) = held.keeper.as_ref().ok().filter(|keeper| keeper.keeps_memory()) else {
+            return Ok(None);
+        };
+        if memory == KeptMemory::No {
+            return Ok(None);
+        }
+        let room = self.room(&held.tenant).await?;
+        let (shelf, id) = (Arc::clone(&self.live.0.store), fresh()?);
+        let unkept = |why: String| match memory {
+            KeptMemory::Asked => Err(conflict(format!(
+                "the memory of the sandbox cannot be kept: {why}; pause it with its files alone (`memory: false`), or try \
+                 again"
+            ))),
+            _ => {
+                tracing::info!(sandbox = %held.id, why, "a pause keeps files alone");
+                Ok(None)
+            }
+        };
+        if !keeper.fits(shelf.dir()) {
+            return unkept("the disk of the snapshots has no room for it".to_owned());
+        }
+        // Once its processes have ended it is too late to find that there is none.
+        if keeper.most() > room.most() {
+            return unkept(room.fault(&io::ErrorKind::FileTooLarge.into()).refusal().message);
+        }
+        keeper.in_place().map_err(|why| room.fault(&io::Error::other(why)))?;
+        let sleeping = match keeper.sleep().await {
+            Ok(sleeping) => sleeping,
+            Err(SleepError::Refused(why)) => return unkept(why),
+            Err(error) => {
+                held.end(Order::Unkept);
+                return Err(refuse(ErrorCode::Unavailable, error.to_string()));
+            }
+        };
+        if sleeping.is_asleep() {
+            held.fell_asleep();
+        }
+        let (keeping, memory_last) = (Arc::clone(held), keeper.is_memory_last());
+        let kept = blocking(move || {
+            let again = Again { memory: true, memory_last, ..keeping.itself() };
+            let (goes_on, falls_asleep) = (|| keeping.goes_on(), || keeping.fell_asleep());
+            let new = NewFile { shelf: &shelf, id, room: &room };
+            new.keep_memory(&again, sleeping, &goes_on, &falls_asleep)
+        });
+        match kept.await {
+            Ok((still, kept, fault)) => {
+                if let Some(why) = fault {
+                    tracing::warn!(sandbox = %held.id, %why, "a kernel did not write its memory; files alone are kept");
+                }
+                Ok(Some((still, kept)))
+            }
+            Err(why) => {
+                if held.is_asleep() {
+                    held.end(Order::Unkept);
+                }
+                Err(refuse(ErrorCode::Unavailable, why.to_string()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_keeps_memory_unless_its_caller_says_no() {
+        assert_eq!(KeptMemory::asked(None), KeptMemory::Asked);
+        assert_eq!(KeptMemory::asked(Some(true)), KeptMemory::Asked);
+        assert_eq!(KeptMemory::asked(Some(false)), KeptMemory::No);
+    }
+}

@@ -1,0 +1,161 @@
+//! A paused sandbox that the first request to it resumes.
+//!
+//! ```text
+//! request, no running sandbox -> row -> token fits its hash -> one resume, for which all requests wait -> Held
+//!                                   \--> it does not: nothing is woken, and nothing is told
+//! ```
+
+use std::sync::Arc;
+
+use cofferdam_ambient::clock;
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::LiveId;
+use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::live::{Door, Rest};
+
+use cofferdam_flows::Result;
+
+use crate::held::Held;
+use crate::live::Live;
+use crate::patience::{CREATE_PATIENCE, LOOK};
+use crate::refusal::{conflict, refuse};
+use crate::resume::ResumeOptions;
+use crate::snapshot::eraser::Eraser;
+
+/// How often a sandbox that runs on record is looked for in this process: it is shown there some ms later.
+const LOOKS: u32 = 2;
+
+/// A request at a sandbox's door, with the token that it carries.
+#[derive(Debug, Clone, Copy)]
+pub enum Knock<'a> {
+    /// To its agent.
+    Envd(Option<&'a str>),
+    /// To one of its ports.
+    Port(Option<&'a str>),
+}
+
+/// Whether a request would be let in to the running sandbox. Pure.
+fn opens(door: &Door, knock: Knock<'_>) -> bool {
+    // Hashes: what their comparison tells of them is of no use.
+    let fits = |token: &str, hash: &str| digest_bytes(token.as_bytes()).as_str() == hash;
+    match (knock, &door.traffic) {
+        (Knock::Envd(token), _) => token.is_some_and(|token| fits(token, &door.envd)),
+        (Knock::Port(_), None) => true,
+        (Knock::Port(token), Some(hash)) => token.is_some_and(|token| fits(token, hash)),
+    }
+}
+
+impl Live {
+    /// The sandbox that this request resumes, once it runs; many requests at once resume it once. `None`: it wakes nothing,
+    /// since no such sandbox is paused, or since it would not be let in.
+    ///
+    /// # Errors
+    /// The sandbox stays paused, or does not run within [`CREATE_PATIENCE`].
+    pub async fn woken(&self, id: &LiveId, knock: Knock<'_>) -> Result<Option<Arc<Held>>> {
+        let Some(door) = self.0.ledger.live().door(id).await? else { return Ok(None) };
+        if !opens(&door, knock) {
+            return Ok(None);
+        }
+        if door.rest == Rest::Running && !self.0.registry.is_waking(id) {
+            // It may have been resumed since this request looked for it.
+            return Ok(self.0.registry.find(id).filter(|held| held.goes_on()));
+        }
+        if door.is_revoked {
+            let why = "the sandbox stays paused: the key that created it is revoked; resume it with another key";
+            return Err(refuse(ErrorCode::StateConflict, why));
+        }
+        let (mut woken, mine) = self.0.registry.waking(id);
+        if let Some(waking) = mine {
+            let (live, id) = (self.clone(), id.clone());
+            let who = Principal { key_id: door.key_id, tenant: door.tenant, roles: Vec::new() };
+            // It goes on where this request's caller hangs up: others wait for it.
+            tokio::spawn(async move {
+                let outcome = live.wake(&who, &id).await;
+                waking.tell(outcome.map_err(cofferdam_flows::Error::refusal));
+                Eraser::of(&live).tidy_soon();
+            });
+        }
+        let outcome = tokio::time::timeout(CREATE_PATIENCE, woken.wait_for(Option::is_some)).await;
+        match outcome {
+            Ok(Ok(outcome)) => match outcome.as_ref() {
+                Some(Ok(held)) => Ok(Some(Arc::clone(held))),
+                Some(Err(refusal)) => Err(refusal.clone().into()),
+                None => Err(still()),
+            },
+            _ => Err(still()),
+        }
+    }
+
+    /// Resumes it, unless another caller does.
+    async fn wake(&self, who: &Principal, id: &LiveId) -> Result<Arc<Held>> {
+        let mut looks = 0;
+        let ready = tokio::time::timeout(CREATE_PATIENCE, async {
+            loop {
+                let changed = self.0.registry.changed();
+                if let Some(held) = self.0.registry.find(id).filter(|held| held.goes_on()) {
+                    return Ok(Some(held));
+                }
+                let door = self.0.ledger.live().door(id).await?;
+                match door.map(|door| door.rest) {
+                    None => return Err(Refusal::not_found("paused sandbox").into()),
+                    Some(Rest::Paused) => return Ok(None),
+                    Some(Rest::Running) if looks >= LOOKS => {
+                        return Err(self.unheld(id).await?);
+                    }
+                    Some(Rest::Running) => looks += 1,
+                    Some(Rest::Starting) => {}
+                }
+                tokio::select! {
+                    () = changed => {}
+                    () = clock::sleep(LOOK) => {}
+                }
+            }
+        });
+        match ready.await.unwrap_or_else(|_| Err(still()))? {
+            Some(held) => Ok(held),
+            None => {
+                let options =
+                    ResumeOptions { by_traffic: true, ..ResumeOptions::of(None, None, None) };
+                let resumed = self.resume_paused(who, id, options).await?;
+                resumed.ok_or_else(|| conflict("the sandbox is not paused"))
+            }
+        }
+    }
+}
+
+fn still() -> cofferdam_flows::Error {
+    let why = "the sandbox is still being resumed; send the request again";
+    refuse(ErrorCode::Unavailable, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofferdam_contracts::id::TenantId;
+
+    #[test]
+    fn only_who_would_be_let_in_wakes_a_sandbox() {
+        let hash = |token: &str| digest_bytes(token.as_bytes()).as_str().to_owned();
+        let open = Door {
+            tenant: TenantId::parse("ann").unwrap(),
+            key_id: "k".to_owned(),
+            is_revoked: false,
+            envd: hash("envd"),
+            traffic: None,
+            rest: Rest::Paused,
+        };
+        let private = Door { traffic: Some(hash("traffic")), ..open.clone() };
+        for door in [&open, &private] {
+            assert!(opens(door, Knock::Envd(Some("envd"))));
+            for wrong in [None, Some(""), Some("traffic"), Some(door.envd.as_str())] {
+                assert!(!opens(door, Knock::Envd(wrong)), "{wrong:?}");
+            }
+        }
+        assert!(opens(&open, Knock::Port(None)));
+        assert!(opens(&private, Knock::Port(Some("traffic"))));
+        for wrong in [None, Some(""), Some("envd")] {
+            assert!(!opens(&private, Knock::Port(wrong)), "{wrong:?}");
+        }
+    }
+}
