@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(written(json!({"event": {"keepalive": {}}}), "Start"), b"\x0a\x02\x22\x00");
         let entry = json!({"entry": {"name": "a", "type": "FILE_TYPE_DIRECTORY", "size": "4096", "isSymlink": true,
                                      "modifiedTime": "1969-12-31T23:59:59.500Z"}});
-        let want = b"\x0a\x1b\x0a\x01a\x10\x02\x20\x80\x20\x4a\x11\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x10\x80\xca\xb5\xee\x01";
+        let want = b"\x0a\x1d\x0a\x01a\x10\x02\x20\x80\x20\x4a\x11\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x10\x80\xca\xb5\xee\x01\x60\x01";
         assert_eq!(written(entry, "Stat"), want);
     }
 

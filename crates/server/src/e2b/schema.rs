@@ -211,6 +211,7 @@ static ENTRY: Message = message(
         given(9, "modifiedTime", Kind::Timestamp),
         given(10, "symlinkTarget", Kind::Text),
         given(11, "metadata", Kind::Texts),
+        given(12, "isSymlink", Kind::Bool),
     ],
 );
 static ENTRY_REPLY: Message =
