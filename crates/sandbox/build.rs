@@ -2,7 +2,8 @@
 //!
 //! It is a cargo invocation of its own with a target directory of its own (`target/guest`), because
 //! the outer cargo holds the lock of its target directory, and because the agent wants other flags:
-//! static, small, no unwinding. All profiles of the host share the one agent.
+//! static, small, no unwinding. All profiles of the host share the one agent. Both forms of it share the directory, and so the
+//! macros that their crates are made with: cargo keeps what it built with other flags.
 
 #![expect(
     clippy::disallowed_methods,
@@ -11,7 +12,7 @@
 
 use std::env;
 use std::error::Error;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
@@ -47,21 +48,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     for input in ["crates/guest/src", "crates/guest/Cargo.toml", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", workspace.join(input).display());
     }
-    build(workspace, "", "cofferdam-guest")?;
-    build(workspace, WAITS_BY_POLL, "cofferdam-guest-poll")
+    let target_dir = workspace.join("target/guest");
+    fs::create_dir_all(&target_dir)?;
+    // Both forms are built under one name: no other build may replace it before it is copied.
+    let lock = File::create(target_dir.join("forms.lock"))?;
+    lock.lock()?;
+    build(workspace, &target_dir, "", "cofferdam-guest")?;
+    build(workspace, &target_dir, WAITS_BY_POLL, "cofferdam-guest-poll")
 }
 
-/// Builds one of them, with its own target directory: flags that change would have everything built anew.
-fn build(workspace: &Path, flags: &str, name: &str) -> Result<(), Box<dyn Error>> {
+/// Builds one of them and copies it to where the crate includes it from.
+fn build(
+    workspace: &Path,
+    target_dir: &Path,
+    flags: &str,
+    name: &str,
+) -> Result<(), Box<dyn Error>> {
     let target = format!("{}-unknown-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
-    let target_dir = workspace.join("target/guest");
-    let target_dir = if flags.is_empty() { target_dir } else { target_dir.join("poll") };
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(workspace)
         .args(["build", "--release", "--package", "cofferdam-guest", "--bin", "cofferdam-guest"])
         .args(["--target", &target, "--target-dir"])
-        .arg(&target_dir);
+        .arg(target_dir);
     for outer in OUTER {
         cargo.env_remove(outer);
     }
