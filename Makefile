@@ -66,10 +66,12 @@ clients: setup
 
 ## the binary that is published: no check may be skipped, and the tests must pass
 release: export COFFERDAM_RELEASE = 1
-release: check test build
+release: check test
+	$(CARGO) build --profile published --bin cofferdam
 
 ## what is published, into target/dist: archive, Debian package and, as root with mmdebstrap and umoci, an OCI image
-dist: setup build
+dist: setup
+	$(CARGO) build --profile published --bin cofferdam
 	@scripts/dist
 	@scripts/dist-image
 
@@ -99,9 +101,10 @@ fuzz:
 		$(CARGO) test --no-fail-fast --package cofferdam-contracts --package cofferdam-guest \
 		--package cofferdam-sandbox --package cofferdam-server --lib --bins --test contracts --test fuzz -- fuzz_
 
-## the numbers of SPECIFICATION.md
-bench: setup build
-	@$(CARGO) run --quiet --release --package cofferdam-tests --bin bench
+## the numbers of SPECIFICATION.md, with the binary as it is published
+bench: setup
+	$(CARGO) build --profile published --bin cofferdam --bin bench
+	@$(CARGO) run --quiet --profile published --bin bench
 
 ## workers, database and sandboxes killed at random, and servers at each moment of a pause, resume, fork or snapshot; prints the seed
 ## that replays it

@@ -87,6 +87,8 @@ pub struct Home {
     dir: TempDir,
     /// A database elsewhere, in place of a private one.
     database: Option<String>,
+    /// Its program.
+    program: PathBuf,
 }
 
 impl Default for Home {
@@ -116,7 +118,8 @@ impl Home {
     pub fn below(dir: &Path) -> Self {
         let mut home = tempfile::Builder::new();
         let home = home.prefix("cofferdam-test-").tempdir_in(dir);
-        Self { dir: home.expect("a temporary directory"), database: None }
+        let dir = home.expect("a temporary directory");
+        Self { dir, database: None, program: binary() }
     }
 
     /// An empty one whose commands use this database, which must outlive it.
@@ -124,6 +127,14 @@ impl Home {
     pub fn on(url: &str) -> Self {
         let mut home = Self::empty();
         home.database = Some(url.to_owned());
+        home
+    }
+
+    /// An empty one whose commands are another build of the binary.
+    #[must_use]
+    pub fn of(program: &Path) -> Self {
+        let mut home = Self::empty();
+        home.program = program.to_owned();
         home
     }
 
@@ -136,7 +147,7 @@ impl Home {
     /// The binary on this home, with a clean environment.
     #[must_use]
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(&self.program);
         command.args(args).env("COFFERDAM_STATE", self.path()).current_dir(repository());
         for name in UNSET {
             command.env_remove(name);

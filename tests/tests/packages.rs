@@ -89,7 +89,7 @@ fn project() -> tempfile::TempDir {
         fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
         fs::copy(repository().join(file), root.join(file)).unwrap();
     }
-    let binary = root.join("target/release/cofferdam");
+    let binary = root.join("target/published/cofferdam");
     fs::create_dir_all(binary.parent().unwrap()).unwrap();
     fs::copy("/bin/true", &binary).unwrap();
     git(root, &["init", "--quiet"]);
@@ -120,7 +120,8 @@ fn tested(root: &Path, tree: &str) {
 
 /// Names of what was made, but for the sums.
 fn made(root: &Path) -> Vec<String> {
-    let output = Command::new(root.join("scripts/dist")).output().unwrap();
+    let mut command = Command::new(root.join("scripts/dist"));
+    let output = command.env_remove("CARGO_TARGET_DIR").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let files = fs::read_dir(root.join("target/dist")).unwrap();
     let mut names: Vec<String> =

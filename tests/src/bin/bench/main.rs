@@ -2,7 +2,8 @@
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
 //! `parked`, `backlog` (runs on the real binary), `models`, `schemas`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`, `busy`,
-//! `egress` (the sandbox crate alone; they need root). `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
+//! `egress` (the sandbox crate alone; they need root). With `COFFERDAM_OTHER=FILE`, `binaries` compares that build of the binary with this
+//! one. `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
 
 #![allow(
@@ -19,6 +20,7 @@
 
 mod backlog;
 mod bare;
+mod binaries;
 mod busy;
 mod cache;
 mod classes;
@@ -97,6 +99,9 @@ fn main() {
     }
     if wanted("secrets") {
         runtime.block_on(proxied::secrets());
+    }
+    if let Some(other) = std::env::var_os("COFFERDAM_OTHER").filter(|_| wanted("binaries")) {
+        runtime.block_on(binaries::run(other.as_ref()));
     }
     runtime.block_on(runs::run(wanted));
 }

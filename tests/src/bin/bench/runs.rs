@@ -13,11 +13,11 @@ use sqlx::{PgPool, Row};
 use crate::figures::{emit, median, percentile};
 use crate::{backlog, cache, gates};
 
-const HELLO: &str =
+pub(crate) const HELLO: &str =
     "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
 pub(crate) const VALUE: &str = "id: value\nv: \"1\"\nplan: {tasks: [{name: keep, value: kept}]}\n";
 /// Runs of the throughput benches, and how many are open at a time: the issue's own numbers.
-const RUNS: usize = 200;
+pub(crate) const RUNS: usize = 200;
 const CONCURRENCY: usize = 20;
 
 /// The benches of this file, by name.
