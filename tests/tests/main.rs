@@ -14,6 +14,7 @@
 mod agents;
 mod ahead;
 mod architecture;
+mod archive;
 mod auditors;
 mod browser;
 mod busy;

@@ -84,7 +84,11 @@ fn project() -> tempfile::TempDir {
         "ARCHITECTURE.md",
         "SPECIFICATION.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "LICENSE",
         "docs/operations.md",
+        "examples/hello.yaml",
     ] {
         fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
         fs::copy(repository().join(file), root.join(file)).unwrap();
