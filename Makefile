@@ -5,7 +5,7 @@ DENY = target/tools/bin/cargo-deny
 TYPOS = target/tools/bin/typos
 
 .DEFAULT_GOAL := build
-.PHONY: setup build check policies unit contract clients release dist test attack fuzz demo bench chaos storm soak v2 docker fresh clean
+.PHONY: setup build check policies unit contract clients release dist test attack fuzz demo bench chaos storm soak v2 docker fresh first-minute clean
 .PHONY: lane-quick lane-check lane-full verdict
 
 ## what the machine lacks: PostgreSQL's server, an OCI runtime, Python, cargo-deny
@@ -143,6 +143,10 @@ docker: setup
 ## demo and tests on a Debian that has nothing but Debian; FRESH_FLAGS="--suite trixie --demo"
 fresh:
 	@scripts/fresh $(FRESH_FLAGS)
+
+## the archive of `make dist` on a Debian that has nothing but Debian, to the first sandboxed command; FIRST_MINUTE_FLAGS="--suite trixie"
+first-minute:
+	@scripts/first-minute $(FIRST_MINUTE_FLAGS)
 
 clean:
 	$(CARGO) clean

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A root of Debian from this machine's own mirrors; sourced by scripts/fresh and scripts/dist-image.
+# A root of Debian from this machine's own mirrors; sourced by scripts/fresh, scripts/first-minute and scripts/dist-image.
 #
 #   host_suite                          this machine's, or bookworm
 #   bootstrap SUITE TARGET [OPTION..]   TARGET: a directory, or a .tar; options are mmdebstrap's
