@@ -81,11 +81,10 @@ test: setup
 	$(CARGO) build --workspace --bins --tests
 	@scripts/test
 
-## a real project's test suite in four sandboxes, behind a gate, with the proofs at the end; the quick build,
-## which `make test` takes too: the optimised one takes some four times as long to make
-demo: setup
-	$(CARGO) build --bin cofferdam
-	@scripts/demo $(DEMO_FLAGS)
+## a real project's test suite in four sandboxes, behind a gate, with the proofs and the time of each part at the end; the quick
+## build, which `make test` takes too
+demo:
+	@CARGO='$(CARGO)' scripts/demo --build $(DEMO_FLAGS)
 
 ## what an attack found (docs/security.md), tried again: its tests by their numbers, the probes of every class
 attack: setup
