@@ -12,7 +12,7 @@ TYPOS = target/tools/bin/typos
 setup:
 	@scripts/setup
 
-## target/release/cofferdam
+## target/release/cofferdam, quick to make; the binary that `make dist` publishes takes longer and is faster
 build:
 	$(CARGO) build --release --bin cofferdam
 
