@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use cofferdam_flows::{Attempt, End, MemoryBudget, MemoryShare, Up};
 
-use crate::layer::lend::Lent;
+use crate::layer::loan::Loan;
 
 /// After a record that was refused, none is made ahead for its tenant: each would be made and wiped for nothing.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
@@ -43,8 +43,8 @@ pub(crate) type MadeAhead = Ahead<Beside>;
 pub(crate) struct Beside {
     /// Its part of the worker's memory.
     pub memory: MemoryShare,
-    /// Its pause's layer, until it begins.
-    pub lent: Option<Lent>,
+    /// The loan of its pause's layer, until it begins.
+    pub loan: Option<Loan>,
     _turn: OwnedSemaphorePermit,
 }
 
@@ -52,15 +52,15 @@ pub(crate) struct Beside {
 #[derive(Debug)]
 pub(crate) struct Files {
     pub filling: Option<Filling>,
-    /// The layer among them that is its pause's until it begins.
-    pub lent: Option<Lent>,
+    /// The loan of the layer among them, until the sandbox begins.
+    pub loan: Option<Loan>,
     /// Has both.
     pub ahead: Option<MadeAhead>,
 }
 
 impl Files {
-    pub(crate) const fn of(filling: Option<Filling>, lent: Option<Lent>) -> Self {
-        Self { filling, lent, ahead: None }
+    pub(crate) const fn of(filling: Option<Filling>, loan: Option<Loan>) -> Self {
+        Self { filling, loan, ahead: None }
     }
 }
 
@@ -135,7 +135,7 @@ impl Maker {
         let Some(memory) = needed_mb.and_then(|mb| self.memory.take_now(tenant, mb)) else {
             return files;
         };
-        let beside = Beside { memory, lent: files.lent.take(), _turn: turn };
+        let beside = Beside { memory, loan: files.loan.take(), _turn: turn };
         files.ahead = Some(name.make(&self.host, plan, files.filling.take(), beside));
         files
     }
@@ -181,7 +181,7 @@ pub(crate) async fn taken(
     attempt: &Attempt<'_>,
     request: &SandboxRequest,
     ahead: MadeAhead,
-) -> Result<(Up, Option<Lent>), Box<End>> {
+) -> Result<(Up, Option<Loan>), Box<End>> {
     let refused = match &attempt.task.over_quota {
         Some(why) => Some(why.clone()),
         None if ahead.plan().traces.id != *attempt.id => {
@@ -211,5 +211,5 @@ pub(crate) async fn taken(
         return Err(Box::new(attempt.unmade(ErrCode::BootFail, why).await));
     };
     let up = attempt.begun(on, made, beside.memory)?;
-    Ok((up, beside.lent))
+    Ok((up, beside.loan))
 }

@@ -15,7 +15,7 @@ use cofferdam_sandbox::{Agent, LayerKeeper, Network, PlainLayer, Unkept};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::expected::Expected;
-use crate::layer::left::LeftMemory;
+use crate::layer::left_memory::LeftMemory;
 use crate::snapshot::again::Again;
 use crate::template::basis::Basis;
 use crate::tokens::Tokens;

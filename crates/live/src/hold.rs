@@ -87,8 +87,8 @@ pub(crate) async fn hold(live: &Live, mut attempt: Attempt<'_>, work: &LiveWork)
     let up = match expected.files.ahead.take() {
         Some(ahead) => {
             let taken = Box::pin(taken(&attempt, &work.request, ahead));
-            taken.await.map(|(up, lent)| {
-                expected.files.lent = lent;
+            taken.await.map(|(up, loan)| {
+                expected.files.loan = loan;
                 up
             })
         }
@@ -123,10 +123,10 @@ async fn held(
     let opened = Box::pin(opened(live, &attempt, &sandbox, &tokens, &expected));
     let over = match opened.await {
         Ok(Some(LiveUp { left: ends, env, program })) => {
-            if let Some(lent) = expected.files.lent.take() {
+            if let Some(loan) = expected.files.loan.take() {
                 fail_point("layer.begun");
                 sandbox.has_begun();
-                lent.begun();
+                loan.begun();
             }
             let made = Made {
                 agent: sandbox.agent().clone(),

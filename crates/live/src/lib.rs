@@ -19,9 +19,9 @@
 //! ```text
 //! wake
 //! create resume template::builds template::tags worker
-//! launch layer::plain::begun layer::plain::retry pause snapshot::sweep template::build_steps
-//! hold layer::plain snapshot::open template::build_layers template::uploads wait
-//! fork kill layer::rest snapshot::compared snapshot::copied snapshot::keep snapshot::memory
+//! launch pause snapshot::sweep template::build_steps
+//! hold layer::task snapshot::open template::build_layers template::uploads wait
+//! fork kill snapshot::compared snapshot::copied snapshot::keep snapshot::memory
 //!    snapshot::space template::build_images template::host
 //! elsewhere extend layer::layers network revoked snapshot::eraser snapshot::snapshots template::build
 //!    template::build_log template::templates view
@@ -29,14 +29,13 @@
 //! registry
 //! held
 //! expected spec
-//! ahead
-//! layer::lend
-//! layer::sealer_line layer::spare
+//! ahead layer::machine
+//! layer::plain layer::plain_layers layer::retry
 //! layer::sealer snapshot::new_file
 //! snapshot::shelf template::program
 //! background snapshot::again snapshot::opened snapshot::room work
-//! ids layer layer::left layer::sealer::start patience refusal snapshot snapshot::handles
-//!    snapshot::sealed template template::basis template::upload_digest tokens
+//! ids layer layer::left_memory layer::loan layer::rest patience refusal snapshot
+//!    snapshot::handles snapshot::sealed template template::basis template::upload_digest tokens
 //! ```
 
 mod ahead;

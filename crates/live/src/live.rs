@@ -7,7 +7,7 @@ use cofferdam_flows::Flows;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::listen::Wakes;
 
-use crate::layer::lend::PlainLayers;
+use crate::layer::plain_layers::PlainLayers;
 use crate::registry::Registry;
 use crate::snapshot::room::UnrecordedBytes;
 use crate::snapshot::shelf::Shelf;

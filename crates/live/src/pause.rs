@@ -170,7 +170,7 @@ impl Pause<'_> {
         }
         fail_point("pause.recorded");
         held.leave(Left { layer: Arc::clone(&plain.layer), memory: Arc::clone(&plain.memory) });
-        Layers::of(live).tend(filed.shelf, plain);
+        Layers::of(live).keep(filed.shelf, plain);
         if is_unknown {
             // It may be paused on record, so it cannot go on.
             held.end(Order::Over);

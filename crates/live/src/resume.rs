@@ -19,7 +19,7 @@ use cofferdam_ledger::live::PausedInto;
 use crate::background::detached;
 use crate::held::Held;
 use crate::launch::LifeStart;
-use crate::layer::lend::Lending;
+use crate::layer::loan::LoanAnswer;
 use crate::live::Live;
 use crate::patience::{CREATE_PATIENCE, KILL_PATIENCE, moved};
 use crate::refusal::conflict;
@@ -173,11 +173,11 @@ impl Resume<'_> {
             }
         }
         match self.live.0.layers.lend(id).await {
-            Some(Lending::Lent(lent, layer)) => {
-                Ok(Some((Again::clone(&again), Source::Layer(layer, lent))))
+            LoanAnswer::Lent(loan, layer) => {
+                Ok(Some((Again::clone(&again), Source::Layer(layer, loan))))
             }
-            Some(Lending::Busy) => Err(conflict("the sandbox is being resumed")),
-            None => Ok(None),
+            LoanAnswer::Busy => Err(conflict("the sandbox is being resumed")),
+            LoanAnswer::File => Ok(None),
         }
     }
 }

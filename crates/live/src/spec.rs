@@ -10,7 +10,7 @@ use cofferdam_flows::Result;
 use cofferdam_sandbox::{Filling, PlainLayer};
 
 use crate::ahead::Files;
-use crate::layer::lend::Lent;
+use crate::layer::loan::Loan;
 use crate::refusal::refuse;
 use crate::template::basis::Basis;
 use crate::tokens::Tokens;
@@ -38,7 +38,7 @@ pub(crate) enum Source {
     /// Files that are kept.
     Snapshot(Filling),
     /// The layer of its own pause, which stays that until the sandbox has begun.
-    Layer(Arc<PlainLayer>, Lent),
+    Layer(Arc<PlainLayer>, Loan),
 }
 
 impl Spec {
@@ -53,7 +53,7 @@ impl From<Source> for Files {
         match source {
             Source::Template => Self::of(None, None),
             Source::Snapshot(files) => Self::of(Some(files), None),
-            Source::Layer(layer, lent) => Self::of(Some(Filling::Layer(layer)), Some(lent)),
+            Source::Layer(layer, loan) => Self::of(Some(Filling::Layer(layer)), Some(loan)),
         }
     }
 }

@@ -1,39 +1,38 @@
 //! The rest of a layer: its files are sealed, and it stays in memory for a resume that comes soon.
 //!
-//! ```text
-//! sealed --memory is free--> rests --lent--> its next life's
-//!                              \-- its time is over | somebody waits for memory | erased | this process stops --> ended
-//! ```
-//! **Nothing is lost with it**: its worker alone has it, and a worker that is killed leaves the sealed file. It takes memory that
-//! nobody asked for, and gives it back to whoever does.
+//! **A rest loses nothing**: a worker that is killed leaves the sealed file. It takes memory that no sandbox asks for, and ends as soon
+//! as a sandbox does.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::config::{ConfigKey, lower_of_both};
 use cofferdam_contracts::id::TenantId;
 use tokio::sync::watch;
 
-use cofferdam_flows::{MemoryShare, Result};
+use cofferdam_flows::MemoryShare;
 
-use crate::layer::layers::Layers;
-use crate::layer::left::RestLengths;
+/// How long the layers of each tenant may rest.
+pub(crate) type RestLengths = BTreeMap<TenantId, Duration>;
 
-/// One that has begun.
+/// A rest that has begun.
 #[derive(Debug)]
 pub(crate) struct LayerRest {
-    since: Stopwatch,
-    length: Duration,
-    tenant: TenantId,
-    lengths: watch::Receiver<RestLengths>,
-    short: watch::Receiver<()>,
-    closed: watch::Receiver<bool>,
-    /// Its memory, until its next life has it.
-    share: Option<MemoryShare>,
+    pub since: Stopwatch,
+    pub length: Duration,
+    pub tenant: TenantId,
+    /// Lengths as they are now: a shorter one holds.
+    pub lengths: watch::Receiver<RestLengths>,
+    /// Changes when a sandbox waits for memory.
+    pub short: watch::Receiver<()>,
+    /// Whether this process stops.
+    pub closed: watch::Receiver<bool>,
+    /// The layer's part of the worker's memory, until a life has the layer.
+    pub share: Option<MemoryShare>,
 }
 
 impl LayerRest {
-    /// Until it is to end.
+    /// Waits until it is over: its time, this process, or the memory that no sandbox asks for.
     pub(crate) async fn over(&mut self) {
         loop {
             let now = self.lengths.borrow_and_update().get(&self.tenant).copied();
@@ -47,34 +46,8 @@ impl LayerRest {
         }
     }
 
-    /// It is to end now.
-    pub(crate) fn cut(&mut self) {
-        self.length = Duration::ZERO;
-    }
-
-    /// A life has its layer, and is admitted as every one is.
+    /// A life has the layer, and is admitted as every life is.
     pub(crate) fn lend(&mut self) {
         self.share = None;
-    }
-}
-
-impl Layers {
-    /// How long a layer of a tenant may rest; zero: not at all.
-    pub(crate) async fn rest_length(&self, tenant: &TenantId) -> Result<Duration> {
-        let rows = self.live.0.ledger.config().rows(tenant).await?;
-        Ok(Duration::from_secs(lower_of_both(ConfigKey::PauseRest, &rows)))
-    }
-
-    /// The rest of a layer of so many bytes. `None`: its tenant has none, memory is short, this host may write it to a disk, or
-    /// this process stops.
-    pub(crate) async fn rest(&self, tenant: &TenantId, bytes: u64) -> Option<LayerRest> {
-        let length = self.rest_length(tenant).await.ok().filter(|length| !length.is_zero())?;
-        let (lengths, closed) = (self.live.0.layers.lengths(), self.live.0.layers.closed());
-        if *closed.borrow() {
-            return None;
-        }
-        let (share, short) = self.live.0.registry.maker()?.rest(tenant, bytes)?;
-        let (since, tenant, share) = (Stopwatch::start(), tenant.clone(), Some(share));
-        Some(LayerRest { since, length, tenant, lengths, short, closed, share })
     }
 }

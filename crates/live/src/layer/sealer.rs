@@ -18,6 +18,8 @@
 //!
 //! One file: both ends of one protocol.
 
+pub(crate) mod line;
+pub(crate) mod spare;
 mod start;
 
 use std::cell::Cell;
@@ -503,6 +505,25 @@ fn seal(
         true => Stopped::Failed(error),
         false => Stopped::Held,
     })
+}
+
+#[cfg(test)]
+impl Given {
+    /// Of no layer.
+    pub(crate) fn of_nothing() -> Self {
+        let nothing = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        Self { job: nothing(), layer: nothing(), file: nothing() }
+    }
+}
+
+#[cfg(test)]
+impl Sealer {
+    /// A program that seals nothing.
+    pub(crate) fn of_nothing() -> Self {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        Self { child, orders: UnixStream::pair().unwrap().0 }
+    }
 }
 
 #[cfg(test)]

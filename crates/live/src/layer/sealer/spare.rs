@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cofferdam_ambient::clock;
 
+use super::Sealer;
 use crate::background::blocking;
-use crate::layer::sealer::Sealer;
 use crate::patience::REST;
 
 /// At most one: pauses that come together start their own.
