@@ -6,7 +6,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::{Said, Sealer, order_of};
+use super::Sealer;
+use super::orders::{GO_ON, HOLD};
+use super::said::Said;
 
 /// A sealer, and both directions of its socket.
 #[derive(Debug)]
@@ -32,7 +34,8 @@ impl Line {
 
     /// Whether the order is given: it stands before whatever this process does next. What a sealer that has ended said is still heard.
     pub(crate) async fn order(&mut self, hold: bool) -> bool {
-        self.orders.write_all(&order_of(hold)).await.is_ok()
+        let order = if hold { HOLD } else { GO_ON };
+        self.orders.write_all(&[order]).await.is_ok()
     }
 
     /// Ends the sealer, and waits until it has ended.

@@ -60,7 +60,7 @@ impl SpareSealer {
         }
     }
 
-    /// Ends it; there is no other one.
+    /// Ends it, and starts no other one.
     pub(crate) async fn close(&self) {
         let before = std::mem::replace(&mut *self.lock(), Spare::Closed);
         if let Spare::Waits(sealer) = before {

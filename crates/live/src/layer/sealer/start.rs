@@ -11,7 +11,7 @@ const START_MEASURED_NOW: u8 = b'N';
 pub(crate) enum SealStart {
     /// A moment later: the answer to a pause comes first.
     Soon,
-    /// It waits until it is told to go on.
+    /// It waits for the order to go on.
     Held,
     /// It says first how large the stream is.
     Measured,
