@@ -30,7 +30,7 @@ const FILES: [&str; 15] = [
     "docs",
     "examples",
 ];
-const PAGES: [&str; 7] = [
+pub(crate) const PAGES: [&str; 7] = [
     "README.md",
     "ARCHITECTURE.md",
     "SPECIFICATION.md",

@@ -9,6 +9,8 @@ use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::repository;
 use nix::unistd::{Group, geteuid};
 
+use crate::archive::PAGES;
+
 /// The password of a fleet's database stands in it.
 const SETTINGS: &str = "etc/default/cofferdam";
 
@@ -76,20 +78,9 @@ fn project() -> tempfile::TempDir {
             fs::copy(&from, root.join(dir).join(from.file_name().unwrap())).unwrap();
         }
     }
-    for file in [
-        "Cargo.toml",
-        "Cargo.lock",
-        ".gitignore",
-        "README.md",
-        "ARCHITECTURE.md",
-        "SPECIFICATION.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "LICENSE",
-        "docs/operations.md",
-        "examples/hello.yaml",
-    ] {
+    let others =
+        ["Cargo.toml", "Cargo.lock", ".gitignore", "docs/operations.md", "examples/hello.yaml"];
+    for file in others.into_iter().chain(PAGES) {
         fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
         fs::copy(repository().join(file), root.join(file)).unwrap();
     }

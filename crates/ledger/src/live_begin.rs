@@ -21,6 +21,10 @@ use crate::runs::{NewRun, Query};
 use crate::steps::Compiled;
 use crate::tasks::NewTask;
 
+/// What a resume is refused with whose sandbox has a life.
+pub const NOT_PAUSED: &str =
+    "the sandbox is not paused, or its last life is still being wiped; try again";
+
 /// The run of a life.
 #[derive(Debug, Clone, Copy)]
 pub struct NewLife<'a> {
@@ -148,8 +152,7 @@ impl LiveRows<'_> {
         let row = query.fetch_one(self.pool()).await?;
         let recorded = recorded(&row)?;
         if row.try_get::<Option<bool>, _>("rests")? != Some(true) {
-            let why = "the sandbox is not paused, or its last life is still being wiped; try again";
-            return Err(Refusal::new(ErrorCode::StateConflict, why).into());
+            return Err(Refusal::new(ErrorCode::StateConflict, NOT_PAUSED).into());
         }
         Ok(recorded)
     }

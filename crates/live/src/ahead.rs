@@ -17,10 +17,9 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::{SandboxId, TenantId};
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
+use cofferdam_flows::{Attempt, End, MemoryBudget, MemoryShare, Up};
 use cofferdam_sandbox::{Ahead, Filling, Host, IdRanges, has_swap};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-
-use cofferdam_flows::{Attempt, End, MemoryBudget, MemoryShare, Up};
 
 use crate::layer::loan::Loan;
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{LiveId, TemplateName};
+use cofferdam_contracts::id::TemplateName;
 use cofferdam_contracts::live::LiveRequest;
-use cofferdam_flows::{Error, Result};
+use cofferdam_flows::Result;
 use cofferdam_ledger::keys::Principal;
 
 use crate::background::detached;
 use crate::held::Held;
-use crate::ids::fresh_letters;
+use crate::ids::fresh_live;
 use crate::launch::LifeStart;
 use crate::live::Live;
 use crate::refusal::refuse;
@@ -53,7 +53,7 @@ impl Live {
         spec: Spec,
         build: Option<Building>,
     ) -> Result<Arc<Held>> {
-        let id = LiveId::parse(&fresh_letters()).map_err(Error::corrupt("id"))?;
+        let id = fresh_live()?;
         self.launch(who, &id, async { Ok(spec) }, LifeStart::First { build }).await
     }
 }
@@ -73,7 +73,7 @@ impl Create<'_> {
         if let Some(found) = self.repeated().await? {
             return Ok(found);
         }
-        let id = LiveId::parse(&fresh_letters()).map_err(Error::corrupt("id"))?;
+        let id = fresh_live()?;
         let spec = self.spec(&name);
         match self.live.launch(self.who, &id, spec, LifeStart::First { build: None }).await {
             Err(error) if self.request.dedup.is_some() && error.is_unique_violation() => {

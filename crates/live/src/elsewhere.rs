@@ -1,8 +1,6 @@
-//! Which process holds a sandbox, for those that do not: each says so, and takes nothing on that it could not hold.
+//! Which process holds a sandbox, for those that do not: each says so.
 //!
 //! ```text
-//! asked for a life -> a worker of this process? -> queued under it, so that no other one claims it
-//!                              \--none: refused before anything is on record
 //! asked for one that is not here -> on record as running -> another process's: its caller is told to ask that one
 //! ```
 
@@ -10,12 +8,11 @@ use std::path::Path;
 
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::LiveId;
+use cofferdam_flows::{Error, Result, host_id};
 use cofferdam_ledger::live::Holder;
 
-use cofferdam_flows::{Error, Result, host_id};
-
 use crate::live::Live;
-use crate::refusal::{elsewhere, refuse};
+use crate::refusal::{elsewhere, over, refuse};
 
 /// Where a sandbox that this process does not show is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +67,7 @@ impl Live {
                 let why = "the sandbox begins or ends at this moment; try again";
                 refuse(ErrorCode::Unavailable, why)
             }
-            Whereabouts::Gone | Whereabouts::Nowhere => crate::refusal::over(),
+            Whereabouts::Gone | Whereabouts::Nowhere => over(),
         })
     }
 }

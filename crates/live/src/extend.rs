@@ -1,14 +1,14 @@
 //! When a running sandbox is to end.
 
-use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::live::MAX_LIVE_S;
-use cofferdam_flows::{Error, Result, egress};
+use cofferdam_flows::{Result, egress};
 use cofferdam_ledger::keys::Principal;
 
 use crate::background::detached;
 use crate::live::Live;
-use crate::refusal::refuse;
+use crate::refusal::{over, refuse};
 
 impl Live {
     /// Sets when a running sandbox ends: so many seconds from now, or only if that is later.
@@ -33,7 +33,6 @@ impl Live {
         let (live, tenant) = (self.clone(), who.tenant.clone());
         // Both or neither, also where the caller hangs up.
         detached(async move {
-            let over = || Error::from(Refusal::not_found("running sandbox"));
             let _turn = held.turn.lock().await;
             if !held.goes_on() {
                 return Err(over());

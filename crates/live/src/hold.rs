@@ -7,14 +7,13 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::live::LiveWork;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult, SessionState};
+use cofferdam_flows::settle::alert;
+use cofferdam_flows::{Attempt, End, MemoryShare, Up, patiently};
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::LiveStart;
 use cofferdam_sandbox::{AgentError, KillHandle, LayerKeeper, Sandbox};
 use tokio::sync::watch;
-
-use cofferdam_flows::settle::alert;
-use cofferdam_flows::{Attempt, End, MemoryShare, Up, patiently};
 
 use crate::ahead::{taken, unused_wiped};
 use crate::expected::Expected;

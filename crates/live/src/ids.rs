@@ -1,7 +1,7 @@
 //! Names that nobody guesses.
 
 use cofferdam_ambient::random::secret_bytes;
-use cofferdam_contracts::id::SnapshotId;
+use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_flows::{Error, Result};
 
 const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
@@ -16,6 +16,12 @@ pub(crate) fn fresh_letters() -> String {
     bytes.iter().filter_map(letter).collect()
 }
 
+/// Of a new sandbox.
+pub(crate) fn fresh_live() -> Result<LiveId> {
+    LiveId::parse(&fresh_letters()).map_err(Error::corrupt("id"))
+}
+
+/// Of a new snapshot.
 pub(crate) fn fresh() -> Result<SnapshotId> {
     SnapshotId::parse(&fresh_letters()).map_err(Error::corrupt("id"))
 }

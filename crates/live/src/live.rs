@@ -1,11 +1,10 @@
 //! The long-lived sandboxes of a process, and what their operations share.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use cofferdam_flows::Flows;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::listen::Wakes;
+use std::path::Path;
+use std::sync::Arc;
 
 use crate::layer::plain_layers::PlainLayers;
 use crate::registry::Registry;

@@ -14,12 +14,11 @@ use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::live::LiveView;
 use cofferdam_contracts::live_network::LiveNetworkChange;
 use cofferdam_contracts::sandbox::Egress;
+use cofferdam_flows::{Result, egress, patiently};
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live_networks::NetworkOutcome;
 use cofferdam_sandbox::NetworkError;
-
-use cofferdam_flows::{Result, egress, patiently};
 
 use crate::background::detached;
 use crate::held::{Held, Order, ReachedNetwork};

@@ -10,14 +10,13 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_contracts::snapshot::SnapshotKind;
+use cofferdam_flows::{Error, Result};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::snapshots::Form;
 use cofferdam_sandbox::Still;
-
-use cofferdam_flows::{Error, Result};
 
 use crate::background::{blocking, detached};
 use crate::held::{Held, Left, Order};

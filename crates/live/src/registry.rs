@@ -15,7 +15,7 @@ use cofferdam_contracts::id::{ExecutorId, LiveId, SandboxId, TaskKey, TenantId};
 use cofferdam_contracts::life::{Life, LifeState, may_follow};
 use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_flows::{MemoryBudget, OwnTasks, Place, Result};
-use cofferdam_ledger::live_begin::RecordedLife;
+use cofferdam_ledger::live_begin::{NOT_PAUSED, RecordedLife};
 use cofferdam_ledger::{Checked, OpError};
 use cofferdam_sandbox::Host;
 use tokio::sync::{Notify, watch};
@@ -27,10 +27,6 @@ use crate::refusal::{conflict, refuse, stops};
 
 /// Creations of one tenant that wait at once. Each may hold a mebibyte of variables.
 const MAX_ASKED: usize = 128;
-
-/// What is said of a resume whose sandbox has a life here: the ledger says the same.
-const UNPAUSED: &str =
-    "the sandbox is not paused, or its last life is still being wiped; try again";
 
 /// What a resume for requests came to, once it is over.
 pub(crate) type Woken = watch::Receiver<Option<Result<Arc<Held>, Refusal>>>;
@@ -98,6 +94,14 @@ impl Entry {
         }
     }
 
+    /// The task of a life that is requested and not taken.
+    fn requested(&self) -> Option<&TaskKey> {
+        match &self.life {
+            Some(Current { task, stage: Stage::Requested(_) }) => Some(task),
+            _ => None,
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.life.is_none() && self.woken.is_none() && self.ahead.is_none()
     }
@@ -121,15 +125,10 @@ impl Lives {
         Some(life.stage)
     }
 
-    /// Takes the lives that are asked for and wanted by nobody any more.
-    fn withdraw(&mut self, wanted: impl Fn(&LiveId) -> bool) -> Vec<Stage> {
-        let asked = self.all.iter().filter_map(|(id, entry)| {
-            let life = entry.life.as_ref()?;
-            let is_over = matches!(life.stage, Stage::Requested(_)) && !wanted(id);
-            is_over.then(|| (id.clone(), life.task.clone()))
-        });
-        let asked: Vec<(LiveId, TaskKey)> = asked.collect();
-        asked.iter().filter_map(|(id, task)| self.end(id, task)).collect()
+    /// Takes a life that its task has not taken.
+    fn withdraw(&mut self, id: &LiveId) -> Option<Stage> {
+        let task = self.all.get(id)?.requested()?.clone();
+        self.end(id, &task)
     }
 
     fn forget_empty(&mut self, id: &LiveId) {
@@ -265,7 +264,7 @@ impl Registry {
         let is_asked = match lives.all.get(id).and_then(|entry| entry.life.as_ref()) {
             None => false,
             Some(Current { stage: Stage::Requested(_), .. }) => true,
-            Some(_) => return Err(conflict(UNPAUSED)),
+            Some(_) => return Err(conflict(NOT_PAUSED)),
         };
         if waiting >= MAX_ASKED || is_asked {
             return Err(refuse(
@@ -286,13 +285,16 @@ impl Registry {
 
     /// Nobody waits for what was asked for any more.
     pub(crate) fn withdraw_all(&self) {
-        let withdrawn = self.lock().withdraw(|_| false);
+        let mut lives = self.lock();
+        let all: Vec<LiveId> = lives.all.keys().cloned().collect();
+        let withdrawn: Vec<Stage> = all.iter().filter_map(|id| lives.withdraw(id)).collect();
+        drop(lives);
         drop(withdrawn);
     }
 
     /// Nobody waits for this one any more, if its task has not taken it.
     pub(crate) fn withdraw(&self, id: &LiveId) {
-        let withdrawn = self.lock().withdraw(|other| other != id);
+        let withdrawn = self.lock().withdraw(id);
         drop(withdrawn);
     }
 
@@ -383,10 +385,9 @@ pub(crate) struct Expecting {
 impl Drop for Expecting {
     fn drop(&mut self) {
         let mut lives = self.of.lock();
-        lives.by_task.remove(&self.task);
-        let is_asked = lives.all.get(&self.id).and_then(|entry| entry.life.as_ref());
-        let is_asked = is_asked.is_some_and(|life| matches!(life.stage, Stage::Requested(_)));
-        let one = if is_asked { lives.end(&self.id, &self.task) } else { None };
+        let requested = lives.all.get(&self.id).and_then(Entry::requested);
+        let is_own = requested == Some(&self.task);
+        let one = if is_own { lives.withdraw(&self.id) } else { None };
         drop(lives);
         drop(one);
     }
@@ -457,11 +458,10 @@ impl Drop for Waking {
 mod tests {
     use std::collections::BTreeMap;
 
-    use cofferdam_contracts::id::{TemplateName, TenantId};
+    use cofferdam_contracts::id::TemplateName;
     use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 
     use super::*;
-    use crate::ahead::Files;
     use crate::template::basis::Basis;
 
     fn id(n: usize) -> LiveId {

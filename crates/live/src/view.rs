@@ -10,7 +10,7 @@ use cofferdam_ledger::keys::Principal;
 
 use crate::held::Held;
 use crate::live::Live;
-use crate::refusal::refuse;
+use crate::refusal::{over, refuse};
 
 impl Live {
     /// A tenant's sandbox as it is recorded.
@@ -40,7 +40,7 @@ impl Live {
             LiveState::Paused => {
                 Err(refuse(ErrorCode::StateConflict, "the sandbox is paused: resume it first"))
             }
-            LiveState::Ended => Err(Refusal::not_found("running sandbox").into()),
+            LiveState::Ended => Err(over()),
         }
     }
 

@@ -7,9 +7,8 @@ use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{LiveId, RunId};
 use cofferdam_contracts::live::{LiveState, LiveView};
-use cofferdam_ledger::keys::Principal;
-
 use cofferdam_flows::{Error, Result};
+use cofferdam_ledger::keys::Principal;
 
 use crate::held::Held;
 use crate::kill::Kill;

@@ -11,10 +11,9 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::LiveId;
+use cofferdam_flows::Result;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::{Door, Rest};
-
-use cofferdam_flows::Result;
 
 use crate::held::Held;
 use crate::live::Live;

@@ -1,9 +1,8 @@
 //! The memory of a paused sandbox, as long as its layer needs it.
 
+use cofferdam_flows::MemoryShare;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use cofferdam_flows::MemoryShare;
 use tokio::sync::watch;
 
 /// How long a layer waits for the wipe of its sandbox: the bound of a wipe.

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::TenantId;
-use tokio::sync::watch;
-
 use cofferdam_flows::MemoryShare;
+use tokio::sync::watch;
 
 /// How long the layers of each tenant may rest.
 pub(crate) type RestLengths = BTreeMap<TenantId, Duration>;

@@ -13,9 +13,8 @@ use std::sync::Arc;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::SnapshotId;
-use cofferdam_ledger::kept_files::{KeptFileRow, KeptTable};
-
 use cofferdam_flows::Result;
+use cofferdam_ledger::kept_files::{KeptFileRow, KeptTable};
 
 use crate::background::blocking;
 use crate::refusal::conflict;

@@ -10,9 +10,8 @@ use std::io;
 use std::sync::Arc;
 
 use cofferdam_contracts::error::ErrorCode;
-use cofferdam_sandbox::{KeepError, LayerKeeper, Still, stream_sizes};
-
 use cofferdam_flows::Result;
+use cofferdam_sandbox::{KeepError, LayerKeeper, Still, stream_sizes};
 
 use crate::background::blocking;
 use crate::held::Held;

@@ -14,9 +14,8 @@ use std::io;
 use std::sync::Arc;
 
 use cofferdam_contracts::error::ErrorCode;
-use cofferdam_sandbox::{SleepError, Still};
-
 use cofferdam_flows::Result;
+use cofferdam_sandbox::{SleepError, Still};
 
 use crate::background::blocking;
 use crate::held::{Held, Order};

@@ -7,14 +7,13 @@
 //! **A file that is cut off, longer or framed otherwise is refused before a byte is read from it; an altered piece ends the
 //! stream with an error.**
 
+use cofferdam_flows::FileKey;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-
-use cofferdam_flows::FileKey;
 
 use crate::snapshot::sealed::{FileOwner, Framed, PieceKey, damaged, index};
 

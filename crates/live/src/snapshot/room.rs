@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
+use cofferdam_flows::Error;
 use cofferdam_sandbox::KeepError;
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, statvfs};
-
-use cofferdam_flows::Error;
 
 use crate::refusal::refuse;
 

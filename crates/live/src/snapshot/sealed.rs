@@ -14,11 +14,10 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
+use cofferdam_flows::FileKey;
 use cofferdam_ledger::snapshots::SealedFile;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{Context, SHA256};
-
-use cofferdam_flows::FileKey;
 
 /// First bytes of a file, with the version of its form.
 const MAGIC: &[u8; 8] = b"cfdsnp01";

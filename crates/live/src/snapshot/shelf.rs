@@ -15,10 +15,9 @@ use std::sync::Arc;
 
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
+use cofferdam_flows::FileKey;
 use cofferdam_ledger::snapshots::SealedFile;
 use cofferdam_sandbox::Filling;
-
-use cofferdam_flows::FileKey;
 
 use crate::snapshot::again::Again;
 use crate::snapshot::opened::OpenedFile;

@@ -7,11 +7,10 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::SnapshotId;
+use cofferdam_flows::{Result, patiently};
 use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::snapshots::{PlainEnd, Unsealed};
 use cofferdam_sandbox::{Host, IdRanges, has_swap};
-
-use cofferdam_flows::{Result, patiently};
 
 use crate::background::blocking;
 use crate::layer::layers::Layers;
@@ -48,9 +47,7 @@ impl Sweep {
     pub(crate) fn of(live: &Live) -> Self {
         Self { live: live.clone() }
     }
-}
 
-impl Sweep {
     /// Erases what templates keep as it ages, also where nobody builds any, and settles what another worker's death left, for as
     /// long as a worker lives.
     pub(crate) async fn ages(self, host: Host) {

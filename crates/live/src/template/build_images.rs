@@ -3,9 +3,8 @@
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::TemplateName;
 use cofferdam_contracts::live::BASE_TEMPLATE;
-use cofferdam_sandbox::image::{Images, NamedImage};
-
 use cofferdam_flows::{Error, Result};
+use cofferdam_sandbox::image::{Images, NamedImage};
 
 use crate::refusal::refuse;
 use crate::template::basis::Basis;

@@ -16,11 +16,10 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, SandboxId, SnapshotId};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::template_build::{BuildState, BuildStep};
+use cofferdam_flows::{Error, Result, config};
 use cofferdam_ledger::keys::Principal;
 use cofferdam_sandbox::Filling;
 use serde_json::{Value, json};
-
-use cofferdam_flows::{Error, Result, config};
 
 use crate::snapshot::again::Again;
 use crate::snapshot::eraser::Eraser;

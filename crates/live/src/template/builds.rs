@@ -17,11 +17,10 @@ use cofferdam_contracts::sandbox::{Egress, IsolationClass, Limits, Phase};
 use cofferdam_contracts::template_build::{
     BuildFrom, BuildPlan, BuildState, BuildStatus, DEFAULT_TAG, MAX_BUILD_S,
 };
+use cofferdam_flows::{Error, Result, patiently};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::builds::{Build, NewBuild};
 use cofferdam_ledger::keys::Principal;
-
-use cofferdam_flows::{Error, Result, patiently};
 
 use crate::ids::fresh_letters;
 use crate::refusal::{conflict, refuse};

@@ -6,11 +6,10 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{SnapshotId, TemplateName};
 use cofferdam_contracts::live::BASE_TEMPLATE;
 use cofferdam_contracts::template_build::{DEFAULT_TAG, tagged};
+use cofferdam_flows::{Error, Result};
 use cofferdam_ledger::keys::Principal;
 use cofferdam_sandbox::image::ImageError;
 use cofferdam_sandbox::templates::{Template, template, templates};
-
-use cofferdam_flows::{Error, Result};
 
 use crate::refusal::refuse;
 use crate::snapshot::again::Again;

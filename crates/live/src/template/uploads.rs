@@ -12,12 +12,11 @@ use bytes::Bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
 use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
+use cofferdam_flows::Result;
 use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::template_files::{NewUpload, Upload};
 use flate2::read::MultiGzDecoder;
 use tokio::sync::mpsc;
-
-use cofferdam_flows::Result;
 
 use crate::background::blocking;
 use crate::ids::fresh;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::host::ended::FileSystem;
+use crate::host::ended::{self, FileSystem, Witness};
 use crate::host::{mounts, process};
 
 /// Processes that are looked at: as many as a host numbers by default.
@@ -54,6 +54,26 @@ impl Holders {
         }
         words
     }
+}
+
+/// Who keeps a file system that was given up, or one of those that lie over it; `None`: it has ended. Without its watch, and with nobody
+/// seen, that is not known.
+pub(crate) fn left(
+    own: FileSystem,
+    over: &[FileSystem],
+    witness: Option<&Witness>,
+) -> Option<Holders> {
+    let has_ended = match witness {
+        Some(witness) => witness.has_ended(),
+        None => ended::is_free(own) || Tables::read().shows_another(own),
+    };
+    if has_ended {
+        return None;
+    }
+    let holders = of(&[&[own], over].concat());
+    // Whoever had it may have ended during the look.
+    let has_ended = holders.is_empty() && witness.is_some_and(Witness::has_ended_unseen);
+    (!has_ended).then_some(holders)
 }
 
 /// The mounts of one namespace.

@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cofferdam_contracts::sandbox::{Looked, WipeCheck};
 
-use crate::host::ended::{self, FileSystem, Witness};
-use crate::host::holders::{self, Tables};
+use crate::host::ended::{FileSystem, Witness};
+use crate::host::holders;
 use crate::host::traces::Traces;
 
 /// Nobody was seen, and nothing proves that there is nobody.
@@ -74,20 +74,9 @@ impl Layer {
 
     /// Who keeps it, and keeps its watch where somebody does.
     fn look(self) -> Option<String> {
-        let proven = match &self.witness {
-            Some(witness) => witness.has_ended(),
-            None => ended::is_free(self.own) || Tables::read().shows_another(self.own),
-        };
-        if proven {
-            return None;
-        }
-        let mut all = vec![self.own];
-        all.extend(&self.over);
-        let holders = holders::of(&all);
-        match &self.witness {
-            None if holders.is_empty() => return Some(UNKNOWN.to_owned()),
-            Some(witness) if holders.is_empty() && witness.has_ended_unseen() => return None,
-            _ => {}
+        let holders = holders::left(self.own, &self.over, self.witness.as_ref())?;
+        if self.witness.is_none() && holders.is_empty() {
+            return Some(UNKNOWN.to_owned());
         }
         keep(self);
         Some(format!("is kept by {}", holders.in_words()))

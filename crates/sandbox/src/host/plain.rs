@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cofferdam_guest::removal::remove_tree;
 use nix::sys::statvfs::fstatvfs;
 
-use crate::host::ended::{self, FileSystem, Witness};
-use crate::host::holders::{self, Tables};
+use crate::host::ended::{FileSystem, Witness};
+use crate::host::holders;
 use crate::host::idrange::{self, Taken};
 use crate::host::{live, mounts, upper};
 
@@ -146,17 +146,11 @@ impl PlainLayer {
         if let Some(tree) = held.tree.take() {
             held.witness = Witness::of(&path_of(&tree, ""));
         }
-        let witness = &held.witness;
-        let has_ended = match witness {
-            Some(witness) => witness.has_ended(),
-            None => ended::is_free(self.own) || Tables::read().shows_another(self.own),
-        };
-        if !has_ended {
-            let holders = holders::of(&[self.own]);
-            let has_ended_unseen = || witness.as_ref().is_none_or(Witness::has_ended_unseen);
-            if !holders.is_empty() || !has_ended_unseen() {
-                return Err(format!("{} is kept by {}", self.file_system(), holders.in_words()));
-            }
+        let witness = held.witness.as_ref();
+        if let Some(holders) = holders::left(self.own, &[], witness)
+            && (witness.is_some() || !holders.is_empty())
+        {
+            return Err(format!("{} is kept by {}", self.file_system(), holders.in_words()));
         }
         idrange::give_back(&held.dir, self.ids.as_ref().map(|taken| taken.first));
         Ok(())

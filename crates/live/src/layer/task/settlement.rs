@@ -1,11 +1,10 @@
 //! What becomes of a layer, on record: sealed, at rest, ended, the next life's, or never sealed.
 
-use std::sync::Arc;
-
 use cofferdam_flows::patiently;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::snapshots::{PlainEnd, SealedFile};
+use std::sync::Arc;
 
 use super::LayerTask;
 use crate::background::blocking;
