@@ -1,6 +1,7 @@
 //! The house rules that a compiler does not hold: which crate may import which, who knows the
 //! database, how long a file may be, and what is never said.
 
+mod api_side;
 mod arrows;
 mod children;
 mod circles;

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::id::{Digest, TemplateName};
 use crate::live::{MAX_ENV_BYTES, MAX_LIVE_PAIRS, MAX_VARIABLE_BYTES};
@@ -76,7 +76,7 @@ impl TemplateUser {
 }
 
 /// What a build begins with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BuildFrom {
     /// A template of the host or of the tenant, `NAME` or `NAME:TAG`.
     Template(String),
@@ -113,8 +113,15 @@ impl Serialize for BuildVariable {
     }
 }
 
+impl<'de> Deserialize<'de> for BuildVariable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (name, value) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { name, value })
+    }
+}
+
 /// One step. What a layer depends on has it as JSON.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BuildStep {
     /// Runs a shell command.
     Run {
@@ -145,7 +152,7 @@ pub enum BuildStep {
 }
 
 /// A whole build.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildPlan {
     /// What it begins with.
     pub from: BuildFrom,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::{GroupId, TenantId};
 use cofferdam_contracts::key::{KeyRow, Role};
+use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
@@ -19,7 +20,7 @@ pub const DEFAULT_TENANT: &str = "default";
 pub const KEYLESS: &str = "no-auth";
 
 /// Who is asking.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     /// The key, for rows.
     pub key_id: String,

@@ -9,16 +9,39 @@ use cofferdam_flows::Result;
 use cofferdam_ledger::keys::Principal;
 
 use crate::background::detached;
+use crate::guest::handle::Guest;
 use crate::held::Held;
 use crate::ids::fresh_live;
 use crate::launch::LifeStart;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::refuse;
 use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec, checked};
 use crate::template::basis::Building;
 use crate::template::templates::Templates;
 use crate::wait::Start;
+use serde::{Deserialize, Serialize};
+
+/// Creates a sandbox and waits until it answers. One that was created before with the same `dedup` is given instead.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CreateSandbox {
+    /// Who asks.
+    pub who: Principal,
+    /// What is asked for.
+    pub request: LiveRequest,
+}
+
+impl Message for CreateSandbox {
+    type Reply = Guest;
+}
+
+impl Answer for CreateSandbox {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        let held = live.create(&self.who, &self.request).await?;
+        Ok(Guest::of(live, &held))
+    }
+}
 
 impl Live {
     /// Creates a sandbox and waits until it answers. One that was created before with the same `dedup` is given instead.
@@ -26,7 +49,7 @@ impl Live {
     ///
     /// # Errors
     /// A request out of bounds, names without a grant, no room in time, or another request with the same `dedup`.
-    pub async fn create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
+    async fn create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
         if request.resume_on_traffic && !request.pause_on_timeout {
             let why = "resumeOnTraffic needs pauseOnTimeout: only a sandbox that its time pauses waits for requests";
             return Err(refuse(ErrorCode::PolicyViolation, why));

@@ -12,7 +12,9 @@ use cofferdam_flows::{Error, Result, host_id};
 use cofferdam_ledger::live::Holder;
 
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::{elsewhere, over, refuse};
+use serde::{Deserialize, Serialize};
 
 /// Where a sandbox that this process does not show is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,23 @@ fn is_there(pid: i32) -> bool {
     is_listed(pid) || !is_listed(1)
 }
 
+/// Refuses a request to a sandbox that another process holds; for one that is nowhere it is the caller's to say so.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RefuseElsewhere {
+    /// The sandbox.
+    pub id: LiveId,
+}
+
+impl Message for RefuseElsewhere {
+    type Reply = ();
+}
+
+impl Answer for RefuseElsewhere {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        live.not_elsewhere(&self.id).await
+    }
+}
+
 impl Live {
     /// Where a sandbox is held that this process does not show.
     pub(crate) async fn holder(&self, id: &LiveId) -> Result<Whereabouts> {
@@ -52,7 +71,7 @@ impl Live {
     ///
     /// # Errors
     /// Another process holds it.
-    pub async fn not_elsewhere(&self, id: &LiveId) -> Result<()> {
+    pub(crate) async fn not_elsewhere(&self, id: &LiveId) -> Result<()> {
         match self.holder(id).await? {
             Whereabouts::Elsewhere => Err(elsewhere()),
             Whereabouts::Nowhere | Whereabouts::Here | Whereabouts::Gone => Ok(()),

@@ -8,20 +8,39 @@ use cofferdam_ledger::keys::Principal;
 
 use crate::background::detached;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::{over, refuse};
+use serde::{Deserialize, Serialize};
+
+/// Sets when a running sandbox ends.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ExtendSandbox {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+    /// So many from now.
+    pub seconds: u64,
+    /// Only if that is later than what was set.
+    pub longer: bool,
+}
+
+impl Message for ExtendSandbox {
+    type Reply = ();
+}
+
+impl Answer for ExtendSandbox {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        live.extend(&self.who, &self.id, self.seconds, self.longer).await
+    }
+}
 
 impl Live {
     /// Sets when a running sandbox ends: so many seconds from now, or only if that is later.
     ///
     /// # Errors
     /// It does not run here, or the time is beyond a day.
-    pub async fn extend(
-        &self,
-        who: &Principal,
-        id: &LiveId,
-        seconds: u64,
-        longer: bool,
-    ) -> Result<()> {
+    async fn extend(&self, who: &Principal, id: &LiveId, seconds: u64, longer: bool) -> Result<()> {
         if seconds > MAX_LIVE_S {
             let why = format!("timeout is {seconds}; it must be at most {MAX_LIVE_S} seconds");
             return Err(refuse(ErrorCode::PolicyViolation, why));
@@ -37,7 +56,7 @@ impl Live {
             if !held.goes_on() {
                 return Err(over());
             }
-            let left = live.0.ledger.live().extend(&tenant, &held.id, ms, longer).await?;
+            let left = live.0.ledger.live().extend(&tenant, &held.facts.id, ms, longer).await?;
             match left.is_some_and(|left| held.ends_in(left)) {
                 true => Ok(()),
                 false => Err(over()),

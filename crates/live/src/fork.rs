@@ -12,20 +12,47 @@ use cofferdam_ledger::live::PausedInto;
 use cofferdam_sandbox::Filling;
 
 use crate::background::detached;
+use crate::guest::handle::Guest;
 use crate::held::Held;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::{over, refuse, stops};
 use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec};
 use crate::template::basis::Basis;
 use crate::template::templates::Templates;
+use serde::{Deserialize, Serialize};
+
+/// New sandboxes with the files of one that runs or is paused. Each is made, or says why not.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ForkSandbox {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+    /// How many.
+    pub count: u64,
+    /// Time to live of each, in seconds.
+    pub timeout_s: Option<u64>,
+}
+
+impl Message for ForkSandbox {
+    type Reply = Vec<Result<Guest>>;
+}
+
+impl Answer for ForkSandbox {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        let forks = live.fork(&self.who, &self.id, self.count, self.timeout_s).await?;
+        Ok(forks.into_iter().map(|one| one.map(|held| Guest::of(live, &held))).collect())
+    }
+}
 
 impl Live {
     /// New sandboxes with the files of one that runs or is paused. Each is made, or says why not.
     ///
     /// # Errors
     /// There is no such sandbox, its files cannot be kept, or the count is out of bounds.
-    pub async fn fork(
+    async fn fork(
         &self,
         who: &Principal,
         id: &LiveId,
@@ -77,7 +104,7 @@ impl Live {
         }
         let held = self.held(who, id).await?;
         let kept = Snapshots::of(self).keep_and_go_on(&held, held.again()).await?;
-        let opened = (0..count).map(|_| kept.filling(&held.tenant));
+        let opened = (0..count).map(|_| kept.filling(&held.facts.tenant));
         let files: std::io::Result<Vec<Filling>> = opened.collect();
         let files = files.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         let again = held.again();

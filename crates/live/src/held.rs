@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
-use cofferdam_contracts::id::{LiveId, RunId, TemplateName, TenantId};
+use cofferdam_contracts::id::{LiveId, RunId};
 use cofferdam_contracts::life::{Life, LifeState, may_follow};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, Limits};
@@ -15,6 +15,7 @@ use cofferdam_sandbox::{Agent, LayerKeeper, Network, PlainLayer, Unkept};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::expected::Expected;
+use crate::guest::facts::Facts;
 use crate::layer::left_memory::LeftMemory;
 use crate::snapshot::again::Again;
 use crate::template::basis::Basis;
@@ -67,23 +68,13 @@ impl Order {
 /// A sandbox that runs and is held by this process.
 #[derive(Debug)]
 pub struct Held {
-    /// Its name.
-    pub id: LiveId,
-    /// Its owner.
-    pub tenant: TenantId,
-    /// The run that holds it.
-    pub run: RunId,
+    /// What is known of it, and does not change.
+    pub facts: Arc<Facts>,
     /// The agent inside.
     pub agent: Agent,
-    /// What opens the agent from outside. Compare it in constant time.
-    pub token: String,
-    /// What opens its ports, where they ask for it.
-    pub traffic: Option<String>,
-    /// The key that both were made for.
+    /// The key that its tokens were made for.
     pub(crate) tokens_of: String,
     revocation: watch::Sender<bool>,
-    /// Limits as enforced.
-    pub limits: Limits,
     /// Since its start.
     pub since: Stopwatch,
     /// What keeps its files, or why its class cannot.
@@ -92,8 +83,6 @@ pub struct Held {
     pub(crate) left: Mutex<Option<Left>>,
     /// Held while its files are read: it is not wiped meanwhile.
     pub(crate) keeping: tokio::sync::Mutex<()>,
-    /// Whether it went on where a pause had stopped it, with its processes.
-    pub went_on: bool,
     /// Its processes end for a pause, before the record says so.
     asleep: AtomicBool,
     /// The key that asked for it.
@@ -153,21 +142,29 @@ impl Held {
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<Order>) {
         let (order, orders) = watch::channel(at(left_ms));
-        let held = Self {
+        let state = basis.built.as_ref().map(|built| &built.state);
+        let facts = Facts {
             id: id.clone(),
             tenant,
             run: run.clone(),
-            agent,
             token: tokens.envd,
             traffic: tokens.traffic,
+            template: basis.name.clone(),
+            alias: basis.built.as_ref().map_or(&basis.name, |built| &built.name).clone(),
+            limits,
+            user: state.map_or(TemplateUser::User, |state| state.user),
+            workdir: state.and_then(|state| state.workdir.clone()),
+            went_on,
+        };
+        let held = Self {
+            facts: Arc::new(facts),
+            agent,
             tokens_of: tokens.key_id,
             revocation: watch::Sender::new(false),
-            limits,
             since: Stopwatch::start(),
             keeper,
             left: Mutex::default(),
             keeping: tokio::sync::Mutex::default(),
-            went_on,
             asleep: AtomicBool::new(false),
             key_id,
             inherited,
@@ -217,8 +214,8 @@ impl Held {
 
     /// The same, with its tokens: for its own next life alone.
     pub(crate) fn itself(&self) -> Again {
-        let (traffic, key_id) = (self.traffic.clone(), self.tokens_of.clone());
-        let tokens = Tokens { envd: self.token.clone(), traffic, key_id };
+        let (traffic, key_id) = (self.facts.traffic.clone(), self.tokens_of.clone());
+        let tokens = Tokens { envd: self.facts.token.clone(), traffic, key_id };
         Again { tokens: Some(tokens), ..self.again() }
     }
 
@@ -230,25 +227,6 @@ impl Held {
         // Where it takes longer, the request meets what there is.
         drop(tokio::time::timeout(patience, self.keeping.lock()).await);
         self.goes_on()
-    }
-
-    /// Template that it was made of.
-    #[must_use]
-    pub fn template(&self) -> &TemplateName {
-        &self.basis.name
-    }
-
-    /// The name of its template: of a built one, the name that its tenant gave.
-    #[must_use]
-    pub fn template_alias(&self) -> &TemplateName {
-        self.basis.built.as_ref().map_or(&self.basis.name, |built| &built.name)
-    }
-
-    /// As whom its commands run where nobody says so, and where; `None`: in that user's home.
-    #[must_use]
-    pub fn defaults(&self) -> (TemplateUser, Option<&str>) {
-        let state = self.basis.built.as_ref().map(|built| &built.state);
-        state.map_or((TemplateUser::User, None), |state| (state.user, state.workdir.as_deref()))
     }
 
     /// What it was made of.
@@ -267,10 +245,9 @@ impl Held {
         self.revocation.send_replace(true);
     }
 
-    /// Until that key is revoked: what its tokens opened ends then.
-    pub async fn revoked(&self) {
-        // Its sender is this sandbox's own, so it is not dropped before.
-        let _ = self.revocation.subscribe().wait_for(|is_revoked| *is_revoked).await;
+    /// Whether it is, from now on.
+    pub(crate) fn revocation(&self) -> watch::Receiver<bool> {
+        self.revocation.subscribe()
     }
 
     /// Orders its end. It is not taken back, and no other order follows.

@@ -233,9 +233,11 @@ async fn told_of(program: Program, live: Live, held: Arc<Held>) {
     if !held.goes_on() {
         return;
     }
-    tracing::warn!(sandbox = %held.id, template = %held.template(), how, "a template's program failed");
-    if let Err(error) = patiently(|| live.0.ledger.live().program_failed(&held.run, &how)).await {
-        tracing::warn!(sandbox = %held.id, %error, "how a template's program failed is not on record");
+    tracing::warn!(sandbox = %held.facts.id, template = %held.facts.template, how, "a template's program failed");
+    if let Err(error) =
+        patiently(|| live.0.ledger.live().program_failed(&held.facts.run, &how)).await
+    {
+        tracing::warn!(sandbox = %held.facts.id, %error, "how a template's program failed is not on record");
     }
 }
 
@@ -285,15 +287,18 @@ async fn opened(
 
 /// Its time is over, and it is to be paused then. Where that fails it ends, as if it had not asked for it.
 async fn pause_at_end(live: &Live, held: &Arc<Held>) {
-    let who =
-        Principal { key_id: held.key_id.clone(), tenant: held.tenant.clone(), roles: Vec::new() };
+    let who = Principal {
+        key_id: held.key_id.clone(),
+        tenant: held.facts.tenant.clone(),
+        roles: Vec::new(),
+    };
     let memory = match held.asked.pause_memory {
         Some(false) => KeptMemory::No,
         _ => KeptMemory::IfPossible,
     };
     let paused = live.pause_held(&who, held, "its time was over", memory).await;
     if let Err(error) = paused {
-        tracing::warn!(sandbox = %held.id, %error, "a sandbox whose time is over could not be paused, and ends");
+        tracing::warn!(sandbox = %held.facts.id, %error, "a sandbox whose time is over could not be paused, and ends");
     }
 }
 

@@ -11,13 +11,34 @@ use cofferdam_ledger::ops::Cancels;
 use crate::ahead::unused_wiped;
 use crate::held::Order;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::patience::{KILL_PATIENCE, moved};
 use crate::refusal::{refuse, unverified};
 use crate::snapshot::eraser::Eraser;
+use serde::{Deserialize, Serialize};
 
 /// What is said of a sandbox whose host is lost.
 const LOST_HOST: &str = "the sandbox is canceled and its host is lost: that nothing is left of it is verified once a worker runs there \
     again; ask again later, or see `cofferdam session ls`";
+
+/// Ends a sandbox and answers once its wipe is verified and on record. `false`: it had ended before.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KillSandbox {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+}
+
+impl Message for KillSandbox {
+    type Reply = bool;
+}
+
+impl Answer for KillSandbox {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        live.kill(&self.who, &self.id).await
+    }
+}
 
 /// A sandbox that is to end.
 pub(crate) struct Kill<'a> {
@@ -31,7 +52,7 @@ impl Live {
     ///
     /// # Errors
     /// There is none of this id, or its wipe could not be verified: then its session is held.
-    pub async fn kill(&self, who: &Principal, id: &LiveId) -> Result<bool> {
+    pub(crate) async fn kill(&self, who: &Principal, id: &LiveId) -> Result<bool> {
         Kill { live: self, who, id }.done().await
     }
 }
@@ -41,10 +62,10 @@ impl Kill<'_> {
         let mut wakes = self.live.0.wakes.subscribe();
         let mut was_paused = false;
         let held = self.live.0.registry.find(self.id);
-        let run = match held.filter(|held| held.tenant == self.who.tenant) {
+        let run = match held.filter(|held| held.facts.tenant == self.who.tenant) {
             Some(held) => {
                 held.end(Order::Kill);
-                held.run.clone()
+                held.facts.run.clone()
             }
             None => {
                 let mut view = self.live.view(self.who, self.id).await?;

@@ -12,7 +12,7 @@
 //!
 //! An operation is a file: `create`, `pause`, `resume`, `fork`, `kill`, `extend`, `network`. All that make a sandbox go through `launch`, with
 //! a `spec`; its task holds it in `hold`. What this process holds is in `registry`, what a running one is ordered to in `held`, and which state
-//! may follow which in [`cofferdam_contracts::life`]. Kept files are in `snapshot`, layers of paused sandboxes in `layer`, builds in `template`.
+//! may follow which in [`cofferdam_contracts::life`]. Who answers requests sends it `message`s, and asks the inside of a sandbox by those of `guest`. Kept files are in `snapshot`, layers of paused sandboxes in `layer`, builds in `template`.
 //!
 //! # Floors
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
@@ -25,8 +25,12 @@
 //!    snapshot::space template::build_images template::host
 //! elsewhere extend layer::layers network revoked snapshot::eraser snapshot::snapshots template::build
 //!    template::build_log template::templates view
+//! accounts client guest::handle
+//! message
 //! live
 //! registry
+//! guest::directory guest::file guest::port guest::process guest::state guest::watch
+//! guest::message
 //! held
 //! expected spec
 //! ahead layer::machine
@@ -34,17 +38,20 @@
 //! layer::sealer snapshot::new_file
 //! snapshot::shelf template::program
 //! background snapshot::again snapshot::opened snapshot::room work
-//! ids layer layer::left_memory layer::loan layer::rest patience refusal snapshot
+//! guest guest::error guest::facts ids layer layer::left_memory layer::loan layer::rest patience refusal snapshot
 //!    snapshot::handles snapshot::sealed template template::basis template::upload_digest tokens
 //! ```
 
+mod accounts;
 mod ahead;
 mod background;
+mod client;
 mod create;
 mod elsewhere;
 mod expected;
 mod extend;
 mod fork;
+mod guest;
 mod held;
 mod hold;
 mod ids;
@@ -52,6 +59,7 @@ mod kill;
 mod launch;
 mod layer;
 mod live;
+mod message;
 mod network;
 mod patience;
 mod pause;
@@ -71,20 +79,45 @@ mod worker;
 
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::templates::Template;
-pub use cofferdam_sandbox::{
-    Agent, AgentError, Manner, Reading, Remote, Running, Said, Stream, USUAL_PATH, Watching,
-};
+pub use cofferdam_sandbox::{Manner, Said, Stream};
 
-pub use held::{Held, STREAMS, VISITORS};
+pub use accounts::{ACCOUNTS, Account};
+pub use client::LiveClient;
+pub use create::CreateSandbox;
+pub use elsewhere::RefuseElsewhere;
+pub use extend::ExtendSandbox;
+pub use fork::ForkSandbox;
+pub use guest::directory::{ListDirectory, MakeDirectory, RemoveFile, RenameFile, StatFile};
+pub use guest::error::GuestError;
+pub use guest::facts::Facts;
+pub use guest::file::{ByteSink, FileBytes, ReadFile, WriteFile};
+pub use guest::handle::Guest;
+pub use guest::message::GuestMessage;
+pub use guest::port::{DialPort, PortConnection, PortLease};
+pub use guest::process::{
+    FollowCommand, ListCommands, Process, ResizeTerminal, SignalCommand, StartCommand,
+};
+pub use guest::state::{
+    GuestEnvironment, GuestUsage, LivesOn, LivesOnForRequest, ReadEnvironment, ReadUsage,
+};
+pub use guest::watch::WatchDirectories;
+pub use held::{STREAMS, VISITORS};
+pub use kill::KillSandbox;
 pub use layer::sealer::{SEAL_COMMAND, seal_layer};
 pub use live::Live;
+pub use message::Message;
+pub use network::{ChangeNetwork, ListNetworks};
 pub use patience::CREATE_PATIENCE;
-pub use resume::ResumeOptions;
+pub use pause::PauseSandbox;
+pub use resume::{ResumeOptions, ResumeSandbox};
 pub use snapshot::compared::{Comparison, KeptDifferences};
+pub use snapshot::keep::{DeleteSnapshot, TakeSnapshot};
 pub use snapshot::snapshots::Snapshots;
-pub use template::build::Builds;
-pub use template::builds::{BuildAsked, BuildOpened};
-pub use template::program::USUAL_VARIABLES;
-pub use template::templates::Templates;
-pub use template::uploads::Uploads;
-pub use wake::Knock;
+pub use template::builds::{
+    BuildAsked, BuildOpened, DeleteTemplate, OpenBuild, StartBuild, ViewBuild,
+};
+pub use template::host::{ListHostTemplates, NamedTemplate};
+pub use template::tags::{TagBuild, UntagBuilds};
+pub use template::uploads::{HasUpload, SendUpload};
+pub use view::{AllGuests, FindGuest, NamedGuest, ViewSandbox};
+pub use wake::{Knock, WakeSandbox};

@@ -35,11 +35,3 @@ pub(crate) struct Inner {
     /// The state directory of this host, where its templates are.
     pub state_dir: Box<Path>,
 }
-
-impl Live {
-    /// Runs, and the rules of tenants, that its sandboxes are under.
-    #[must_use]
-    pub fn flows(&self) -> &Flows {
-        &self.0.flows
-    }
-}

@@ -23,7 +23,49 @@ use cofferdam_sandbox::NetworkError;
 use crate::background::detached;
 use crate::held::{Held, Order, ReachedNetwork};
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::{over, refuse};
+use serde::{Deserialize, Serialize};
+
+/// Makes these the names that a running sandbox reaches, in the place of those before.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ChangeNetwork {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+    /// The names.
+    pub egress: Egress,
+}
+
+impl Message for ChangeNetwork {
+    type Reply = LiveView;
+}
+
+impl Answer for ChangeNetwork {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        live.network(&self.who, &self.id, self.egress).await
+    }
+}
+
+/// Changes of the network of a tenant's sandbox, in order; its latest 1,000.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ListNetworks {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+}
+
+impl Message for ListNetworks {
+    type Reply = Vec<LiveNetworkChange>;
+}
+
+impl Answer for ListNetworks {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        live.networks(&self.who, &self.id).await
+    }
+}
 
 impl Live {
     /// Makes these the names that a running sandbox reaches, in the place of those before. Connections to names that are not among
@@ -31,7 +73,7 @@ impl Live {
     ///
     /// # Errors
     /// It does not run here, a name is not granted, or the network cannot be had: then the one before is in force.
-    pub async fn network(&self, who: &Principal, id: &LiveId, wanted: Egress) -> Result<LiveView> {
+    async fn network(&self, who: &Principal, id: &LiveId, wanted: Egress) -> Result<LiveView> {
         let held = self.held(who, id).await?;
         let (live, asker) = (self.clone(), who.clone());
         // On record and in force, also where the caller hangs up.
@@ -43,7 +85,7 @@ impl Live {
     ///
     /// # Errors
     /// There is none of this id in the tenant.
-    pub async fn networks(&self, who: &Principal, id: &LiveId) -> Result<Vec<LiveNetworkChange>> {
+    async fn networks(&self, who: &Principal, id: &LiveId) -> Result<Vec<LiveNetworkChange>> {
         self.view(who, id).await?;
         Ok(self.0.ledger.live().networks(&who.tenant, id).await?)
     }
@@ -64,7 +106,8 @@ impl Live {
         if before == wanted {
             return Ok(());
         }
-        let begun = self.0.ledger.live().network_begins(who, &held.id, &wanted, &consent).await?;
+        let begun =
+            self.0.ledger.live().network_begins(who, &held.facts.id, &wanted, &consent).await?;
         let n = begun.ok_or_else(over)?;
         fail_point("network.recorded");
         let now = match held.network.change(wanted.entries()).await {
@@ -72,7 +115,8 @@ impl Live {
             Err(error) => {
                 let why = error.to_string();
                 let failed = NetworkOutcome::Failed(&why);
-                patiently(|| self.0.ledger.live().network_settles(&held.id, n, &failed)).await?;
+                patiently(|| self.0.ledger.live().network_settles(&held.facts.id, n, &failed))
+                    .await?;
                 return Err(match error {
                     NetworkError::Over => over(),
                     NetworkError::Failed(why) => refuse(
@@ -84,7 +128,8 @@ impl Live {
         };
         fail_point("network.changed");
         let done = NetworkOutcome::InForce { names: &now.names, cut: now.cut };
-        let settled = patiently(|| self.0.ledger.live().network_settles(&held.id, n, &done)).await;
+        let settled =
+            patiently(|| self.0.ledger.live().network_settles(&held.facts.id, n, &done)).await;
         match settled {
             Ok(true) => {
                 held.reaches(ReachedNetwork { egress: wanted, env: now.env });
@@ -94,7 +139,7 @@ impl Live {
             Err(error) => {
                 // Nobody was told that it is in force, and no record says so.
                 if let Err(why) = held.network.change(before.entries()).await {
-                    tracing::error!(sandbox = %held.id, %why, "a network that is not on record cannot be taken back; the sandbox ends");
+                    tracing::error!(sandbox = %held.facts.id, %why, "a network that is not on record cannot be taken back; the sandbox ends");
                     held.end(Order::Stop);
                 }
                 Err(error)

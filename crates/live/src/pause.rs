@@ -24,6 +24,7 @@ use crate::ids::fresh;
 use crate::layer::layers::Layers;
 use crate::layer::plain::Plain;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::patience::moved;
 use crate::refusal::{conflict, over, refuse, unverified};
 use crate::snapshot::keep::{audit, synced};
@@ -31,11 +32,33 @@ use crate::snapshot::memory::KeptMemory;
 use crate::snapshot::new_file::NewFile;
 use crate::snapshot::shelf::KeptFile;
 use crate::snapshot::snapshots::Snapshots;
+use serde::{Deserialize, Serialize};
 
 /// A sandbox that stands still for its pause: what there is of its files.
 enum Stood {
     Plain(Box<Plain>),
     Sealed(KeptFile),
+}
+
+/// Pauses a running sandbox, and answers once its wipe is on record.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PauseSandbox {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+    /// Whether its processes go on with a resume; by default they do where its class can.
+    pub memory: Option<bool>,
+}
+
+impl Message for PauseSandbox {
+    type Reply = LiveView;
+}
+
+impl Answer for PauseSandbox {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        live.pause(&self.who, &self.id, self.memory).await
+    }
 }
 
 impl Live {
@@ -44,15 +67,10 @@ impl Live {
     ///
     /// # Errors
     /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept: then it goes on.
-    pub async fn pause(
-        &self,
-        who: &Principal,
-        id: &LiveId,
-        memory: Option<bool>,
-    ) -> Result<LiveView> {
+    async fn pause(&self, who: &Principal, id: &LiveId, memory: Option<bool>) -> Result<LiveView> {
         let mut wakes = self.0.wakes.subscribe();
         let held = self.held(who, id).await?;
-        let run = held.run.clone();
+        let run = held.facts.run.clone();
         let (live, asker) = (self.clone(), who.clone());
         let memory = KeptMemory::asked(memory);
         detached(async move { live.pause_held(&asker, &held, "", memory).await }).await?;
@@ -98,7 +116,7 @@ impl Pause<'_> {
         let _turn = held.turn.lock().await;
         let _keeping = held.keeping.lock().await;
         if !held.goes_on() {
-            return Err(match live.view(self.who, &held.id).await?.state {
+            return Err(match live.view(self.who, &held.facts.id).await?.state {
                 LiveState::Paused => conflict("the sandbox is paused already"),
                 _ => over(),
             });
@@ -127,7 +145,7 @@ impl Pause<'_> {
         // Where there is no room it goes on a moment later.
         let standing = blocking(move || keeper.stand().map_err(std::io::Error::other));
         let snapshots = Snapshots::of(live);
-        let (room, stood) = tokio::join!(snapshots.room(&held.tenant), standing);
+        let (room, stood) = tokio::join!(snapshots.room(&held.facts.tenant), standing);
         let room = room?;
         let stood = stood.map_err(|why| room.fault(&why))?;
         let spare = Arc::clone(&live.0.layers.spare);
@@ -137,7 +155,7 @@ impl Pause<'_> {
             let again = of.itself();
             let new = NewFile { shelf: &shelf, id, room: &shared };
             let kept = new.reserve(layer.sizes()?.about, &again)?;
-            let plain = Plain::begin(&of.tenant, layer, kept, again, &spare)?;
+            let plain = Plain::begin(&of.facts.tenant, layer, kept, again, &spare)?;
             Ok(Some((still, Stood::Plain(Box::new(plain)))))
         });
         let stood = stood.await.map_err(|why| room.fault(&why))?;

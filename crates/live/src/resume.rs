@@ -17,10 +17,12 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::PausedInto;
 
 use crate::background::detached;
+use crate::guest::handle::Guest;
 use crate::held::Held;
 use crate::launch::LifeStart;
 use crate::layer::loan::LoanAnswer;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::patience::{CREATE_PATIENCE, KILL_PATIENCE, moved};
 use crate::refusal::conflict;
 use crate::snapshot::again::Again;
@@ -29,9 +31,10 @@ use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec};
 use crate::template::templates::Templates;
 use crate::tokens::Tokens;
+use serde::{Deserialize, Serialize};
 
 /// How a paused sandbox is to go on.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct ResumeOptions {
     /// Time to live in seconds, as its caller says.
     pub(crate) timeout_s: Option<u64>,
@@ -59,12 +62,34 @@ impl ResumeOptions {
     }
 }
 
+/// Resumes a paused sandbox under its id and waits until it answers. `None`: it is not paused.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ResumeSandbox {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+    /// How it is to go on.
+    pub options: ResumeOptions,
+}
+
+impl Message for ResumeSandbox {
+    type Reply = Option<Guest>;
+}
+
+impl Answer for ResumeSandbox {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        let held = live.resume(&self.who, &self.id, self.options).await?;
+        Ok(held.map(|held| Guest::of(live, &held)))
+    }
+}
+
 impl Live {
     /// Resumes a paused sandbox under its id and waits until it answers. `None`: it is not paused.
     ///
     /// # Errors
     /// There is none of this id, its file is damaged or elsewhere, or there is no room: then it stays paused.
-    pub async fn resume(
+    async fn resume(
         &self,
         who: &Principal,
         id: &LiveId,

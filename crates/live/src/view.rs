@@ -8,16 +8,89 @@ use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_flows::Result;
 use cofferdam_ledger::keys::Principal;
 
+use crate::guest::handle::Guest;
 use crate::held::Held;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::{over, refuse};
+use serde::{Deserialize, Serialize};
+
+/// A tenant's sandbox as it is recorded.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ViewSandbox {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+}
+
+impl Message for ViewSandbox {
+    type Reply = LiveView;
+}
+
+impl Answer for ViewSandbox {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        live.view(&self.who, &self.id).await
+    }
+}
+
+/// A running sandbox of the tenant.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FindGuest {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+}
+
+impl Message for FindGuest {
+    type Reply = Guest;
+}
+
+impl Answer for FindGuest {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        let held = live.held(&self.who, &self.id).await?;
+        Ok(Guest::of(live, &held))
+    }
+}
+
+/// A running sandbox by its id alone, of any tenant: its caller checks a token next. `None`: it does not run here.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NamedGuest {
+    /// The sandbox.
+    pub id: LiveId,
+}
+
+impl Message for NamedGuest {
+    type Reply = Option<Guest>;
+}
+
+impl Answer for NamedGuest {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Ok(live.0.registry.find(&self.id).map(|held| Guest::of(live, &held)))
+    }
+}
+
+/// Every sandbox that runs here.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AllGuests;
+
+impl Message for AllGuests {
+    type Reply = Vec<Guest>;
+}
+
+impl Answer for AllGuests {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Ok(live.0.registry.all().iter().map(|held| Guest::of(live, held)).collect())
+    }
+}
 
 impl Live {
     /// A tenant's sandbox as it is recorded.
     ///
     /// # Errors
     /// There is none of this id in the tenant.
-    pub async fn view(&self, who: &Principal, id: &LiveId) -> Result<LiveView> {
+    pub(crate) async fn view(&self, who: &Principal, id: &LiveId) -> Result<LiveView> {
         let found = self.0.ledger.live().by_id(&who.tenant, id).await?;
         Ok(found.ok_or_else(|| Refusal::not_found("sandbox"))?)
     }
@@ -26,9 +99,9 @@ impl Live {
     ///
     /// # Errors
     /// It does not run, is another tenant's, or another process holds it.
-    pub async fn held(&self, who: &Principal, id: &LiveId) -> Result<Arc<Held>> {
+    pub(crate) async fn held(&self, who: &Principal, id: &LiveId) -> Result<Arc<Held>> {
         if let Some(held) = self.0.registry.find(id)
-            && held.tenant == who.tenant
+            && held.facts.tenant == who.tenant
         {
             return Ok(held);
         }
@@ -42,17 +115,5 @@ impl Live {
             }
             LiveState::Ended => Err(over()),
         }
-    }
-
-    /// The handle of a running sandbox by its id alone, of any tenant: its caller checks a token next.
-    #[must_use]
-    pub fn named(&self, id: &LiveId) -> Option<Arc<Held>> {
-        self.0.registry.find(id)
-    }
-
-    /// Every sandbox that this process holds.
-    #[must_use]
-    pub fn here(&self) -> Vec<Arc<Held>> {
-        self.0.registry.all()
     }
 }

@@ -15,33 +15,57 @@ use cofferdam_flows::Result;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::{Door, Rest};
 
+use crate::guest::handle::Guest;
 use crate::held::Held;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::patience::{CREATE_PATIENCE, LOOK};
 use crate::refusal::{conflict, refuse};
 use crate::resume::ResumeOptions;
 use crate::snapshot::eraser::Eraser;
+use serde::{Deserialize, Serialize};
 
 /// How often a sandbox that runs on record is looked for in this process: it is shown there some ms later.
 const LOOKS: u32 = 2;
 
 /// A request at a sandbox's door, with the token that it carries.
-#[derive(Debug, Clone, Copy)]
-pub enum Knock<'a> {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Knock {
     /// To its agent.
-    Envd(Option<&'a str>),
+    Envd(Option<String>),
     /// To one of its ports.
-    Port(Option<&'a str>),
+    Port(Option<String>),
 }
 
 /// Whether a request would be let in to the running sandbox. Pure.
-fn opens(door: &Door, knock: Knock<'_>) -> bool {
+fn opens(door: &Door, knock: &Knock) -> bool {
     // Hashes: what their comparison tells of them is of no use.
     let fits = |token: &str, hash: &str| digest_bytes(token.as_bytes()).as_str() == hash;
     match (knock, &door.traffic) {
-        (Knock::Envd(token), _) => token.is_some_and(|token| fits(token, &door.envd)),
+        (Knock::Envd(token), _) => token.as_ref().is_some_and(|token| fits(token, &door.envd)),
         (Knock::Port(_), None) => true,
-        (Knock::Port(token), Some(hash)) => token.is_some_and(|token| fits(token, hash)),
+        (Knock::Port(token), Some(hash)) => token.as_ref().is_some_and(|token| fits(token, hash)),
+    }
+}
+
+/// The sandbox that a request resumes, once it runs; many requests at once resume it once. `None`: it wakes nothing, since no such
+/// sandbox is paused, or since it would not be let in.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WakeSandbox {
+    /// The sandbox.
+    pub id: LiveId,
+    /// The request, by what it carries.
+    pub knock: Knock,
+}
+
+impl Message for WakeSandbox {
+    type Reply = Option<Guest>;
+}
+
+impl Answer for WakeSandbox {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        let held = live.woken(&self.id, &self.knock).await?;
+        Ok(held.map(|held| Guest::of(live, &held)))
     }
 }
 
@@ -51,7 +75,7 @@ impl Live {
     ///
     /// # Errors
     /// The sandbox stays paused, or does not run within [`CREATE_PATIENCE`].
-    pub async fn woken(&self, id: &LiveId, knock: Knock<'_>) -> Result<Option<Arc<Held>>> {
+    async fn woken(&self, id: &LiveId, knock: &Knock) -> Result<Option<Arc<Held>>> {
         let Some(door) = self.0.ledger.live().door(id).await? else { return Ok(None) };
         if !opens(&door, knock) {
             return Ok(None);
@@ -146,15 +170,15 @@ mod tests {
         };
         let private = Door { traffic: Some(hash("traffic")), ..open.clone() };
         for door in [&open, &private] {
-            assert!(opens(door, Knock::Envd(Some("envd"))));
+            assert!(opens(door, &Knock::Envd(Some("envd".to_owned()))));
             for wrong in [None, Some(""), Some("traffic"), Some(door.envd.as_str())] {
-                assert!(!opens(door, Knock::Envd(wrong)), "{wrong:?}");
+                assert!(!opens(door, &Knock::Envd(wrong.map(str::to_owned))), "{wrong:?}");
             }
         }
-        assert!(opens(&open, Knock::Port(None)));
-        assert!(opens(&private, Knock::Port(Some("traffic"))));
+        assert!(opens(&open, &Knock::Port(None)));
+        assert!(opens(&private, &Knock::Port(Some("traffic".to_owned()))));
         for wrong in [None, Some(""), Some("envd")] {
-            assert!(!opens(&private, Knock::Port(wrong)), "{wrong:?}");
+            assert!(!opens(&private, &Knock::Port(wrong.map(str::to_owned))), "{wrong:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use cofferdam_contracts::run::RunHeader;
 use cofferdam_flows::Error;
 use cofferdam_flows::Flows;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_live::Live;
+use cofferdam_live::LiveClient;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ use crate::routes::Route;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub flows: Flows,
-    pub live: Live,
+    pub live: LiveClient,
     pub no_auth: bool,
     /// What reply links begin with.
     pub public_url: String,
@@ -50,7 +50,7 @@ impl Call {
         &self.shared.flows
     }
 
-    pub(crate) fn live(&self) -> &Live {
+    pub(crate) fn live(&self) -> &LiveClient {
         &self.shared.live
     }
 

@@ -17,9 +17,10 @@ use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::schema::{Validator, parse_json, unstorable};
 use cofferdam_flows::Error;
+use cofferdam_flows::Flows;
 use cofferdam_flows::keys::DEFAULT_TENANT;
 use cofferdam_ledger::keys::{KEYLESS, Principal};
-use cofferdam_live::Live;
+use cofferdam_live::LiveClient;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -119,7 +120,11 @@ impl Server {
     ///
     /// # Errors
     /// An address that cannot be had, or `--no-auth` beyond loopback.
-    pub async fn bind(mut doors: Doors, live: Live) -> Result<Self, ServerError> {
+    pub async fn bind(
+        mut doors: Doors,
+        flows: Flows,
+        live: LiveClient,
+    ) -> Result<Self, ServerError> {
         let addr = doors.addr;
         if doors.auth == Auth::None && !addr.ip().is_loopback() {
             return Err(ServerError::Open(addr));
@@ -133,7 +138,7 @@ impl Server {
         // Who follows a link names its host.
         doors.hosts.extend(doors.public_url.iter().map(|url| url.host().clone()));
         let shared = Arc::new(Shared {
-            flows: live.flows().clone(),
+            flows,
             live,
             no_auth: doors.auth == Auth::None,
             public_url,

@@ -99,7 +99,7 @@ impl Node {
         let scheme = parts.listen.as_ref().map(|d| if d.tls.is_some() { "https" } else { "http" });
         let bound = match parts.listen {
             None => None,
-            Some(doors) => Some(Server::bind(doors, live).await?),
+            Some(doors) => Some(Server::bind(doors, flows, live.client()).await?),
         };
         let url = scheme.zip(bound.as_ref()).map(|(s, server)| format!("{s}://{}", server.addr()));
         Ok(Self { cluster, ledger, worker, bound, serving: None, url, key, is_signing })

@@ -34,7 +34,7 @@ impl Snapshots {
     ) -> Result<(Still, KeptFile)> {
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        let room = self.room(&held.tenant).await?;
+        let room = self.room(&held.facts.tenant).await?;
         let (shelf, id, held) = (Arc::clone(&self.live.0.store), fresh()?, Arc::clone(held));
         let shared = Arc::clone(&room);
         let spare = if keeper.may_stand() { self.live.0.layers.spare.take() } else { None };
@@ -106,6 +106,6 @@ fn handed(
     // About as much as it will be: the disk is asked before others fill it.
     kept.allocate(sizes.about.min(most))?;
     let file = FileHandle { file: kept.descriptor()?, most };
-    let owner = FileOwner { tenant: &held.tenant, snapshot: &kept.id };
+    let owner = FileOwner { tenant: &held.facts.tenant, snapshot: &kept.id };
     Ok((Given::new(owner, &kept.key, again.clone(), layer, file)?, start))
 }

@@ -21,10 +21,13 @@ use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::snapshots::{FilesToKeep, Form};
 use cofferdam_ledger::template_layers::NewLayer;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::background::{blocking, detached};
 use crate::held::Held;
+use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::{conflict, over, refuse};
 use crate::snapshot::again::Again;
 use crate::snapshot::eraser::Eraser;
@@ -47,7 +50,7 @@ pub(crate) fn audit<'a>(
     kept: &KeptFile,
 ) -> Audit<'a> {
     let detail = json!({"snapshot": kept.id, "bytes": kept.bytes, "memory": kept.memory});
-    Audit { detail: Some(detail), ..Audit::by(who, op, held.id.as_str()) }
+    Audit { detail: Some(detail), ..Audit::by(who, op, held.facts.id.as_str()) }
 }
 
 /// Where kept files are, and their key, sealed.
@@ -69,8 +72,8 @@ impl Filed {
     ) -> FilesToKeep<'a> {
         FilesToKeep {
             id: &kept.id,
-            live: &held.id,
-            run: &held.run,
+            live: &held.facts.id,
+            run: &held.facts.run,
             kind,
             memory: kept.memory,
             name,
@@ -91,6 +94,46 @@ pub(crate) enum SealedAs<'a> {
     Layer(NewLayer<'a>),
     /// What this build leaves, which may be a layer.
     Template(&'a BuildId, Option<NewLayer<'a>>),
+}
+
+/// Keeps the files of a sandbox that runs and goes on.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TakeSnapshot {
+    /// Who asks.
+    pub who: Principal,
+    /// The sandbox.
+    pub id: LiveId,
+    /// What its user calls it.
+    pub name: Option<String>,
+}
+
+impl Message for TakeSnapshot {
+    type Reply = SnapshotView;
+}
+
+impl Answer for TakeSnapshot {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Snapshots::of(live).take(&self.who, &self.id, self.name).await
+    }
+}
+
+/// Deletes a snapshot of the caller's tenant: its key is destroyed, and its file removed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DeleteSnapshot {
+    /// Who asks.
+    pub who: Principal,
+    /// The snapshot.
+    pub id: SnapshotId,
+}
+
+impl Message for DeleteSnapshot {
+    type Reply = ();
+}
+
+impl Answer for DeleteSnapshot {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Snapshots::of(live).delete(&self.who, &self.id).await
+    }
 }
 
 impl Snapshots {
@@ -131,7 +174,7 @@ impl Snapshots {
 
     pub(crate) fn filed(&self, held: &Held, kept: &KeptFile) -> Result<Filed> {
         let (shelf, vault) = (Arc::clone(&self.live.0.store), self.live.0.flows.vault()?);
-        let sealed_key = vault.seal_key(&held.tenant, &kept.id, &kept.key);
+        let sealed_key = vault.seal_key(&held.facts.tenant, &kept.id, &kept.key);
         let sealed_key =
             sealed_key.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
         let (place, sealed_by) = (shelf.place(), vault.fingerprint().clone());
@@ -164,7 +207,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// As for a pause; or the name is out of bounds.
-    pub async fn take(
+    async fn take(
         &self,
         who: &Principal,
         id: &LiveId,
@@ -191,7 +234,7 @@ impl Snapshots {
         self.live.0.flows.vault()?;
         let kept = self.keep_and_go_on(held, held.again()).await?;
         let kept = self.keep_as(who, held, kept, name, SealedAs::Snapshot).await?;
-        let view = self.live.0.ledger.snapshots().kept(&held.tenant, &kept.id).await?;
+        let view = self.live.0.ledger.snapshots().kept(&held.facts.tenant, &kept.id).await?;
         Ok(view.ok_or_else(|| Refusal::not_found("snapshot"))?.view)
     }
 
@@ -211,7 +254,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// There is none of this id, or a sandbox is paused into it.
-    pub async fn delete(&self, who: &Principal, id: &SnapshotId) -> Result<()> {
+    async fn delete(&self, who: &Principal, id: &SnapshotId) -> Result<()> {
         let audit = Audit::by(who, "snapshot.delete", id.as_str());
         self.live.0.ledger.snapshots().erase(id, &audit).await?;
         Eraser::of(&self.live).tidy().await;

@@ -58,7 +58,7 @@ impl Snapshots {
         if memory == KeptMemory::No {
             return Ok(None);
         }
-        let room = self.room(&held.tenant).await?;
+        let room = self.room(&held.facts.tenant).await?;
         let (shelf, id) = (Arc::clone(&self.live.0.store), fresh()?);
         let unkept = |why: String| match memory {
             KeptMemory::Asked => Err(conflict(format!(
@@ -66,7 +66,7 @@ impl Snapshots {
                  again"
             ))),
             _ => {
-                tracing::info!(sandbox = %held.id, why, "a pause keeps files alone");
+                tracing::info!(sandbox = %held.facts.id, why, "a pause keeps files alone");
                 Ok(None)
             }
         };
@@ -99,7 +99,7 @@ impl Snapshots {
         match kept.await {
             Ok((still, kept, fault)) => {
                 if let Some(why) = fault {
-                    tracing::warn!(sandbox = %held.id, %why, "a kernel did not write its memory; files alone are kept");
+                    tracing::warn!(sandbox = %held.facts.id, %why, "a kernel did not write its memory; files alone are kept");
                 }
                 Ok(Some((still, kept)))
             }

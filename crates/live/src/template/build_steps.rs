@@ -146,8 +146,8 @@ impl Steps<'_> {
         mode: Option<&str>,
         files: &Digest,
     ) -> Result<(), String> {
-        let most = self.held.limits.disk_mb.unwrap_or(u64::MAX).saturating_mul(1_024 * 1_024);
-        let tenant = &self.held.tenant;
+        let most = self.held.facts.limits.disk_mb.unwrap_or(u64::MAX).saturating_mul(1_024 * 1_024);
+        let tenant = &self.held.facts.tenant;
         let content = self.contents.get(files).cloned().flatten();
         let tar = Uploads::of(self.live).tar(tenant, self.template, files, content, most).await;
         let tar = tar.map_err(|error| error.refusal().message)?;

@@ -23,6 +23,8 @@ use cofferdam_ledger::builds::{Build, NewBuild};
 use cofferdam_ledger::keys::Principal;
 
 use crate::ids::fresh_letters;
+use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::{conflict, refuse};
 use crate::snapshot::eraser::Eraser;
 use crate::snapshot::keep::SealedAs;
@@ -36,6 +38,7 @@ use crate::template::build_steps::{Steps, line};
 use crate::template::program::begin;
 use crate::template::templates::Templates;
 use crate::template::uploads::Uploads;
+use serde::{Deserialize, Serialize};
 
 /// CPUs and MiB of a build's sandbox where its template says nothing, as of every sandbox of E2B's clients.
 const CPUS: f64 = 2.0;
@@ -47,7 +50,7 @@ const LAST_STEP: &str = "finalize";
 const LABEL: &str = "templateBuild";
 
 /// What a build is asked for with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BuildAsked {
     /// The template's name.
     pub name: TemplateName,
@@ -60,7 +63,7 @@ pub struct BuildAsked {
 }
 
 /// A build that was opened.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BuildOpened {
     /// The template.
     pub template: TemplateId,
@@ -68,6 +71,91 @@ pub struct BuildOpened {
     pub build: BuildId,
     /// Its tags.
     pub tags: Vec<String>,
+}
+
+/// Records a build that waits for its steps.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OpenBuild {
+    /// Who asks.
+    pub who: Principal,
+    /// What is asked for.
+    pub asked: BuildAsked,
+}
+
+impl Message for OpenBuild {
+    type Reply = BuildOpened;
+}
+
+impl Answer for OpenBuild {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Builds::of(live).open(&self.who, &self.asked).await
+    }
+}
+
+/// A build of the caller's tenant.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ViewBuild {
+    /// Who asks.
+    pub who: Principal,
+    /// The template.
+    pub template: TemplateId,
+    /// The build.
+    pub build: BuildId,
+}
+
+impl Message for ViewBuild {
+    type Reply = Build;
+}
+
+impl Answer for ViewBuild {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Builds::of(live).view(&self.who, &self.template, &self.build).await
+    }
+}
+
+/// Deletes a template of the caller's tenant. Sandboxes that were made from it have copies of its files.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DeleteTemplate {
+    /// Who asks.
+    pub who: Principal,
+    /// The template.
+    pub template: TemplateId,
+}
+
+impl Message for DeleteTemplate {
+    type Reply = ();
+}
+
+impl Answer for DeleteTemplate {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Builds::of(live).delete(&self.who, &self.template).await
+    }
+}
+
+/// Starts a build: answers once its sandbox is made, or the build has failed, which is on record.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StartBuild {
+    /// Who asks.
+    pub who: Principal,
+    /// The template.
+    pub template: TemplateId,
+    /// The build.
+    pub build: BuildId,
+    /// What it does.
+    pub plan: BuildPlan,
+    /// The weakest class that it may run in.
+    pub class_min: Option<IsolationClass>,
+}
+
+impl Message for StartBuild {
+    type Reply = ();
+}
+
+impl Answer for StartBuild {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        let Self { who, template, build, plan, class_min } = self;
+        Builds::of(live).start(&who, &template, &build, plan, class_min).await
+    }
 }
 
 /// Why a build failed, and at which step.
@@ -95,7 +183,7 @@ impl Builds {
     ///
     /// # Errors
     /// A name of the host's, or too many templates.
-    pub async fn open(&self, who: &Principal, asked: &BuildAsked) -> Result<BuildOpened> {
+    async fn open(&self, who: &Principal, asked: &BuildAsked) -> Result<BuildOpened> {
         let is_hosts = Templates::of(&self.live).list()?.iter().any(|one| one.name == asked.name);
         if is_hosts || asked.name == crate::template::host::base_name()? {
             let why = format!("{} is a template of the host: choose another name", asked.name);
@@ -126,12 +214,7 @@ impl Builds {
     ///
     /// # Errors
     /// There is none.
-    pub async fn view(
-        &self,
-        who: &Principal,
-        template: &TemplateId,
-        build: &BuildId,
-    ) -> Result<Build> {
+    async fn view(&self, who: &Principal, template: &TemplateId, build: &BuildId) -> Result<Build> {
         let found = self.live.0.ledger.builds().build(&who.tenant, template, build).await?;
         Ok(found.ok_or_else(|| Refusal::not_found("build"))?)
     }
@@ -140,7 +223,7 @@ impl Builds {
     ///
     /// # Errors
     /// There is none, or a build of it runs.
-    pub async fn delete(&self, who: &Principal, template: &TemplateId) -> Result<()> {
+    async fn delete(&self, who: &Principal, template: &TemplateId) -> Result<()> {
         let audit = Audit::by(who, "template.delete", template.as_str());
         self.live.0.ledger.builds().delete(template, &audit).await?;
         self.tidy().await;
@@ -164,7 +247,7 @@ impl Builds {
     /// # Errors
     /// There is no such build, it was started before, another one of its template runs, files of a step were not uploaded, or
     /// there is no room: then it can be started again.
-    pub async fn start(
+    async fn start(
         &self,
         who: &Principal,
         template: &TemplateId,
@@ -301,7 +384,7 @@ impl Builds {
                 tracing::warn!(%build, %error, "why a build failed is not on record");
             }
         }
-        if let Err(error) = self.live.kill(&work.who, &work.held.id).await {
+        if let Err(error) = self.live.kill(&work.who, &work.held.facts.id).await {
             tracing::warn!(build = %work.build.id, %error, "the sandbox of a build did not end");
         }
         self.tidy().await;
@@ -309,7 +392,7 @@ impl Builds {
 
     async fn run(&self, work: &Work, log: &mut BuildLog) -> Result<(), Failed> {
         let Work { build, held, plan, .. } = work;
-        log.say("info", &format!("building {} in the sandbox {}", build.name, held.id));
+        log.say("info", &format!("building {} in the sandbox {}", build.name, held.facts.id));
         if let Err(why) = &held.keeper {
             return Err(Failed { step: BASE_STEP.to_owned(), why: why.to_string() });
         }

@@ -11,10 +11,13 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_sandbox::image::ImageError;
 use cofferdam_sandbox::templates::{Template, template, templates};
 
+use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::refuse;
 use crate::snapshot::again::Again;
 use crate::template::basis::Basis;
 use crate::template::templates::Templates;
+use serde::{Deserialize, Serialize};
 
 /// A file that is not as we wrote it is the operator's to mend.
 fn broken(error: &ImageError) -> Refusal {
@@ -30,13 +33,46 @@ pub(crate) fn base_name() -> Result<TemplateName> {
     TemplateName::parse(BASE_TEMPLATE).map_err(Error::corrupt("template"))
 }
 
+/// The files of the ready build that a text names among the tenant's templates; `None`: it names none of these.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NamedTemplate {
+    /// Who asks.
+    pub who: Principal,
+    /// `ID`, `NAME`, `ID:TAG` or `NAME:TAG`.
+    pub text: String,
+}
+
+impl Message for NamedTemplate {
+    type Reply = Option<SnapshotId>;
+}
+
+impl Answer for NamedTemplate {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Templates::of(live).named(&self.who, &self.text).await
+    }
+}
+
+/// Every template that was built or added on this host.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ListHostTemplates;
+
+impl Message for ListHostTemplates {
+    type Reply = Vec<Template>;
+}
+
+impl Answer for ListHostTemplates {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Templates::of(live).list()
+    }
+}
+
 impl Templates {
     /// The files of the ready build that `ID`, `NAME`, `ID:TAG` or `NAME:TAG` names among the tenant's templates; `None`: it
     /// names none of these.
     ///
     /// # Errors
     /// The template is there, and the tag names no build that is ready.
-    pub async fn named(&self, who: &Principal, text: &str) -> Result<Option<SnapshotId>> {
+    pub(crate) async fn named(&self, who: &Principal, text: &str) -> Result<Option<SnapshotId>> {
         let Ok((name, tag)) = tagged(text) else { return Ok(None) };
         // No tenant has this name, and most creations ask for it.
         if name == base_name()? {
@@ -105,7 +141,7 @@ impl Templates {
     ///
     /// # Errors
     /// A file of them cannot be read.
-    pub fn list(&self) -> Result<Vec<Template>> {
+    pub(crate) fn list(&self) -> Result<Vec<Template>> {
         Ok(templates(&self.live.0.state_dir).map_err(|error| broken(&error))?)
     }
 }

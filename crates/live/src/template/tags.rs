@@ -5,14 +5,61 @@ use cofferdam_flows::Result;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 
+use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::template::build::Builds;
+use serde::{Deserialize, Serialize};
+
+/// Gives the build that has a tag these tags as well; whatever had them loses them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TagBuild {
+    /// Who asks.
+    pub who: Principal,
+    /// The template.
+    pub template: TemplateId,
+    /// The tag that it has.
+    pub from: String,
+    /// The others.
+    pub tags: Vec<String>,
+}
+
+impl Message for TagBuild {
+    type Reply = BuildId;
+}
+
+impl Answer for TagBuild {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Builds::of(live).tag(&self.who, &self.template, &self.from, &self.tags).await
+    }
+}
+
+/// Takes tags away. Builds that have none are erased.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct UntagBuilds {
+    /// Who asks.
+    pub who: Principal,
+    /// The template.
+    pub template: TemplateId,
+    /// The tags.
+    pub tags: Vec<String>,
+}
+
+impl Message for UntagBuilds {
+    type Reply = ();
+}
+
+impl Answer for UntagBuilds {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Builds::of(live).untag(&self.who, &self.template, &self.tags).await
+    }
+}
 
 impl Builds {
     /// Gives the build that has the tag `from` these tags as well; whatever had them loses them.
     ///
     /// # Errors
     /// No ready build of the template has that tag.
-    pub async fn tag(
+    async fn tag(
         &self,
         who: &Principal,
         template: &TemplateId,
@@ -29,12 +76,7 @@ impl Builds {
     ///
     /// # Errors
     /// The template has none of them.
-    pub async fn untag(
-        &self,
-        who: &Principal,
-        template: &TemplateId,
-        tags: &[String],
-    ) -> Result<()> {
+    async fn untag(&self, who: &Principal, template: &TemplateId, tags: &[String]) -> Result<()> {
         let audit = Audit::by(who, "template.untag", template.as_str());
         self.live.0.ledger.builds().tags_remove(template, tags, &audit).await?;
         self.tidy().await;

@@ -12,15 +12,18 @@ use bytes::Bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
 use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
-use cofferdam_flows::Result;
+use cofferdam_flows::{Error, Result};
 use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::template_files::{NewUpload, Upload};
 use flate2::read::MultiGzDecoder;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::background::blocking;
+use crate::guest::file::ByteSink;
 use crate::ids::fresh;
 use crate::live::Live;
+use crate::message::{Answer, Message};
 use crate::refusal::{conflict, refuse};
 use crate::snapshot::eraser::Eraser;
 use crate::snapshot::keep::synced;
@@ -32,6 +35,54 @@ use crate::template::upload_digest::{PACKED, TarDigest};
 
 /// Bytes of a tar that are read at once.
 const PIECE: usize = 256 * 1_024;
+
+/// Whether a template has an archive of this name that this host can open.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HasUpload {
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// The template.
+    pub template: TemplateId,
+    /// What the client calls it.
+    pub hash: Digest,
+}
+
+impl Message for HasUpload {
+    type Reply = bool;
+}
+
+impl Answer for HasUpload {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        Uploads::of(live).is_present(&self.tenant, &self.template, &self.hash).await
+    }
+}
+
+/// Takes an archive in pieces, after which comes `None`: one that ends otherwise broke off.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SendUpload {
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// The key that asked for its link.
+    pub key_id: String,
+    /// The template.
+    pub template: TemplateId,
+    /// What the client calls it.
+    pub hash: Digest,
+}
+
+impl Message for SendUpload {
+    type Reply = ByteSink<Error>;
+}
+
+impl Answer for SendUpload {
+    async fn answer(self, live: &Live) -> Result<Self::Reply> {
+        let uploads = Uploads::of(live);
+        Ok(ByteSink::of((), |pieces| async move {
+            let Self { tenant, key_id, template, hash } = self;
+            uploads.take(&tenant, &key_id, &template, &hash, pieces).await
+        }))
+    }
+}
 
 /// What clients sent for builds of templates.
 #[derive(Debug, Clone)]
@@ -52,7 +103,7 @@ impl Uploads {
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub async fn is_present(
+    async fn is_present(
         &self,
         tenant: &TenantId,
         template: &TemplateId,
@@ -77,7 +128,7 @@ impl Uploads {
     ///
     /// # Errors
     /// It broke off or is too large, the tenant's quota is full, or there is no room.
-    pub async fn take(
+    async fn take(
         &self,
         tenant: &TenantId,
         key_id: &str,

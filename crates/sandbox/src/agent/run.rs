@@ -10,6 +10,7 @@ use cofferdam_guest::wire::{self, ExecEnd, ExecRequest};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::{Method, Response};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -23,7 +24,7 @@ pub(super) const QUEUED: usize = 4;
 const DUPLEX_BYTES: usize = 64 * 1024;
 
 /// How a command is run, beyond what an exec knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Manner {
     /// Whether it gets input.
     pub stdin: bool,
@@ -68,6 +69,12 @@ impl Running {
     #[must_use]
     pub fn remote(&self) -> Remote {
         Remote { agent: self.agent.clone(), id: self.id }
+    }
+
+    /// Its number among the agent's commands, by which [`Agent::remote`] finds it.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.id
     }
 
     /// Its process id as its sandbox sees it, where it was started with [`Manner::leaves`] and did start.
@@ -156,6 +163,12 @@ impl Agent {
             }
         }
         Ok(Running { agent: self.clone(), id, frames, limit, pid, first })
+    }
+
+    /// What can be said to the command of this number; once it has ended, that is refused.
+    #[must_use]
+    pub fn remote(&self, number: u64) -> Remote {
+        Remote { agent: self.clone(), id: number }
     }
 
     /// What the sandbox uses, as it says: the task may have taken the agent over.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cofferdam_live::inside::{Command, MAX_NOTE};
+use cofferdam_live::{FollowCommand, ListCommands};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -39,34 +40,29 @@ const MAX_NAME: usize = 255;
 
 /// Enters those of a sandbox in its list. What cannot be followed is not there: it ends with its sandbox.
 pub(crate) async fn adopt(room: &Arc<Room>) {
-    let commands = match room.held.agent.commands().await {
+    let commands = match room.guest.ask(ListCommands).await {
         Ok(commands) => commands,
         Err(error) => {
-            tracing::warn!(sandbox = %room.held.id, %error, "commands that went on are not known");
+            tracing::warn!(sandbox = %room.guest.facts.id, %error, "commands that went on are not known");
             return;
         }
     };
     for command in commands {
-        if let Err(why) = enter(room, &command).await {
-            tracing::debug!(sandbox = %room.held.id, pid = command.pid, why, "a command is not followed");
+        let pid = command.pid;
+        if let Err(why) = enter(room, command).await {
+            tracing::debug!(sandbox = %room.guest.facts.id, pid, why, "a command is not followed");
         }
     }
 }
 
-async fn enter(room: &Arc<Room>, command: &Command) -> Result<(), String> {
+async fn enter(room: &Arc<Room>, command: Command) -> Result<(), String> {
     // Without a note it was started by another door.
     let note: Note = serde_json::from_str(&command.note).map_err(|error| error.to_string())?;
-    let share = room.streams(1 + u32::from(command.stdin)).await.map_err(|fault| fault.message)?;
-    let running = room.held.agent.follow(command).await.map_err(|error| error.to_string())?;
-    let new = NewProcess {
-        pid: command.pid,
-        running,
-        config: note.config,
-        tag: note.tag,
-        is_pty: command.terminal,
-        has_stdin: command.stdin,
-    };
-    drop(Process::enter(room, new, share));
+    let (pid, is_pty) = (command.pid, command.terminal);
+    let running = room.guest.ask(FollowCommand(command)).await;
+    let running = running.map_err(|error| error.to_string())?;
+    let new = NewProcess { pid, running, config: note.config, tag: note.tag, is_pty };
+    drop(Process::enter(room, new));
     Ok(())
 }
 

@@ -1,10 +1,9 @@
 //! `GET /templates/{id}/builds/{build}/logs`: what the steps of a build said, by time.
 
 use cofferdam_ledger::template_views::LogPage;
-use cofferdam_live::Builds;
 use serde_json::json;
 
-use super::builds::{MAX_ENTRIES, entry, found, missing, named, refused};
+use super::builds::{MAX_ENTRIES, entry, missing, named, refused, viewed};
 use super::control::{Asking, Outcome};
 use super::logs::LEVELS;
 use super::{page, shape};
@@ -41,8 +40,7 @@ pub(super) async fn logs(call: Asking<'_>, template: &str, build: &str) -> Outco
     let (template, build) = named(template, build).ok_or_else(|| missing(build))?;
     let page = asked(&call.query).map_err(refused)?;
     let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
-    let view = Builds::of(lives).view(&call.who, &template, &build).await;
-    view.map_err(|error| found(&build, error))?;
+    viewed(lives, &call.who, &template, &build).await?;
     let log = flows.ledger.builds().log_page(&build, &page).await;
     let log = log.map_err(|error| shape::refused(error.into()))?;
     Ok(shape::json_of(200, &json!({"logs": log.iter().map(entry).collect::<Vec<_>>()})))

@@ -6,8 +6,9 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{BuildId, TemplateId, TemplateName};
 use cofferdam_contracts::template_build::{BuildFrom, BuildPlan, MAX_TAGS, RawStep, tag, tagged};
 use cofferdam_flows::Error;
-use cofferdam_ledger::builds::LogEntry;
-use cofferdam_live::{BuildAsked, Builds};
+use cofferdam_ledger::builds::{Build, LogEntry};
+use cofferdam_ledger::keys::Principal;
+use cofferdam_live::{BuildAsked, LiveClient, OpenBuild, StartBuild, ViewBuild};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -129,9 +130,9 @@ pub(super) fn refused(why: impl Into<String>) -> Response<Body> {
 pub(super) async fn open(call: Asking<'_>) -> Outcome {
     let asked: NewBuild = shape::body(call.body).await?;
     let asked = asked.asked().map_err(refused)?;
-    let opened = Builds::of(&call.front.shared.live).open(&call.who, &asked).await;
+    let name: TemplateName = asked.name.clone();
+    let opened = call.front.shared.live.ask(OpenBuild { who: call.who, asked }).await;
     let opened = opened.map_err(shape::refused)?;
-    let name: &TemplateName = &asked.name;
     let value = json!({
         "templateID": opened.template, "buildID": opened.build, "public": false, "names": [name], "aliases": [name],
         "tags": opened.tags,
@@ -156,6 +157,17 @@ pub(super) fn found(build: &BuildId, error: Error) -> Response<Body> {
     }
 }
 
+/// A build of the caller's tenant.
+pub(super) async fn viewed(
+    lives: &LiveClient,
+    who: &Principal,
+    template: &TemplateId,
+    build: &BuildId,
+) -> Result<Build, Response<Body>> {
+    let view = ViewBuild { who: who.clone(), template: template.clone(), build: build.clone() };
+    lives.ask(view).await.map_err(|error| found(build, error))
+}
+
 pub(super) async fn start(call: Asking<'_>, template: &str, build: &str) -> Outcome {
     let (template, build) = named(template, build).ok_or_else(|| missing(build))?;
     let Asking { front, who, class_min, body, .. } = call;
@@ -163,9 +175,10 @@ pub(super) async fn start(call: Asking<'_>, template: &str, build: &str) -> Outc
     let steps: Steps = shape::body(body).await?;
     let lives = &front.shared.live;
     // Before its steps are looked at: who may not see it learns nothing of it.
-    Builds::of(lives).view(&who, &template, &build).await.map_err(|error| found(&build, error))?;
+    viewed(lives, &who, &template, &build).await?;
     let plan = steps.plan().map_err(refused)?;
-    let started = Builds::of(lives).start(&who, &template, &build, plan, class_min).await;
+    let build_of = build.clone();
+    let started = lives.ask(StartBuild { who, template, build: build_of, plan, class_min }).await;
     started.map_err(|error| found(&build, error))?;
     Ok(shape::empty(202))
 }
@@ -211,8 +224,7 @@ pub(super) async fn status(call: Asking<'_>, template: &str, build: &str) -> Out
     let Entries { from, limit, levels } = entries(&call.query).map_err(refused)?;
     let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
     // The state first: the log of a build that has ended is whole.
-    let view = Builds::of(lives).view(&call.who, &template, &build).await;
-    let view = view.map_err(|error| found(&build, error))?;
+    let view = viewed(lives, &call.who, &template, &build).await?;
     let log = flows.ledger.builds().log(&build, from, limit, levels).await;
     let log = log.map_err(|error| shape::refused(error.into()))?;
     let mut value = json!({

@@ -2,8 +2,6 @@
 //!
 //! One file: the routes of one control plane.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response};
@@ -17,7 +15,10 @@ use cofferdam_contracts::sandbox::IsolationClass;
 use cofferdam_flows::Error;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::live::LiveFilter;
-use cofferdam_live::{Held, ResumeOptions};
+use cofferdam_live::{
+    CreateSandbox, ExtendSandbox, Facts, FindGuest, Guest, KillSandbox, LivesOn, NamedGuest,
+    ResumeOptions, ResumeSandbox, ViewSandbox,
+};
 use hyper::Request;
 use hyper::body::{Body as _, Incoming};
 use serde::Deserialize;
@@ -222,15 +223,18 @@ fn may(who: &Principal, writes: bool) -> bool {
     who.has(Role::Submitter) || !writes && reads.into_iter().any(|role| who.has(role))
 }
 
-pub(super) fn sandbox(held: &Held, domain: &str) -> Value {
+pub(super) fn sandbox(
+    Facts { id, template, alias, token, traffic, .. }: &Facts,
+    domain: &str,
+) -> Value {
     json!({
-        "templateID": held.template(),
-        "alias": held.template_alias(),
-        "sandboxID": held.id,
+        "templateID": template,
+        "alias": alias,
+        "sandboxID": id,
         "clientID": CLIENT,
         "envdVersion": VERSION,
-        "envdAccessToken": held.token,
-        "trafficAccessToken": held.traffic,
+        "envdAccessToken": token,
+        "trafficAccessToken": traffic,
         "domain": domain,
     })
 }
@@ -246,7 +250,7 @@ pub(super) fn class(name: &str) -> Result<IsolationClass, String> {
 
 async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
     let Asking { front, who, domain, dedup, class_min, body, .. } = call;
-    front.tidy();
+    front.tidy().await;
     let asked: NewSandbox = shape::body(body).await?;
     if dedup.as_ref().is_some_and(|key| key.len() > 256) {
         return Err(shape::error(400, "the Idempotency-Key has more than 256 bytes"));
@@ -261,8 +265,8 @@ async fn create(call: Asking<'_>, default_s: u64) -> Outcome {
     if wants_internet {
         request.egress = flows.live_internet(&who).await.map_err(shape::refused)?;
     }
-    let held = lives.create(&who, &request).await.map_err(shape::refused)?;
-    Ok(shape::json_of(201, &sandbox(&held, &domain)))
+    let guest = lives.ask(CreateSandbox { who, request }).await.map_err(shape::refused)?;
+    Ok(shape::json_of(201, &sandbox(&guest.facts, &domain)))
 }
 
 pub(super) fn missing(id: &str) -> Response<Body> {
@@ -271,10 +275,10 @@ pub(super) fn missing(id: &str) -> Response<Body> {
 }
 
 /// The running sandbox of this name.
-pub(super) async fn running(call: &Asking<'_>, id: &str) -> Result<Arc<Held>, Response<Body>> {
+pub(super) async fn running(call: &Asking<'_>, id: &str) -> Result<Guest, Response<Body>> {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
-    let held = call.front.shared.live.held(&call.who, &live).await;
-    held.map_err(|error| found(id, error))
+    let guest = call.front.shared.live.ask(FindGuest { who: call.who.clone(), id: live }).await;
+    guest.map_err(|error| found(id, error))
 }
 
 /// A refusal that a sandbox is not there has E2B's words.
@@ -292,8 +296,8 @@ async fn connect(call: Asking<'_>, id: &str) -> Outcome {
     let lives = &front.shared.live;
     let seconds = asked.timeout.unwrap_or(CONNECT_S);
     // `None`: it is not running any more.
-    let extended = async |held: Arc<Held>| {
-        if held.is_revoked() {
+    let extended = async |guest: Guest| {
+        if guest.is_revoked() {
             let why = "the key that its tokens were made for is revoked: pause it and connect again for new ones, or kill it";
             return Err(shape::error(409, why));
         }
@@ -301,26 +305,29 @@ async fn connect(call: Asking<'_>, id: &str) -> Outcome {
             let why = "autoPause: a sandbox that runs keeps what it was created with";
             return Err(shape::error(400, why));
         }
-        match lives.extend(&who, &held.id, seconds, true).await {
-            Ok(()) => Ok(Some(shape::json_of(200, &sandbox(&held, &domain)))),
+        let (who, id_of) = (who.clone(), guest.facts.id.clone());
+        match lives.ask(ExtendSandbox { who, id: id_of, seconds, longer: true }).await {
+            Ok(()) => Ok(Some(shape::json_of(200, &sandbox(&guest.facts, &domain)))),
             Err(Error::Refused(refusal)) if refusal.code == ErrorCode::NotFound => Ok(None),
             Err(error) => Err(found(id, error)),
         }
     };
     // The one of this process need not be looked for on record, nor one that is paused more often than once.
-    let here = lives.named(&live);
-    if let Some(held) = here.filter(|held| held.tenant == who.tenant && held.goes_on())
-        && let Some(response) = extended(held).await?
+    let here = lives.ask(NamedGuest { id: live.clone() }).await.map_err(shape::refused)?;
+    if let Some(guest) = here.filter(|guest| guest.facts.tenant == who.tenant)
+        && guest.ask(LivesOn).await.unwrap_or(false)
+        && let Some(response) = extended(guest).await?
     {
         return Ok(response);
     }
     let options = ResumeOptions::of(Some(seconds), asked.auto_pause, asked.memory);
-    let resumed = lives.resume(&who, &live, options).await;
-    if let Some(held) = resumed.map_err(|error| found(id, error))? {
-        return Ok(shape::json_of(201, &sandbox(&held, &domain)));
+    let resume = ResumeSandbox { who: who.clone(), id: live.clone(), options };
+    if let Some(guest) = lives.ask(resume).await.map_err(|error| found(id, error))? {
+        return Ok(shape::json_of(201, &sandbox(&guest.facts, &domain)));
     }
-    let held = lives.held(&who, &live).await.map_err(|error| found(id, error))?;
-    extended(held).await?.ok_or_else(|| missing(id))
+    let find = FindGuest { who: who.clone(), id: live };
+    let guest = lives.ask(find).await.map_err(|error| found(id, error))?;
+    extended(guest).await?.ok_or_else(|| missing(id))
 }
 
 async fn timeout(call: Asking<'_>, id: &str) -> Outcome {
@@ -328,7 +335,8 @@ async fn timeout(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, body, .. } = call;
     let asked: Timeout = shape::body(body).await?;
     let seconds = asked.timeout.ok_or_else(|| shape::error(400, "timeout is missing"))?;
-    let extended = front.shared.live.extend(&who, &live, seconds, false).await;
+    let extend = ExtendSandbox { who, id: live, seconds, longer: false };
+    let extended = front.shared.live.ask(extend).await;
     extended.map_err(|error| found(id, error))?;
     Ok(shape::empty(204))
 }
@@ -338,15 +346,16 @@ async fn refresh(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, body, .. } = call;
     let asked: Refresh = shape::body(body).await?;
     let seconds = asked.duration.unwrap_or(OLD_S);
-    let extended = front.shared.live.extend(&who, &live, seconds, true).await;
+    let extend = ExtendSandbox { who, id: live, seconds, longer: true };
+    let extended = front.shared.live.ask(extend).await;
     extended.map_err(|error| found(id, error))?;
     Ok(shape::empty(204))
 }
 
 async fn kill(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
-    let killed = call.front.shared.live.kill(&call.who, &live).await;
-    call.front.tidy();
+    let killed = call.front.shared.live.ask(KillSandbox { who: call.who, id: live }).await;
+    call.front.tidy().await;
     match killed {
         Ok(true) => Ok(shape::empty(204)),
         Ok(false) => Err(missing(id)),
@@ -356,7 +365,8 @@ async fn kill(call: Asking<'_>, id: &str) -> Outcome {
 
 async fn detail(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
-    let view = call.front.shared.live.view(&call.who, &live).await;
+    let lives = &call.front.shared.live;
+    let view = lives.ask(ViewSandbox { who: call.who.clone(), id: live.clone() }).await;
     let view = view.map_err(|error| found(id, error))?;
     if !matches!(view.state, LiveState::Running | LiveState::Paused) {
         return Err(missing(id));
@@ -364,24 +374,24 @@ async fn detail(call: Asking<'_>, id: &str) -> Outcome {
     let on_timeout = if view.pause_on_timeout { "pause" } else { "kill" };
     let mut value = listed(&view);
     let names: Vec<&str> = view.egress.entries().iter().map(|entry| entry.as_str()).collect();
-    let held = call.front.shared.live.named(&live);
+    let guest = lives.ask(NamedGuest { id: live }).await.map_err(shape::refused)?;
     if let Some(fields) = value.as_object_mut() {
         fields.insert("domain".into(), call.domain.into());
         // As enforced, whatever was asked for.
         fields.insert("allowInternetAccess".into(), false.into());
-        let private = held.as_ref().is_some_and(|held| held.traffic.is_some());
+        let private = guest.as_ref().is_some_and(|guest| guest.facts.traffic.is_some());
         let network = json!({"allowOut": names, "denyOut": ["0.0.0.0/0", "::/0"], "allowPublicTraffic": !private});
         fields.insert("network".into(), network);
         fields.insert(
             "lifecycle".into(),
             json!({"autoResume": view.resume_on_traffic, "onTimeout": on_timeout}),
         );
-        if let Some(held) = &held {
-            fields.insert("alias".into(), held.template_alias().as_str().into());
+        if let Some(guest) = &guest {
+            fields.insert("alias".into(), guest.facts.alias.as_str().into());
         }
         // Who may only read is not given what runs commands.
-        if let Some(held) = held.filter(|_| may(&call.who, true)) {
-            fields.insert("envdAccessToken".into(), held.token.clone().into());
+        if let Some(guest) = guest.filter(|_| may(&call.who, true)) {
+            fields.insert("envdAccessToken".into(), guest.facts.token.clone().into());
         }
     }
     Ok(shape::json_of(200, &value))
@@ -491,8 +501,10 @@ async fn list(call: Asking<'_>, paged: bool) -> Outcome {
 }
 
 /// One sample, of now: none are kept.
-async fn sample(front: &Front, held: &Held) -> Result<Value, Response<Body>> {
-    let room = front.room(held.id.as_str()).ok_or_else(|| missing(held.id.as_str()))?;
+async fn sample(front: &Front, guest: &Guest) -> Result<Value, Response<Body>> {
+    let id = &guest.facts.id;
+    let room = front.room(id).await.map_err(shape::refused)?;
+    let room = room.ok_or_else(|| missing(id.as_str()))?;
     let now = envd::metrics(&room).await.map_err(|fault| shape::error(503, fault.message))?;
     let take = |name: &str| now.get(name).cloned().unwrap_or(Value::Null);
     let at = clock::now_ms();
@@ -504,8 +516,8 @@ async fn sample(front: &Front, held: &Held) -> Result<Value, Response<Body>> {
 }
 
 async fn metrics(call: Asking<'_>, id: &str) -> Outcome {
-    let held = running(&call, id).await?;
-    Ok(shape::json_of(200, &json!([sample(call.front, &held).await?])))
+    let guest = running(&call, id).await?;
+    Ok(shape::json_of(200, &json!([sample(call.front, &guest).await?])))
 }
 
 async fn metrics_of_all(call: Asking<'_>) -> Outcome {
@@ -517,8 +529,8 @@ async fn metrics_of_all(call: Asking<'_>) -> Outcome {
     let mut found = Map::new();
     for id in ids {
         // One that is another tenant's or over has no metrics, as one that never was.
-        if let Ok(held) = running(&call, id).await
-            && let Ok(value) = sample(call.front, &held).await
+        if let Ok(guest) = running(&call, id).await
+            && let Ok(value) = sample(call.front, &guest).await
         {
             found.insert(id.to_owned(), value);
         }

@@ -1,7 +1,7 @@
 //! `filesystem.EntryInfo` of a node of the sandbox.
 
-use cofferdam_live::Agent;
 use cofferdam_live::inside::{Entry, NodeKind};
+use cofferdam_live::{Guest, StatFile};
 use serde_json::{Value, json};
 
 use super::connect::{Fault, Replied};
@@ -83,16 +83,16 @@ fn root() -> Entry {
 }
 
 /// What is at a plain path, a link at its end not followed; `None`: nothing.
-pub(crate) async fn look(agent: &Agent, path: &str) -> Result<Option<(Entry, String)>, Fault> {
+pub(crate) async fn look(guest: &Guest, path: &str) -> Result<Option<(Entry, String)>, Fault> {
     if path == "/" {
         return Ok(Some((root(), path.to_owned())));
     }
-    match agent.files().stat(path).await {
+    match guest.ask(StatFile { path: path.to_owned() }).await {
         Ok(entry) => Ok(Some((entry, path.to_owned()))),
         Err(error) if is_absent(&error) => Ok(None),
         Err(error) if is_through(&error) => {
-            let real = followed(agent, path, false).await?;
-            match agent.files().stat(&real).await {
+            let real = followed(guest, path, false).await?;
+            match guest.ask(StatFile { path: real.clone() }).await {
                 Ok(entry) => Ok(Some((entry, real))),
                 Err(error) if is_absent(&error) => Ok(None),
                 Err(error) => Err(unavailable(&error)),
@@ -103,14 +103,14 @@ pub(crate) async fn look(agent: &Agent, path: &str) -> Result<Option<(Entry, Str
 }
 
 /// The message of what is at a plain path.
-pub(crate) async fn described(agent: &Agent, path: &str) -> Replied {
-    let found = look(agent, path).await?;
+pub(crate) async fn described(guest: &Guest, path: &str) -> Replied {
+    let found = look(guest, path).await?;
     let (mut entry, real) = found.ok_or_else(|| missing(path))?;
     entry.name = name(path).to_owned();
     let target = match entry.kind {
         NodeKind::Link => {
-            let to = followed(agent, &real, true).await?;
-            look(agent, &to).await?.map(|(entry, _)| entry.kind)
+            let to = followed(guest, &real, true).await?;
+            look(guest, &to).await?.map(|(entry, _)| entry.kind)
         }
         _ => None,
     };

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Method, Response};
 use cofferdam_ambient::clock;
+use cofferdam_live::{GuestUsage, ReadUsage};
 use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::connect::{self, Fault};
-use super::room::{Room, environment, person};
+use super::room::{Room, account};
 use super::{files, filesystem, process, schema, shape};
 
 /// The version whose behaviour is served: clients choose what they send by it.
@@ -52,8 +53,8 @@ pub(crate) async fn answer(room: &Arc<Room>, request: Request<Incoming>) -> Resp
 /// Routes without a service.
 async fn plain(room: &Room, request: &Request<Incoming>) -> Response<Body> {
     match (request.method(), request.uri().path()) {
-        (&Method::GET, "/envs") => match person(None) {
-            Ok(user) => shape::json_of(200, &json!(environment(&room.held, user))),
+        (&Method::GET, "/envs") => match variables(room).await {
+            Ok(value) => shape::json_of(200, &value),
             Err(fault) => fault.response(),
         },
         (&Method::GET, "/metrics") => match metrics(room).await {
@@ -65,15 +66,19 @@ async fn plain(room: &Room, request: &Request<Incoming>) -> Response<Body> {
     }
 }
 
+/// What its default user's commands find in their environment.
+async fn variables(room: &Room) -> Result<Value, Fault> {
+    Ok(json!(room.environment(account(None)?).await?))
+}
+
 /// What the sandbox uses, as envd tells it.
 pub(crate) async fn metrics(room: &Room) -> Result<Value, Fault> {
-    let usage =
-        room.held.agent.metrics().await.map_err(|error| super::paths::unavailable(&error))?;
-    let limits = &room.held.limits;
+    let used = room.guest.ask(ReadUsage).await;
+    let GuestUsage { usage, lived_ms } = used.map_err(|error| super::paths::unavailable(&error))?;
+    let limits = &room.guest.facts.limits;
     let now = clock::now_ms();
     // Of all its life: a sandbox that is asked often has no other memory of it.
-    let lived_ms = room.held.since.elapsed_ms().max(1);
-    let percent = usage.cpu_ms.saturating_mul(10_000).checked_div(lived_ms).unwrap_or(0);
+    let percent = usage.cpu_ms.saturating_mul(10_000).checked_div(lived_ms.max(1)).unwrap_or(0);
     Ok(json!({
         "ts": now / 1_000,
         "cpu_count": cpus(limits.cpu),

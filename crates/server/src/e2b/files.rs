@@ -10,20 +10,21 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_flows::Error;
 use cofferdam_live::inside::NodeKind;
-use cofferdam_live::{AgentError, Reading};
+use cofferdam_live::{Account, AllGuests, ByteSink, FileBytes, GuestError, ReadFile, WriteFile};
 use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::Front;
 use super::connect::{Fault, Pieces};
 use super::entry::look;
 use super::multipart::{Parts, Piece, boundary};
 use super::packed::Unpacked;
-use super::paths::{followed, is_absent, name, plain};
-use super::room::{Person, Room, is_same};
+use super::paths::{followed, is_absent, name, plain, unavailable};
+use super::room::{Room, is_same};
 use super::shape;
 
 /// Bytes of one file, in either direction: more than any writable layer of a sandbox has by default.
@@ -33,6 +34,8 @@ const MAX_FILES: usize = 10_000;
 const FILE_MODE: u32 = 0o644;
 /// Pieces on their way into a sandbox.
 const QUEUED: usize = 4;
+/// A fault of these routes alone: a sandbox has as many transfers as it can.
+const BUSY: &str = "busy";
 /// The agent has no room.
 const NO_ROOM: u16 = 507;
 /// A file cannot be written there, or broke off.
@@ -95,13 +98,15 @@ fn is_claimed(uri: &Uri) -> bool {
 }
 
 /// The sandbox whose token signed a URL that names none.
-pub(crate) fn signer(front: &Front, uri: &Uri) -> Option<Arc<Room>> {
+pub(crate) async fn signer(front: &Front, uri: &Uri) -> Result<Option<Arc<Room>>, Error> {
     let fits = |token: &str| {
         ["read", "write"].iter().any(|operation| is_signed(uri, operation, token) != Ok(false))
     };
-    let all = front.shared.live.here().into_iter();
-    let held = all.filter(|held| !held.is_revoked()).find(|held| fits(&held.token))?;
-    front.room(held.id.as_str())
+    let all = front.shared.live.ask(AllGuests).await?.into_iter();
+    match all.filter(|guest| !guest.is_revoked()).find(|guest| fits(&guest.facts.token)) {
+        Some(guest) => front.room(&guest.facts.id).await,
+        None => Ok(None),
+    }
 }
 
 /// `GET` and `POST /files`.
@@ -113,8 +118,8 @@ pub(crate) async fn answer(room: &Room, request: Request<Incoming>) -> Response<
     };
     let has_token = room.opens(request.headers());
     if !has_token {
-        match is_signed(request.uri(), operation, &room.held.token) {
-            Ok(true) if !room.held.is_revoked() => {}
+        match is_signed(request.uri(), operation, &room.guest.facts.token) {
+            Ok(true) if !room.guest.is_revoked() => {}
             Ok(_) if is_claimed(request.uri()) => return shape::error(401, "invalid signature"),
             Ok(_) => return shape::error(401, "an access token or a signature is needed"),
             Err(why) => return shape::error(401, why),
@@ -123,22 +128,24 @@ pub(crate) async fn answer(room: &Room, request: Request<Incoming>) -> Response<
     let Asked { path, user } = asked(request.uri());
     // A signature is for the user that it names, or for the default one.
     let who = match user.is_some() || !has_token {
-        true => room.person(user.as_deref()),
+        true => room.account(user.as_deref()),
         false => room.acting(request.headers()),
     };
     let who = match who {
         Ok(who) => who,
         Err(fault) => return shape::error(401, fault.message),
     };
-    let share = match room.streams(1).await {
-        Ok(share) => share,
-        Err(fault) => return shape::error(429, fault.message),
-    };
     let done = match operation {
-        "read" => read(room, &path, who, request.headers(), share).await,
+        "read" => read(room, &path, who, request.headers()).await,
         _ => write(room, &path, who, request).await,
     };
     done.unwrap_or_else(|fault| refused(&fault))
+}
+
+/// A transfer that did not begin.
+fn unopened(error: &GuestError) -> Fault {
+    let fault = unavailable(error);
+    if *error == GuestError::Busy { Fault { code: BUSY, ..fault } } else { fault }
 }
 
 /// A fault in the form of these routes, which is not Connect's.
@@ -147,6 +154,7 @@ fn refused(fault: &Fault) -> Response<Body> {
         "invalid_argument" => 400,
         "not_found" => 404,
         "unavailable" => 502,
+        BUSY => 429,
         "resource_exhausted" => 507,
         "out_of_range" => 413,
         "deadline_exceeded" => 408,
@@ -158,14 +166,13 @@ fn refused(fault: &Fault) -> Response<Body> {
 async fn read(
     room: &Room,
     path: &str,
-    who: Person,
+    who: Account,
     headers: &HeaderMap,
-    share: OwnedSemaphorePermit,
 ) -> Result<Response<Body>, Fault> {
-    let agent = &room.held.agent;
+    let guest = &room.guest;
     let plain = plain(path, who)?;
-    let real = followed(agent, &plain, true).await?;
-    let (entry, real) = look(agent, &real)
+    let real = followed(guest, &plain, true).await?;
+    let (entry, real) = look(guest, &real)
         .await?
         .ok_or_else(|| Fault::missing(format!("path '{plain}' does not exist")))?;
     if entry.kind != NodeKind::File {
@@ -184,11 +191,12 @@ async fn read(
     };
     // The kernel's own files, of `/proc` for one, say that they are empty: how many bytes they have is known once they are read.
     let to = if size == 0 { MAX_FILE } else { to };
-    let opened = agent.files().open_part(&real, MAX_FILE, from, to).await;
-    let (coming, reading) = opened.map_err(|error| match error {
-        AgentError::Refused { status: 413, error } => Fault::new("out_of_range", error),
+    let part = ReadFile { path: real, most: MAX_FILE, from, to };
+    let opened = guest.ask(part).await;
+    let FileBytes { size: coming, pieces } = opened.map_err(|error| match error {
+        GuestError::Refused { status: 413, error } => Fault::new("out_of_range", error),
         error if is_absent(&error) => Fault::missing(format!("path '{plain}' does not exist")),
-        error => super::paths::unavailable(&error),
+        error => unopened(&error),
     })?;
     let (to, size) = if size == 0 { (coming, coming) } else { (to, size) };
     // An agent from before parts were known sends the file from its beginning.
@@ -198,10 +206,7 @@ async fn read(
         _ => return Err(Fault::new("unavailable", format!("path '{plain}' changes right now"))),
     };
     let (sender, receiver) = mpsc::channel(QUEUED);
-    tokio::spawn(async move {
-        pour(reading, first..first + (to - from), sender).await;
-        drop(share);
-    });
+    tokio::spawn(pour(pieces, first..first + (to - from), sender));
     let mut response =
         Response::new(Body::new(Exact { pieces: Pieces(receiver), left: to - from }));
     if to - from != size {
@@ -281,15 +286,15 @@ impl hyper::body::Body for Exact {
 }
 
 /// Passes the bytes of a span on.
-async fn pour(mut reading: Reading, span: Range<u64>, sender: mpsc::Sender<Bytes>) {
+async fn pour(mut pieces: mpsc::Receiver<Bytes>, span: Range<u64>, sender: mpsc::Sender<Bytes>) {
     let Range { start: from, end: to } = span;
     let mut at = 0;
     while at < to {
         let next = tokio::select! {
-            next = reading.next() => next,
+            next = pieces.recv() => next,
             () = sender.closed() => return,
         };
-        let Ok(Some(mut piece)) = next else { return };
+        let Some(mut piece) = next else { return };
         let end = at + wide(piece.len());
         if end > to {
             piece.truncate(usize::try_from(to - at).unwrap_or(usize::MAX));
@@ -311,29 +316,25 @@ fn wide(length: usize) -> u64 {
 
 /// A file that is being written. Dropped before its end, it is cut off, and gone if it was new.
 struct Writing {
-    pieces: mpsc::Sender<Option<Bytes>>,
-    done: tokio::task::JoinHandle<Result<(), AgentError>>,
+    sink: ByteSink<GuestError>,
     plain: String,
     size: u64,
 }
 
 impl Writing {
-    async fn begin(room: &Room, path: &str, who: Person) -> Result<Self, Fault> {
+    async fn begin(room: &Room, path: &str, who: Account) -> Result<Self, Fault> {
         let plain = plain(path, who)?;
         if path.is_empty() || plain == "/" {
             return Err(Fault::argument("path is missing"));
         }
-        let agent = room.held.agent.clone();
-        let real = followed(&agent, &plain, true).await?;
-        if look(&agent, &real).await?.is_some_and(|(entry, _)| entry.kind == NodeKind::Dir) {
+        let guest = &room.guest;
+        let real = followed(guest, &plain, true).await?;
+        if look(guest, &real).await?.is_some_and(|(entry, _)| entry.kind == NodeKind::Dir) {
             return Err(Fault::argument(format!("path is a directory: {plain}")));
         }
-        let (pieces, receiver) = mpsc::channel(QUEUED);
-        let done =
-            tokio::spawn(
-                async move { agent.files().pour(&real, FILE_MODE, who.user, receiver).await },
-            );
-        Ok(Self { pieces, done, plain, size: 0 })
+        let file = WriteFile { path: real, mode: FILE_MODE, owner: who.user };
+        let sink = guest.ask(file).await.map_err(|error| unopened(&error))?;
+        Ok(Self { sink, plain, size: 0 })
     }
 
     async fn put(&mut self, bytes: Bytes) -> Result<(), Fault> {
@@ -342,21 +343,21 @@ impl Writing {
             return Err(Fault::new("out_of_range", format!("a file has at most {MAX_FILE} bytes")));
         }
         // Where nobody takes it, the end says why.
-        let _ = self.pieces.send(Some(bytes)).await;
+        let _ = self.sink.pieces.send(Some(bytes)).await;
         Ok(())
     }
 
     async fn end(self) -> Result<Value, Fault> {
-        let _ = self.pieces.send(None).await;
+        let _ = self.sink.pieces.send(None).await;
         let done =
-            self.done.await.map_err(|_| Fault::new("internal", "the writing was stopped"))?;
+            self.sink.end.await.map_err(|_| Fault::new("internal", "the writing was stopped"))?;
         done.map_err(|error| match error {
-            AgentError::Refused { status: NO_ROOM, error } => Fault::new(
+            GuestError::Refused { status: NO_ROOM, error } => Fault::new(
                 "resource_exhausted",
                 format!("not enough disk space available: {error}"),
             ),
-            AgentError::Refused { status: UNWRITABLE | CUT, error } => Fault::argument(error),
-            error => super::paths::unavailable(&error),
+            GuestError::Refused { status: UNWRITABLE | CUT, error } => Fault::argument(error),
+            error => unavailable(&error),
         })?;
         Ok(json!({"path": self.plain, "name": name(&self.plain), "type": "file"}))
     }
@@ -365,7 +366,7 @@ impl Writing {
 async fn write(
     room: &Room,
     path: &str,
-    who: Person,
+    who: Account,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Fault> {
     let (parts, body) = request.into_parts();
@@ -397,7 +398,7 @@ async fn write(
     Ok(shape::json_of(200, &Value::Array(written?)))
 }
 
-async fn one(room: &Room, path: &str, who: Person, body: &mut Unpacked) -> Result<Value, Fault> {
+async fn one(room: &Room, path: &str, who: Account, body: &mut Unpacked) -> Result<Value, Fault> {
     let mut writing = Writing::begin(room, path, who).await?;
     while let Some(bytes) = body.next().await? {
         writing.put(bytes).await?;
@@ -408,7 +409,7 @@ async fn one(room: &Room, path: &str, who: Person, body: &mut Unpacked) -> Resul
 async fn several(
     room: &Room,
     path: &str,
-    who: Person,
+    who: Account,
     body: &mut Unpacked,
     boundary: &str,
 ) -> Result<Vec<Value>, Fault> {

@@ -1,9 +1,11 @@
-//! `filesystem.Filesystem`: what the agent does with files, under the names of its clients.
+//! `filesystem.Filesystem`: what a sandbox's agent does with files, under the names of its clients.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
 use cofferdam_live::inside::{Entry, NodeKind};
-use cofferdam_live::{Agent, AgentError};
+use cofferdam_live::{
+    Account, Guest, GuestError, ListDirectory, MakeDirectory, RemoveFile, RenameFile,
+};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,7 +13,7 @@ use serde_json::{Value, json};
 use super::connect::{self, ContentType, Fault, Form, Messages, Replied};
 use super::entry::{described, info, look, missing};
 use super::paths::{followed, is_absent, is_through, parent, plain, unavailable};
-use super::room::{Person, Room};
+use super::room::Room;
 use super::watchers;
 
 /// Entries of one list, over all its depths.
@@ -47,19 +49,19 @@ pub(crate) async fn answer(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Response<Body> {
-    let person = match room.acting(headers) {
-        Ok(person) => person,
+    let account = match room.acting(headers) {
+        Ok(account) => account,
         Err(fault) if form == Form::Stream => return connect::failed(&fault, codec),
         Err(fault) => return fault.response(),
     };
     match (form, method) {
         (Form::Stream, "WatchDir") => {
             let message = Messages::first(body, codec).await;
-            watchers::stream(room, person, message, headers, codec).await
+            watchers::stream(room, account, message, headers, codec).await
         }
         (Form::Unary, _) => {
             let replied = match connect::message(body, codec).await {
-                Ok(message) => unary(room, person, method, message).await,
+                Ok(message) => unary(room, account, method, message).await,
                 Err(fault) => Err(fault),
             };
             connect::unary(replied, codec)
@@ -78,34 +80,34 @@ fn unknown(method: &str) -> Fault {
 
 async fn unary(
     room: &std::sync::Arc<Room>,
-    person: Person,
+    account: Account,
     method: &str,
     message: Value,
 ) -> Replied {
-    let agent = &room.held.agent;
+    let guest = &room.guest;
     match method {
         "Stat" => {
             let OnePath { path } = connect::parse(message)?;
-            Ok(json!({"entry": described(agent, &plain(&path, person)?).await?}))
+            Ok(json!({"entry": described(guest, &plain(&path, account)?).await?}))
         }
         "ListDir" => {
             let ListDir { path, depth } = connect::parse(message)?;
-            list(agent, &plain(&path, person)?, depth.max(1)).await
+            list(guest, &plain(&path, account)?, depth.max(1)).await
         }
         "MakeDir" => {
             let OnePath { path } = connect::parse(message)?;
-            make_dir(agent, &plain(&path, person)?, person).await
+            make_dir(guest, &plain(&path, account)?, account).await
         }
         "Move" => {
             let Move { source, destination } = connect::parse(message)?;
-            let (from, to) = (plain(&source, person)?, plain(&destination, person)?);
-            rename(agent, &from, &to, person).await
+            let (from, to) = (plain(&source, account)?, plain(&destination, account)?);
+            rename(guest, &from, &to, account).await
         }
         "Remove" => {
             let OnePath { path } = connect::parse(message)?;
-            remove(agent, &plain(&path, person)?).await
+            remove(guest, &plain(&path, account)?).await
         }
-        "CreateWatcher" => watchers::create(room, person, message).await,
+        "CreateWatcher" => watchers::create(room, account, message).await,
         "GetWatcherEvents" => watchers::events(room, message).await,
         "RemoveWatcher" => watchers::remove(room, message),
         other => Err(unknown(other)),
@@ -113,9 +115,9 @@ async fn unary(
 }
 
 /// A directory, its links followed.
-pub(crate) async fn directory(agent: &Agent, path: &str) -> Result<String, Fault> {
-    let real = followed(agent, path, true).await?;
-    match look(agent, &real).await? {
+pub(crate) async fn directory(guest: &Guest, path: &str) -> Result<String, Fault> {
+    let real = followed(guest, path, true).await?;
+    match look(guest, &real).await? {
         None => Err(missing(path)),
         Some((entry, real)) if entry.kind == NodeKind::Dir => Ok(real),
         Some(_) => Err(Fault::argument(format!("path is not a directory: {path}"))),
@@ -131,10 +133,10 @@ struct OpenDir {
 }
 
 /// Lists a tree as E2B does: by name, and what is in a directory behind it.
-async fn list(agent: &Agent, path: &str, depth: u32) -> Replied {
-    let real = directory(agent, path).await?;
+async fn list(guest: &Guest, path: &str, depth: u32) -> Replied {
+    let real = directory(guest, path).await?;
     let mut left = MAX_ENTRIES;
-    let rest = listed(agent, &real, &mut left).await?;
+    let rest = listed(guest, &real, &mut left).await?;
     let mut found = Vec::new();
     let mut open = vec![OpenDir { real, shown: path.to_owned(), rest }];
     while let Some(dir) = open.last_mut() {
@@ -144,8 +146,8 @@ async fn list(agent: &Agent, path: &str, depth: u32) -> Replied {
         };
         let (real, shown) = (join(&dir.real, &entry.name), join(&dir.shown, &entry.name));
         let target = match entry.kind {
-            NodeKind::Link => match followed(agent, &real, true).await.ok() {
-                Some(to) => look(agent, &to).await?.map(|(entry, _)| entry.kind),
+            NodeKind::Link => match followed(guest, &real, true).await.ok() {
+                Some(to) => look(guest, &to).await?.map(|(entry, _)| entry.kind),
                 None => None,
             },
             _ => None,
@@ -153,7 +155,7 @@ async fn list(agent: &Agent, path: &str, depth: u32) -> Replied {
         found.push(info(&entry, &shown, target));
         let level = u32::try_from(open.len()).unwrap_or(u32::MAX);
         if entry.kind == NodeKind::Dir && level < depth && !entry.mangled {
-            let rest = listed(agent, &real, &mut left).await?;
+            let rest = listed(guest, &real, &mut left).await?;
             open.push(OpenDir { real, shown, rest });
         }
     }
@@ -162,14 +164,14 @@ async fn list(agent: &Agent, path: &str, depth: u32) -> Replied {
 
 /// The entries of a directory by their names, none where it is gone meanwhile. Takes them from what one list may have.
 async fn listed(
-    agent: &Agent,
+    guest: &Guest,
     real: &str,
     left: &mut u64,
 ) -> Result<std::vec::IntoIter<Entry>, Fault> {
-    let mut entries = match agent.files().list(real, *left).await {
+    let mut entries = match guest.ask(ListDirectory { path: real.to_owned(), most: *left }).await {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => Vec::new(),
-        Err(AgentError::Collect(why)) => return Err(Fault::new("resource_exhausted", why)),
+        Err(GuestError::Collect(why)) => return Err(Fault::new("resource_exhausted", why)),
         Err(error) => return Err(unavailable(&error)),
     };
     *left = left.saturating_sub(u64::try_from(entries.len()).unwrap_or(u64::MAX));
@@ -182,11 +184,11 @@ fn join(dir: &str, name: &str) -> String {
 }
 
 /// Makes a directory and the parents that are missing, each with this owner.
-pub(crate) async fn make_dirs(agent: &Agent, path: &str, person: Person) -> Result<(), Fault> {
+pub(crate) async fn make_dirs(guest: &Guest, path: &str, account: Account) -> Result<(), Fault> {
     let mut missing = Vec::new();
     let mut at = path;
     while at != "/" {
-        match look(agent, at).await? {
+        match look(guest, at).await? {
             None => missing.push(at.to_owned()),
             Some((entry, _)) if entry.kind == NodeKind::File => {
                 return Err(Fault::argument(format!("path is a file: {at}")));
@@ -196,44 +198,44 @@ pub(crate) async fn make_dirs(agent: &Agent, path: &str, person: Person) -> Resu
         at = parent(at);
     }
     for dir in missing.into_iter().rev() {
-        let real = followed(agent, &dir, false).await?;
-        let made = agent.files().mkdir(&real, DIR_MODE, Some(person.user)).await;
-        made.map_err(|error| unavailable(&error))?;
+        let real = followed(guest, &dir, false).await?;
+        let new = MakeDirectory { path: real, mode: DIR_MODE, owner: Some(account.user) };
+        guest.ask(new).await.map_err(|error| unavailable(&error))?;
     }
     Ok(())
 }
 
-async fn make_dir(agent: &Agent, path: &str, person: Person) -> Replied {
-    let real = followed(agent, path, true).await?;
-    match look(agent, &real).await? {
+async fn make_dir(guest: &Guest, path: &str, account: Account) -> Replied {
+    let real = followed(guest, path, true).await?;
+    match look(guest, &real).await? {
         Some((entry, _)) if entry.kind == NodeKind::Dir => {
             Err(Fault::new("already_exists", format!("directory already exists: {path}")))
         }
         Some(_) => Err(Fault::argument(format!("path exists and is not a directory: {path}"))),
         None => {
-            make_dirs(agent, path, person).await?;
-            Ok(json!({"entry": described(agent, path).await?}))
+            make_dirs(guest, path, account).await?;
+            Ok(json!({"entry": described(guest, path).await?}))
         }
     }
 }
 
-async fn rename(agent: &Agent, from: &str, to: &str, person: Person) -> Replied {
-    let (_, source) = look(agent, from).await?.ok_or_else(|| missing(from))?;
-    make_dirs(agent, parent(to), person).await?;
-    let target = followed(agent, to, false).await?;
-    match agent.files().rename(&source, &target).await {
-        Ok(()) => Ok(json!({"entry": described(agent, to).await?})),
-        Err(AgentError::Refused { error, .. }) => Err(Fault::argument(error)),
+async fn rename(guest: &Guest, from: &str, to: &str, account: Account) -> Replied {
+    let (_, source) = look(guest, from).await?.ok_or_else(|| missing(from))?;
+    make_dirs(guest, parent(to), account).await?;
+    let target = followed(guest, to, false).await?;
+    match guest.ask(RenameFile { from: source, to: target }).await {
+        Ok(()) => Ok(json!({"entry": described(guest, to).await?})),
+        Err(GuestError::Refused { error, .. }) => Err(Fault::argument(error)),
         Err(error) => Err(unavailable(&error)),
     }
 }
 
-async fn remove(agent: &Agent, path: &str) -> Replied {
+async fn remove(guest: &Guest, path: &str) -> Replied {
     if path == "/" {
         return Err(Fault::argument("the root cannot be removed"));
     }
-    let Some((_, real)) = look(agent, path).await? else { return Ok(json!({})) };
-    match agent.files().remove(&real, true).await {
+    let Some((_, real)) = look(guest, path).await? else { return Ok(json!({})) };
+    match guest.ask(RemoveFile { path: real, recursive: true }).await {
         Ok(()) => Ok(json!({})),
         Err(error) if is_absent(&error) => Ok(json!({})),
         Err(error) if is_through(&error) => Err(Fault::argument(error.to_string())),

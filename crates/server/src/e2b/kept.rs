@@ -6,7 +6,10 @@ use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::snapshot::{SnapshotKind, SnapshotView};
 use cofferdam_flows::Error;
-use cofferdam_live::{Builds, ResumeOptions, Snapshots};
+use cofferdam_live::{
+    DeleteSnapshot, DeleteTemplate, ForkSandbox, PauseSandbox, RefuseElsewhere, ResumeOptions,
+    ResumeSandbox, TakeSnapshot, ViewSandbox,
+};
 use serde_json::{Value, json};
 
 use super::control::{
@@ -21,13 +24,14 @@ pub(super) async fn pause(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, body, .. } = call;
     let asked: Pause = shape::body(body).await?;
-    let paused = front.shared.live.pause(&who, &live, asked.memory).await;
-    front.tidy();
+    let pause = PauseSandbox { who: who.clone(), id: live.clone(), memory: asked.memory };
+    let paused = front.shared.live.ask(pause).await;
+    front.tidy().await;
     let Err(error) = paused else { return Ok(shape::empty(204)) };
     Err(match &error {
         // Clients take a 409 for a success: it is paused already. So nothing else is one.
         Error::Refused(refusal) if refusal.code == ErrorCode::StateConflict => {
-            let view = front.shared.live.view(&who, &live).await;
+            let view = front.shared.live.ask(ViewSandbox { who, id: live }).await;
             let is_paused = view.is_ok_and(|view| view.state == LiveState::Paused);
             if is_paused { shape::refused(error) } else { shape::error(400, &refusal.message) }
         }
@@ -41,12 +45,13 @@ pub(super) async fn resume(call: Asking<'_>, id: &str) -> Outcome {
     let asked: Timeout = shape::body(body).await?;
     let seconds = asked.timeout.unwrap_or(OLD_S);
     let options = ResumeOptions::of(Some(seconds), asked.auto_pause, asked.memory);
-    let resumed = front.shared.live.resume(&who, &live, options).await;
-    if let Some(held) = resumed.map_err(|error| found(id, error))? {
-        return Ok(shape::json_of(201, &sandbox(&held, &domain)));
+    let resume = ResumeSandbox { who, id: live.clone(), options };
+    let resumed = front.shared.live.ask(resume).await;
+    if let Some(guest) = resumed.map_err(|error| found(id, error))? {
+        return Ok(shape::json_of(201, &sandbox(&guest.facts, &domain)));
     }
     // Older clients take a 409 for a success: it runs already, and here.
-    let elsewhere = front.shared.live.not_elsewhere(&live).await;
+    let elsewhere = front.shared.live.ask(RefuseElsewhere { id: live }).await;
     elsewhere.map_err(|error| found(id, error))?;
     Err(shape::error(409, format!("sandbox {id} is not paused: it runs already, or starts")))
 }
@@ -56,10 +61,11 @@ pub(super) async fn fork(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, domain, body, .. } = call;
     let asked: Fork = shape::body(body).await?;
     let (count, seconds) = (asked.count.unwrap_or(1), asked.timeout.unwrap_or(OLD_S));
-    let forks = front.shared.live.fork(&who, &live, count, Some(seconds)).await;
+    let fork = ForkSandbox { who, id: live, count, timeout_s: Some(seconds) };
+    let forks = front.shared.live.ask(fork).await;
     let forks = forks.map_err(|error| found(id, error))?;
     let told = forks.into_iter().map(|one| match one {
-        Ok(held) => json!({"sandbox": sandbox(&held, &domain)}),
+        Ok(guest) => json!({"sandbox": sandbox(&guest.facts, &domain)}),
         Err(error) => {
             let refusal = error.refusal();
             json!({"error": {"code": refusal.code.status(), "message": refusal.message}})
@@ -78,7 +84,8 @@ pub(super) async fn snapshot(call: Asking<'_>, id: &str) -> Outcome {
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Asking { front, who, body, .. } = call;
     let asked: NewSnapshot = shape::body(body).await?;
-    let made = Snapshots::of(&front.shared.live).take(&who, &live, asked.name).await;
+    let take = TakeSnapshot { who, id: live, name: asked.name };
+    let made = front.shared.live.ask(take).await;
     Ok(shape::json_of(201, &told(&made.map_err(|error| found(id, error))?)))
 }
 
@@ -131,18 +138,18 @@ pub(super) async fn delete(call: Asking<'_>, id: &str) -> Outcome {
     let name = id.split(':').next().unwrap_or_default();
     let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
     if let Some((template, _)) = templates::built(flows, &call.who, name).await? {
-        let deleted = Builds::of(lives).delete(&call.who, &template).await;
+        let deleted = lives.ask(DeleteTemplate { who: call.who, template }).await;
         return deleted.map(|()| shape::empty(204)).map_err(shape::refused);
     }
     let Ok(snapshot) = SnapshotId::parse(name) else {
         let why = "not supported: templates are the host's; see `cofferdam template rm`";
-        let is_known = templates::is_known(&call.front.shared.live, name);
+        let is_known = templates::is_known(lives, name).await;
         return Err(match is_known.map_err(shape::refused)? {
             true => shape::error(400, why),
             false => gone(),
         });
     };
-    let deleted = Snapshots::of(&call.front.shared.live).delete(&call.who, &snapshot).await;
+    let deleted = lives.ask(DeleteSnapshot { who: call.who, id: snapshot }).await;
     match deleted {
         Ok(()) => Ok(shape::empty(204)),
         Err(Error::Refused(refusal)) if refusal.code == ErrorCode::NotFound => Err(gone()),

@@ -3,6 +3,7 @@
 
 use cofferdam_contracts::id::LiveId;
 use cofferdam_ledger::live_events::LiveEvent;
+use cofferdam_live::ViewSandbox;
 use serde_json::{Map, Value, json};
 
 use super::control::{Asking, Outcome, found, missing};
@@ -108,7 +109,8 @@ pub(super) async fn logs(call: Asking<'_>, id: &str, newer: bool) -> Outcome {
     let wanted = wanted(&call.query, newer).map_err(|why| shape::error(400, why))?;
     let (flows, lives) = (&call.front.shared.flows, &call.front.shared.live);
     // Another tenant's is not found, as one that never was.
-    lives.view(&call.who, &live).await.map_err(|error| found(id, error))?;
+    let view = ViewSandbox { who: call.who.clone(), id: live.clone() };
+    lives.ask(view).await.map_err(|error| found(id, error))?;
     let events = flows.ledger.live().events(&call.who.tenant, &live).await;
     let entries = entries(events.map_err(|error| shape::refused(error.into()))?, &wanted);
     if newer {

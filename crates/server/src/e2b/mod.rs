@@ -43,19 +43,21 @@ mod templates;
 mod uploads;
 mod watchers;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, Uri};
-use cofferdam_contracts::id::LiveId;
+use cofferdam_contracts::id::{LiveId, RunId};
 use cofferdam_flows::Error;
-use cofferdam_live::{CREATE_PATIENCE, Knock};
+use cofferdam_live::{
+    AllGuests, CREATE_PATIENCE, Guest, Knock, LivesOnForRequest, NamedGuest, RefuseElsewhere,
+    WakeSandbox,
+};
 use hyper::Request;
 use hyper::body::Incoming;
 
 use crate::call::Shared;
-pub(crate) use room::{PLACE_PATIENCE, environment, person};
 
 use room::Room;
 
@@ -134,12 +136,12 @@ fn carried<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// What a request to a sandbox may wake it with; `None`: it asks whether it runs. Pure.
-fn knock<B>(port: u16, request: &Request<B>) -> Option<Knock<'_>> {
+fn knock<B>(port: u16, request: &Request<B>) -> Option<Knock> {
     let headers = request.headers();
     match port {
         ENVD_PORT if request.uri().path() == "/health" => None,
-        ENVD_PORT => Some(Knock::Envd(carried(headers, TOKEN))),
-        _ => Some(Knock::Port(carried(headers, TRAFFIC))),
+        ENVD_PORT => Some(Knock::Envd(carried(headers, TOKEN).map(str::to_owned))),
+        _ => Some(Knock::Port(carried(headers, TRAFFIC).map(str::to_owned))),
     }
 }
 
@@ -165,24 +167,28 @@ impl Front {
     ) -> Response<Body> {
         match target {
             Target::Control => control::answer(self, request).await,
-            Target::Signed => match files::signer(self, request.uri()) {
-                Some(room) => enter(&room, request).await,
-                None => shape::error(401, "the signature fits no sandbox that runs on this server"),
+            Target::Signed => match files::signer(self, request.uri()).await {
+                Err(refused) => shape::refused(refused),
+                Ok(Some(room)) => enter(&room, request).await,
+                Ok(None) => {
+                    shape::error(401, "the signature fits no sandbox that runs on this server")
+                }
             },
-            Target::Token(token) => match self.owner(&token) {
-                Some(room) => enter(&room, request).await,
-                None => shape::not_found("unknown"),
+            Target::Token(token) => match self.owner(&token).await {
+                Err(refused) => shape::refused(refused),
+                Ok(Some(room)) => enter(&room, request).await,
+                Ok(None) => shape::not_found("unknown"),
             },
             Target::Sandbox { id, port } => match self.reached(&id, port, &request).await {
                 Err(refused) => shape::refused(refused),
                 Ok(None) => shape::not_found(&id),
                 Ok(Some(room)) if port == ENVD_PORT => enter(&room, request).await,
                 // What anybody may reach takes no token that could end.
-                Ok(Some(room)) if room.held.traffic.is_none() => {
+                Ok(Some(room)) if room.guest.facts.traffic.is_none() => {
                     proxy::answer(&room, port, request).await
                 }
                 Ok(Some(room)) => {
-                    revocable::while_open(&room.held, proxy::answer(&room, port, request)).await
+                    revocable::while_open(&room.guest, proxy::answer(&room, port, request)).await
                 }
             },
         }
@@ -196,68 +202,83 @@ impl Front {
         port: u16,
         request: &Request<Incoming>,
     ) -> Result<Option<Arc<Room>>, Error> {
-        if let Some(room) = self.room(id)
-            && room.held.stays(CREATE_PATIENCE).await
+        let Ok(id) = LiveId::parse(id) else { return Ok(None) };
+        let lives_on = LivesOnForRequest { patience: CREATE_PATIENCE };
+        if let Some(room) = self.room(&id).await?
+            && room.guest.ask(lives_on).await.unwrap_or(false)
         {
             return Ok(Some(room));
         }
-        let Ok(live) = LiveId::parse(id) else { return Ok(None) };
         let lives = &self.shared.live;
         if let Some(knock) = knock(port, request)
-            && lives.woken(&live, knock).await?.is_some()
-            && let Some(room) = self.room(id)
+            && lives.ask(WakeSandbox { id: id.clone(), knock }).await?.is_some()
+            && let Some(room) = self.room(&id).await?
         {
             return Ok(Some(room));
         }
         // One that runs elsewhere is not said to be gone.
-        lives.not_elsewhere(&live).await.map(|()| None)
+        lives.ask(RefuseElsewhere { id }).await.map(|()| None)
     }
 
     /// The running sandbox that has this token.
-    fn owner(&self, token: &str) -> Option<Arc<Room>> {
-        let all = self.shared.live.here();
-        let mut open = all.into_iter().filter(|held| !held.is_revoked());
-        let held = open.find(|held| room::is_same(token, &held.token))?;
-        self.room(held.id.as_str())
-    }
-
-    /// A running sandbox of this process, by its id.
-    fn room(&self, id: &str) -> Option<Arc<Room>> {
-        let id = LiveId::parse(id).ok()?;
-        let held = self.shared.live.named(&id);
-        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
-        match held {
-            Some(held) => {
-                if !rooms.contains_key(&id) {
-                    self.forget_ended(&mut rooms);
-                }
-                let room = rooms.entry(id).or_insert_with(|| Room::of(Arc::clone(&held)));
-                // A sandbox that was paused has another life.
-                if !Arc::ptr_eq(&room.held, &held) {
-                    *room = Room::of(held);
-                }
-                Some(Arc::clone(room))
-            }
-            None => {
-                rooms.remove(&id);
-                None
-            }
+    async fn owner(&self, token: &str) -> Result<Option<Arc<Room>>, Error> {
+        let all = self.shared.live.ask(AllGuests).await?;
+        let mut open = all.into_iter().filter(|guest| !guest.is_revoked());
+        match open.find(|guest| room::is_same(token, &guest.facts.token)) {
+            Some(guest) => self.room(&guest.facts.id).await,
+            None => Ok(None),
         }
     }
 
-    /// Forgets the rooms of sandboxes that are over.
-    fn tidy(&self) {
-        self.forget_ended(&mut self.rooms.lock().unwrap_or_else(PoisonError::into_inner));
+    /// A running sandbox, by its id.
+    async fn room(&self, id: &LiveId) -> Result<Option<Arc<Room>>, Error> {
+        let known = self.rooms().get(id).map(|room| room.guest.facts.run.clone());
+        let Some(guest) = self.shared.live.ask(NamedGuest { id: id.clone() }).await? else {
+            let mut rooms = self.rooms();
+            // Another life of it may have been entered meanwhile.
+            if rooms.get(id).map(|room| &room.guest.facts.run) == known.as_ref() {
+                rooms.remove(id);
+            }
+            return Ok(None);
+        };
+        if known.is_none() {
+            self.tidy().await;
+        }
+        Ok(Some(self.entered(guest)))
     }
 
-    fn forget_ended(&self, rooms: &mut HashMap<LiveId, Arc<Room>>) {
-        rooms.retain(|id, _| self.shared.live.named(id).is_some());
+    /// The room of a sandbox that runs.
+    fn entered(&self, guest: Guest) -> Arc<Room> {
+        let mut rooms = self.rooms();
+        let room = rooms.entry(guest.facts.id.clone());
+        let room = room.or_insert_with(|| Room::of(guest.clone()));
+        // A sandbox that was paused has another life.
+        if room.guest.facts.run != guest.facts.run {
+            *room = Room::of(guest);
+        }
+        Arc::clone(room)
+    }
+
+    /// Forgets the rooms of sandboxes that are over.
+    async fn tidy(&self) {
+        // Only those that were there before it is asked who runs: one that is entered meanwhile stays.
+        let known: HashSet<RunId> =
+            self.rooms().values().map(|room| room.guest.facts.run.clone()).collect();
+        let Ok(all) = self.shared.live.ask(AllGuests).await else { return };
+        let running: HashSet<&RunId> = all.iter().map(|guest| &guest.facts.run).collect();
+        let is_over = |run: &RunId| known.contains(run) && !running.contains(run);
+        self.rooms().retain(|_, room| !is_over(&room.guest.facts.run));
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, HashMap<LiveId, Arc<Room>>> {
+        // A poisoned lock only means that somebody panicked beside it; the map is whole.
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A request to envd, which goes on as long as the sandbox's token is good.
 async fn enter(room: &Arc<Room>, request: Request<Incoming>) -> Response<Body> {
-    revocable::while_open(&room.held, envd::answer(room, request)).await
+    revocable::while_open(&room.guest, envd::answer(room, request)).await
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::id::LiveId;
+use cofferdam_live::ChangeNetwork;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -36,7 +37,7 @@ pub(super) async fn update(call: Asking<'_>, id: &str) -> Outcome {
     let Asking { front, who, body, .. } = call;
     let asked: NetworkUpdate = shape::body(body).await?;
     let (egress, _) = Network::from(asked).checked().map_err(|why| shape::error(400, why))?;
-    let changed = front.shared.live.network(&who, &live, egress).await;
+    let changed = front.shared.live.ask(ChangeNetwork { who, id: live, egress }).await;
     changed.map_err(|error| found(id, error))?;
     Ok(shape::empty(204))
 }

@@ -1,10 +1,9 @@
 //! Paths as clients write them, and as the agent takes them: absolute, plain, without links in the middle.
 
 use cofferdam_live::inside::NodeKind;
-use cofferdam_live::{Agent, AgentError};
+use cofferdam_live::{Account, Guest, GuestError, STREAMS, StatFile};
 
 use super::connect::Fault;
-use super::room::Person;
 
 /// Links that one path may lead through, as the kernel has it.
 const MAX_LINKS: usize = 40;
@@ -15,7 +14,7 @@ const THROUGH: u16 = 409;
 const ABSENT: u16 = 404;
 
 /// A path without `.`, `..` and empty names, relative ones below the user's home. Pure.
-pub(crate) fn plain(path: &str, person: Person) -> Result<String, Fault> {
+pub(crate) fn plain(path: &str, account: Account) -> Result<String, Fault> {
     if path.contains('\0') {
         return Err(Fault::argument("a path has no NUL byte"));
     }
@@ -23,9 +22,9 @@ pub(crate) fn plain(path: &str, person: Person) -> Result<String, Fault> {
         return Err(Fault::argument(format!("a path has at most {MAX_PATH} bytes")));
     }
     let whole = match path {
-        "~" => person.home.to_owned(),
+        "~" => account.home.to_owned(),
         _ if path.starts_with('/') => path.to_owned(),
-        _ => format!("{}/{}", person.home, path.strip_prefix("~/").unwrap_or(path)),
+        _ => format!("{}/{}", account.home, path.strip_prefix("~/").unwrap_or(path)),
     };
     let mut names: Vec<&str> = Vec::new();
     for name in whole.split('/') {
@@ -39,13 +38,13 @@ pub(crate) fn plain(path: &str, person: Person) -> Result<String, Fault> {
 }
 
 /// Whether nothing is there.
-pub(crate) fn is_absent(error: &AgentError) -> bool {
-    matches!(error, AgentError::Refused { status: ABSENT, .. })
+pub(crate) fn is_absent(error: &GuestError) -> bool {
+    matches!(error, GuestError::Refused { status: ABSENT, .. })
 }
 
 /// Whether a path was refused for a link in it, or for something else that is no directory.
-pub(crate) fn is_through(error: &AgentError) -> bool {
-    matches!(error, AgentError::Refused { status: THROUGH, .. })
+pub(crate) fn is_through(error: &GuestError) -> bool {
+    matches!(error, GuestError::Refused { status: THROUGH, .. })
 }
 
 /// The parent of a plain path; the root is its own.
@@ -63,7 +62,7 @@ pub(crate) fn name(path: &str) -> &str {
 
 /// Follows the links of a path, the last one only if `last`. What does not exist stays as it is written. Only the sandbox's
 /// own files are asked: a link that leads anywhere else leads to a place in the sandbox.
-pub(crate) async fn followed(agent: &Agent, path: &str, last: bool) -> Result<String, Fault> {
+pub(crate) async fn followed(guest: &Guest, path: &str, last: bool) -> Result<String, Fault> {
     let mut todo: Vec<String> =
         path.split('/').rev().filter(|n| !n.is_empty()).map(str::to_owned).collect();
     let (mut done, mut links) = (String::new(), 0);
@@ -73,7 +72,7 @@ pub(crate) async fn followed(agent: &Agent, path: &str, last: bool) -> Result<St
             continue;
         }
         let at = format!("{done}/{name}");
-        let target = match agent.files().stat(&at).await {
+        let target = match guest.ask(StatFile { path: at.clone() }).await {
             Ok(entry) if entry.kind == NodeKind::Link && (last || !todo.is_empty()) => entry.target,
             Ok(_) => None,
             Err(error) if is_absent(&error) => None,
@@ -99,16 +98,24 @@ pub(crate) async fn followed(agent: &Agent, path: &str, last: bool) -> Result<St
 }
 
 /// A sandbox whose agent does not answer is over, or about to be.
-pub(crate) fn unavailable(error: &AgentError) -> Fault {
+pub(crate) fn unavailable(error: &GuestError) -> Fault {
     match error {
-        AgentError::Refused { error, .. } => Fault::new("internal", error.clone()),
+        GuestError::Refused { error, .. } => Fault::new("internal", error.clone()),
+        GuestError::Busy => {
+            let why = format!(
+                "{STREAMS} streams of this sandbox are in use: one for each command, open input, watch, transfer and \
+                 connection; end one"
+            );
+            Fault::new("resource_exhausted", why)
+        }
         other => Fault::new("unavailable", format!("the connection to the sandbox ended: {other}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::room::PEOPLE;
+    use cofferdam_live::ACCOUNTS;
+
     use super::*;
 
     #[test]
@@ -125,10 +132,10 @@ mod tests {
             ("../../../..", "/"),
             ("//a///b/", "/a/b"),
         ] {
-            assert_eq!(plain(given, PEOPLE[0]).unwrap(), wanted, "{given}");
+            assert_eq!(plain(given, ACCOUNTS[0]).unwrap(), wanted, "{given}");
         }
-        assert!(plain("a\0b", PEOPLE[0]).is_err());
-        assert!(plain(&"a/".repeat(2_001), PEOPLE[0]).is_err());
+        assert!(plain("a\0b", ACCOUNTS[0]).is_err());
+        assert!(plain(&"a/".repeat(2_001), ACCOUNTS[0]).is_err());
         assert_eq!((parent("/a/b"), parent("/a"), parent("/")), ("/a", "/", "/"));
         assert_eq!((name("/a/b"), name("/")), ("b", ""));
     }

@@ -19,11 +19,11 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use cofferdam_ambient::clock;
 use cofferdam_live::inside::{Ended, ExecEnd, Size};
-use cofferdam_live::{Remote, Running, Said, Stream};
+use cofferdam_live::{Guest, ResizeTerminal, Said, SignalCommand, Stream};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::connect::{self, Codec, ContentType, Fault, Form, Messages, Replied};
 use super::room::Room;
@@ -34,8 +34,7 @@ use super::start;
 const KEPT: Duration = Duration::from_secs(30);
 /// Pieces of output that wait for one follower.
 const QUEUED: usize = 16;
-/// Pieces of input that wait for a command which does not read, and bytes of each: beyond them its sender waits.
-const QUEUED_INPUT: usize = 4;
+/// Bytes of one piece of input: a few wait for a command which does not read, and beyond them its sender.
 const INPUT_BYTES: usize = 64 * 1024;
 /// Commands in one list, those that ended included. The latter make room for others before their time.
 const MAX_LISTED: usize = 256;
@@ -60,7 +59,9 @@ pub(crate) struct Process {
     pub config: Value,
     pub tag: Option<String>,
     is_pty: bool,
-    remote: Remote,
+    /// Where it is talked to, and under which number.
+    guest: Guest,
+    number: u64,
     /// Where its input goes; `None` once that is closed.
     stdin: Mutex<Option<mpsc::Sender<Bytes>>>,
     hub: Mutex<Hub>,
@@ -69,11 +70,10 @@ pub(crate) struct Process {
 /// A command that was started, or that a pause did not end.
 pub(crate) struct NewProcess {
     pub pid: u32,
-    pub running: Running,
+    pub running: cofferdam_live::Process,
     pub config: Value,
     pub tag: Option<String>,
     pub is_pty: bool,
-    pub has_stdin: bool,
 }
 
 #[derive(Debug, Default)]
@@ -170,41 +170,22 @@ struct Data {
 
 impl Process {
     /// Enters a started command in the room's list and pumps what it says.
-    pub(crate) fn enter(
-        room: &Arc<Room>,
-        new: NewProcess,
-        mut share: OwnedSemaphorePermit,
-    ) -> (Arc<Self>, Following) {
-        let NewProcess { pid, running, config, tag, is_pty, has_stdin } = new;
-        let remote = running.remote();
-        let stdin = has_stdin.then(|| {
-            let (sender, pieces) = mpsc::channel(QUEUED_INPUT);
-            let (remote, own) = (remote.clone(), share.split(1));
-            tokio::spawn(async move {
-                // An error means that the command reads no more.
-                let _ = remote.stdin(pieces).await;
-                drop(own);
-            });
-            sender
-        });
-        let (stdin, hub) = (Mutex::new(stdin), Mutex::default());
-        let process = Arc::new(Self { pid, config, tag, is_pty, remote, stdin, hub });
+    pub(crate) fn enter(room: &Arc<Room>, new: NewProcess) -> (Arc<Self>, Following) {
+        let NewProcess { pid, running, config, tag, is_pty } = new;
+        let cofferdam_live::Process { number, input, output, .. } = running;
+        let (guest, stdin, hub) = (room.guest.clone(), Mutex::new(input), Mutex::default());
+        let process = Arc::new(Self { pid, config, tag, is_pty, guest, number, stdin, hub });
         listed_in(&mut room.processes(), pid, Arc::clone(&process));
         // Before the first piece: nothing that it says is missed.
         let events = process.follow();
-        tokio::spawn(Arc::clone(&process).pump(Arc::clone(room), running, share));
+        tokio::spawn(Arc::clone(&process).pump(Arc::clone(room), output));
         (process, events)
     }
 
-    async fn pump(
-        self: Arc<Self>,
-        room: Arc<Room>,
-        mut running: Running,
-        share: OwnedSemaphorePermit,
-    ) {
+    async fn pump(self: Arc<Self>, room: Arc<Room>, mut output: mpsc::Receiver<Said>) {
         loop {
-            match running.next().await {
-                Ok(Said::Output(stream, bytes)) => {
+            match output.recv().await {
+                Some(Said::Output(stream, bytes)) => {
                     let name = match (self.is_pty, stream) {
                         (true, _) => "pty",
                         (false, Stream::Stdout) => "stdout",
@@ -212,18 +193,17 @@ impl Process {
                     };
                     self.tell(&Event::Data(name, bytes)).await;
                 }
-                Ok(Said::End(end)) => {
+                Some(Said::End(end)) => {
                     self.over(Event::End(Arc::new(*end))).await;
                     break;
                 }
-                Err(error) => {
-                    tracing::debug!(%error, pid = self.pid, "a command was lost with its sandbox");
+                None => {
                     self.over(Event::Lost).await;
                     break;
                 }
             }
         }
-        drop((running, share));
+        drop(output);
         clock::sleep(KEPT).await;
         let mut processes = room.processes();
         // Its number may be another's by now.
@@ -394,7 +374,7 @@ pub(crate) async fn answer(
             let message = Messages::first(body, codec).await;
             let following = match (message, method) {
                 (Ok(message), "Start") => match room.acting(headers) {
-                    Ok(person) => start::start(room, person, message, headers).await,
+                    Ok(account) => start::start(room, account, message, headers).await,
                     Err(fault) => Err(fault),
                 },
                 (Ok(message), _) => connect::parse::<Selected>(message)
@@ -434,7 +414,8 @@ async fn unary(room: &Arc<Room>, method: &str, message: Value) -> Replied {
             let Update { process, pty } = connect::parse(message)?;
             let process = running(room, &process)?;
             let Some(pty) = pty else { return Ok(json!({})) };
-            let resized = process.remote.resize(pty.size()).await;
+            let size = ResizeTerminal { number: process.number, size: pty.size() };
+            let resized = process.guest.ask(size).await;
             let no_pty = |_| Fault::new("failed_precondition", "the process has no terminal");
             resized.map(|()| json!({})).map_err(no_pty)
         }
@@ -460,7 +441,7 @@ async fn unary(room: &Arc<Room>, method: &str, message: Value) -> Replied {
                 }
             };
             let process = running(room, &process)?;
-            let sent = process.remote.signal(signal).await;
+            let sent = process.guest.ask(SignalCommand { number: process.number, signal }).await;
             sent.map(|()| json!({})).map_err(|_| Fault::missing("the process has ended"))
         }
         other => Err(unknown(other)),

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use cofferdam_live::{AgentError, VISITORS};
+use cofferdam_live::{DialPort, GuestError, PortConnection, VISITORS};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use super::room::{PLACE_PATIENCE, Room, is_same};
+use super::room::{Room, is_same};
 use super::{ID, PORT, TOKEN, TRAFFIC, carried, shape};
 use crate::bound::Place;
 
@@ -29,28 +29,29 @@ pub(crate) async fn answer(
     port: u16,
     mut request: Request<Incoming>,
 ) -> Response<Body> {
-    let id = room.held.id.as_str();
-    if let Some(traffic) = &room.held.traffic
-        && (room.held.is_revoked() || !opens(request.headers(), traffic))
+    let id = room.guest.facts.id.as_str();
+    if let Some(traffic) = &room.guest.facts.traffic
+        && (room.guest.is_revoked() || !opens(request.headers(), traffic))
     {
         return shape::error(
             403,
             "this sandbox is private: send its token as e2b-traffic-access-token",
         );
     }
-    // Until the connection and its tunnel have ended.
-    let Some(share) = room.held.visit(PLACE_PATIENCE).await else {
-        let why = format!("{VISITORS} connections to ports of this sandbox are open; try again");
-        return shape::error(503, why);
-    };
-    let kept = Arc::new((share, request.extensions_mut().remove::<Arc<Place>>()));
-    let stream = match room.held.agent.dial(port).await {
-        Ok(stream) => stream,
-        Err(AgentError::Refused { status: CLOSED | 400, .. }) => {
+    let PortConnection { stream, lease } = match room.guest.ask(DialPort { port }).await {
+        Ok(connection) => connection,
+        Err(GuestError::Busy) => {
+            let why =
+                format!("{VISITORS} connections to ports of this sandbox are open; try again");
+            return shape::error(503, why);
+        }
+        Err(GuestError::Refused { status: CLOSED | 400, .. }) => {
             return shape::port_closed(id, port);
         }
         Err(_) => return shape::not_found(id),
     };
+    // Until the connection and its tunnel have ended.
+    let kept = Arc::new((lease, request.extensions_mut().remove::<Arc<Place>>()));
     let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else {
         return shape::port_closed(id, port);
     };
@@ -90,10 +91,10 @@ pub(crate) async fn answer(
     {
         let theirs = hyper::upgrade::on(&mut response);
         // With a token it lasts as long as that.
-        let token_of = room.held.traffic.is_some().then(|| Arc::clone(&room.held));
+        let token_of = room.guest.facts.traffic.is_some().then(|| room.guest.clone());
         let revoked = async move {
             match token_of {
-                Some(held) => held.revoked().await,
+                Some(guest) => guest.revoked().await,
                 None => std::future::pending().await,
             }
         };

@@ -1,13 +1,12 @@
 //! What a token of a sandbox opened ends when the token does: a command's stream, a watch, a transfer, a tunnel.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use bytes::Bytes;
-use cofferdam_live::Held;
+use cofferdam_live::Guest;
 use hyper::body::{Body as _, Frame, SizeHint};
 
 use super::shape;
@@ -17,13 +16,13 @@ const REVOKED: &str = "the key that this sandbox's tokens were made for is revok
 /// An answer that was asked for with a token of the sandbox: refused where the token ends before it is there, and cut off
 /// where that happens later. What comes with a token that has ended is refused by whoever answers.
 pub(crate) async fn while_open(
-    held: &Arc<Held>,
+    guest: &Guest,
     answer: impl Future<Output = Response<Body>>,
 ) -> Response<Body> {
-    if held.is_revoked() {
+    if guest.is_revoked() {
         return answer.await;
     }
-    let sandbox = Arc::clone(held);
+    let sandbox = guest.clone();
     let mut revoked: Revoked = Box::pin(async move { sandbox.revoked().await });
     let response = tokio::select! {
         biased;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use cofferdam_live::inside::{Ended, ExecRequest, NodeKind};
-use cofferdam_live::{Manner, Said};
+use cofferdam_live::{Account, Manner, Said, StartCommand};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use super::connect::{self, Fault};
 use super::entry::look;
 use super::paths::{followed, plain, unavailable};
 use super::process::{Following, NewProcess, Process, Pty};
-use super::room::{Person, Room, environment};
+use super::room::Room;
 
 /// Wall time of a command without a deadline: longer than any sandbox lives.
 const FOR_EVER_MS: u64 = 366 * 86_400_000;
@@ -63,7 +63,7 @@ fn deadline_ms(headers: &HeaderMap) -> u64 {
 /// Starts a command.
 pub(crate) async fn start(
     room: &Arc<Room>,
-    person: Person,
+    account: Account,
     message: Value,
     headers: &HeaderMap,
 ) -> Result<Following, Fault> {
@@ -76,15 +76,14 @@ pub(crate) async fn start(
         return Err(Fault::argument("process.cmd is empty"));
     }
     let has_stdin = stdin.unwrap_or(true) || pty.is_some();
-    let share = room.streams(1 + u32::from(has_stdin)).await?;
-    let agent = &room.held.agent;
-    let wanted = process.cwd.as_deref().filter(|cwd| !cwd.is_empty()).unwrap_or(room.cwd(person));
-    let cwd = followed(agent, &plain(wanted, person)?, true).await?;
-    let found = look(agent, &cwd).await?;
+    let guest = &room.guest;
+    let wanted = process.cwd.as_deref().filter(|cwd| !cwd.is_empty()).unwrap_or(room.cwd(account));
+    let cwd = followed(guest, &plain(wanted, account)?, true).await?;
+    let found = look(guest, &cwd).await?;
     if found.is_none_or(|(entry, _)| entry.kind != NodeKind::Dir) {
         return Err(Fault::argument(format!("cwd '{wanted}' does not exist")));
     }
-    let mut env = environment(&room.held, person);
+    let mut env = room.environment(account).await?;
     if pty.is_some() {
         env.insert("TERM".into(), "xterm-256color".into());
     }
@@ -95,7 +94,7 @@ pub(crate) async fn start(
         cwd,
         timeout_ms: deadline_ms(headers),
         stream_limit_bytes: u64::MAX,
-        user: Some(person.user),
+        user: Some(account.user),
         groups: Vec::new(),
         stdin_file: None,
         jail: None,
@@ -103,20 +102,20 @@ pub(crate) async fn start(
     let terminal = pty.as_ref().map(Pty::size);
     let manner = Manner { stdin: has_stdin, terminal, service: true, leaves: true };
     let note = note(&config, tag.as_deref());
-    let running = agent.start_noted(request, manner, note).await;
+    let running = guest.ask(StartCommand { request, manner, note }).await;
     let mut running = running.map_err(|error| unavailable(&error))?;
-    let Some(pid) = running.pid() else {
-        return Err(match running.next().await {
-            Ok(Said::End(end)) => match end.ended {
+    let Some(pid) = running.pid else {
+        return Err(match running.output.recv().await {
+            Some(Said::End(end)) => match end.ended {
                 Ended::Unstarted(why) => Fault::argument(format!("error starting process: {why}")),
                 _ => Fault::new("internal", "the process ended before it began"),
             },
-            Ok(Said::Output(..)) => Fault::new("internal", "the process spoke before it began"),
-            Err(error) => unavailable(&error),
+            Some(Said::Output(..)) => Fault::new("internal", "the process spoke before it began"),
+            None => Fault::new("unavailable", "the connection to the sandbox ended"),
         });
     };
-    let new = NewProcess { pid, running, config, tag, is_pty: pty.is_some(), has_stdin };
-    Ok(Process::enter(room, new, share).1)
+    let new = NewProcess { pid, running, config, tag, is_pty: pty.is_some() };
+    Ok(Process::enter(room, new).1)
 }
 
 #[cfg(test)]

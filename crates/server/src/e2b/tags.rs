@@ -7,7 +7,7 @@ use cofferdam_contracts::id::TemplateId;
 use cofferdam_contracts::template_build::{DEFAULT_TAG, MAX_TAGS, tag, tagged};
 use cofferdam_flows::Error;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_live::Builds;
+use cofferdam_live::{TagBuild, UntagBuilds};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -68,7 +68,8 @@ pub(super) async fn assign(call: Asking<'_>) -> Outcome {
     let tags = checked(&asked.tags).map_err(refused)?;
     let template = known(front, &who, name.as_str()).await?;
     let from = from.as_deref().unwrap_or(DEFAULT_TAG);
-    let build = Builds::of(&front.shared.live).tag(&who, &template, from, &tags).await;
+    let tag = TagBuild { who, template, from: from.to_owned(), tags: tags.clone() };
+    let build = front.shared.live.ask(tag).await;
     let build = build.map_err(|error| fault(&asked.target, error))?;
     Ok(shape::json_of(201, &json!({"buildID": build, "tags": tags})))
 }
@@ -79,7 +80,7 @@ pub(super) async fn remove(call: Asking<'_>) -> Outcome {
     let (name, _) = tagged(&asked.name).map_err(refused)?;
     let tags = checked(&asked.tags).map_err(refused)?;
     let template = known(front, &who, name.as_str()).await?;
-    let removed = Builds::of(&front.shared.live).untag(&who, &template, &tags).await;
+    let removed = front.shared.live.ask(UntagBuilds { who, template, tags }).await;
     removed.map_err(|error| fault(&asked.name, error))?;
     Ok(shape::empty(204))
 }

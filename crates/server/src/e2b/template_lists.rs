@@ -70,7 +70,7 @@ pub(super) async fn pages(call: Asking<'_>) -> Outcome {
 
 /// `GET /default-templates`: the host's.
 pub(super) async fn defaults(call: Asking<'_>) -> Outcome {
-    let all = hosts(&call.front.shared.live).map_err(shape::refused)?;
+    let all = hosts(&call.front.shared.live).await.map_err(shape::refused)?;
     let all = all.into_iter().map(|one| with(one, "isDefault", true.into()));
     Ok(shape::json_of(200, &all.collect()))
 }
@@ -105,7 +105,7 @@ pub(super) async fn detail(call: Asking<'_>, id: &str) -> Outcome {
     let flows = &call.front.shared.flows;
     let fault = |error: cofferdam_ledger::LedgerError| shape::refused(error.into());
     let Some((template, _)) = built(flows, &call.who, &id).await? else {
-        let hosts = hosts(&call.front.shared.live).map_err(shape::refused)?;
+        let hosts = hosts(&call.front.shared.live).await.map_err(shape::refused)?;
         let found = hosts.into_iter().find(|one| one["templateID"] == *id);
         let value = found.ok_or_else(|| missing(&id))?;
         return Ok(shape::json_of(200, &with(value, "builds", json!([]))));

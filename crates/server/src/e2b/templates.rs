@@ -9,7 +9,7 @@ use cofferdam_contracts::template_build::{DEFAULT_TAG, tagged};
 use cofferdam_flows::{Error, Flows};
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::template_views::ListedTemplate;
-use cofferdam_live::{Live, Template, Templates};
+use cofferdam_live::{ListHostTemplates, LiveClient, NamedTemplate, Template};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -29,15 +29,15 @@ pub(super) const MEM_MB: u64 = 512;
 /// Those of the host, then those that the caller's tenant built.
 pub(super) async fn all(call: &Asking<'_>) -> Result<Vec<Value>, Response<Body>> {
     let flows = &call.front.shared.flows;
-    let mut all = hosts(&call.front.shared.live).map_err(shape::refused)?;
+    let mut all = hosts(&call.front.shared.live).await.map_err(shape::refused)?;
     let built = flows.ledger.builds().list(&call.who.tenant).await;
     all.extend(built.map_err(|error| shape::refused(error.into()))?.iter().map(own));
     Ok(all)
 }
 
 /// Those of the host.
-pub(super) fn hosts(lives: &Live) -> Result<Vec<Value>, Error> {
-    Ok(listed(&Templates::of(lives).list()?))
+pub(super) async fn hosts(lives: &LiveClient) -> Result<Vec<Value>, Error> {
+    Ok(listed(&lives.ask(ListHostTemplates).await?))
 }
 
 /// `GET /templates`.
@@ -64,7 +64,7 @@ pub(super) async fn alias(call: Asking<'_>, alias: &str) -> Outcome {
     if let Some((id, _)) = built(flows, &call.who, alias).await? {
         return Ok(shape::json_of(200, &json!({"templateID": id, "public": false})));
     }
-    match is_known(&call.front.shared.live, alias).map_err(shape::refused)? {
+    match is_known(&call.front.shared.live, alias).await.map_err(shape::refused)? {
         true => Ok(shape::json_of(200, &json!({"templateID": alias, "public": true}))),
         false => Err(missing(alias)),
     }
@@ -90,7 +90,7 @@ pub(super) async fn change(call: Asking<'_>, id: &str) -> Outcome {
 
 /// Finds what a creation means by its template: a build of the tenant's with its tag, or a template of the host.
 pub(super) async fn choose(
-    lives: &Live,
+    lives: &LiveClient,
     who: &Principal,
     asked: &str,
     request: &mut LiveRequest,
@@ -100,7 +100,8 @@ pub(super) async fn choose(
         return Ok(());
     }
     // Before a snapshot: both have ids of one form.
-    if let Some(files) = Templates::of(lives).named(who, asked).await.map_err(shape::refused)? {
+    let named = NamedTemplate { who: who.clone(), text: asked.to_owned() };
+    if let Some(files) = lives.ask(named).await.map_err(shape::refused)? {
         request.snapshot = Some(files);
         BASE_TEMPLATE.clone_into(&mut request.template);
         return Ok(());
@@ -119,8 +120,8 @@ pub(super) async fn choose(
 }
 
 /// Whether this host has a template of this name.
-pub(crate) fn is_known(lives: &Live, name: &str) -> Result<bool, Error> {
-    let made = Templates::of(lives).list()?;
+pub(crate) async fn is_known(lives: &LiveClient, name: &str) -> Result<bool, Error> {
+    let made = lives.ask(ListHostTemplates).await?;
     Ok(name == BASE_TEMPLATE || made.iter().any(|template| template.name.as_str() == name))
 }
 

@@ -11,11 +11,10 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
 use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
 use cofferdam_flows::places::TenantPlaces;
-use cofferdam_live::Uploads;
+use cofferdam_live::{ByteSink, HasUpload, SendUpload};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use super::builds::refused;
 use super::control::{Asking, Outcome};
@@ -32,8 +31,6 @@ const AT_ONCE: usize = 4;
 const SECRET_BYTES: usize = 20;
 /// How long one waits for a place.
 const PLACE_PATIENCE: Duration = Duration::from_secs(60);
-/// Pieces on their way to the disk.
-const QUEUED: usize = 4;
 
 /// Where one archive may be sent.
 #[derive(Debug, Clone)]
@@ -126,10 +123,11 @@ pub(super) async fn link(
     if known.is_none_or(|(id, _)| id != template) {
         return Err(templates::missing(template.as_str()));
     }
-    let present = Uploads::of(lives).is_present(&call.who.tenant, &template, &hash).await;
-    let present = present.map_err(shape::refused)?;
-    let path = format!("/templates/{template}/files/{hash}");
     let tenant = call.who.tenant.clone();
+    let upload =
+        HasUpload { tenant: tenant.clone(), template: template.clone(), hash: hash.clone() };
+    let present = lives.ask(upload).await.map_err(shape::refused)?;
+    let path = format!("/templates/{template}/files/{hash}");
     let key = call.who.key_id.clone();
     let link = Link { tenant, key, template, hash, since: Stopwatch::start() };
     let secret = call.front.links.add(link);
@@ -178,12 +176,10 @@ async fn received(
     link: Link,
     body: &mut Incoming,
 ) -> Result<(), Box<Response<Body>>> {
-    let (pieces, taken) = mpsc::channel(QUEUED);
-    let lives = front.shared.live.clone();
-    let taking = tokio::spawn(async move {
-        let Link { tenant, key, template, hash, .. } = &link;
-        Uploads::of(&lives).take(tenant, key, template, hash, taken).await
-    });
+    let Link { tenant, key, template, hash, .. } = link;
+    let upload = SendUpload { tenant, key_id: key, template, hash };
+    let sink = front.shared.live.ask(upload).await;
+    let ByteSink { pieces, end } = sink.map_err(|error| Box::new(shape::refused(error)))?;
     let mut size = 0u64;
     let fault = loop {
         match tokio::time::timeout(BODY_PATIENCE, body.frame()).await {
@@ -209,7 +205,7 @@ async fn received(
     }
     let _ = pieces.send(None).await;
     drop(pieces);
-    let taken = taking.await;
+    let taken = end.await;
     let taken = taken.map_err(|_| Box::new(shape::error(503, "the server stops; try again")))?;
     taken.map_err(|error| Box::new(shape::refused(error)))
 }

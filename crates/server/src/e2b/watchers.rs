@@ -9,17 +9,17 @@ use axum::http::{HeaderMap, Response};
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_live::inside::{Change, ChangeKind, NodeKind};
-use cofferdam_live::{Agent, Held, Watching};
+use cofferdam_live::{Account, Guest, ListDirectory, WatchDirectories};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
 use super::connect::{self, Codec, Fault, Replied};
 use super::entry::{described, look};
 use super::filesystem::directory;
 use super::paths::{plain, unavailable};
-use super::room::{MAX_WATCHERS, Person, Room};
+use super::room::{MAX_WATCHERS, Room};
 use super::shape::ping;
 
 /// Directories that one recursive watch follows. Each is a request to the agent, which serves 64.
@@ -115,33 +115,29 @@ impl Kept {
 /// What is watched.
 #[derive(Clone)]
 struct Watched {
-    held: Arc<Held>,
-    agent: Agent,
+    guest: Guest,
     root: String,
     recursive: bool,
     include_entry: bool,
     changes: mpsc::Sender<Value>,
 }
 
-/// An agent's watch of directories, and the stream of that agent which it takes.
-struct DirWatch {
-    _share: OwnedSemaphorePermit,
-    watching: Watching,
-}
-
-async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiver<Value>, Fault> {
-    let share = room.streams(1).await?;
-    let agent = room.held.agent.clone();
-    let root = directory(&agent, &plain(&watch.path, person)?).await?;
+async fn begin(
+    room: &Room,
+    account: Account,
+    watch: Watch,
+) -> Result<mpsc::Receiver<Value>, Fault> {
+    let guest = room.guest.clone();
+    let root = directory(&guest, &plain(&watch.path, account)?).await?;
     let (changes, receiver) = mpsc::channel(QUEUED);
     let (recursive, include_entry) = (watch.recursive, watch.include_entry);
-    let held = Arc::clone(&room.held);
-    let place = Watched { held, agent, root: root.clone(), recursive, include_entry, changes };
+    let place = Watched { guest, root: root.clone(), recursive, include_entry, changes };
     let mut dirs = vec![root];
     let mut at = 0;
     while let Some(dir) = dirs.get(at).filter(|_| recursive).cloned() {
         at += 1;
-        let entries = place.agent.files().list(&dir, 10_000).await.unwrap_or_default();
+        let list = ListDirectory { path: dir.clone(), most: 10_000 };
+        let entries = place.guest.ask(list).await.unwrap_or_default();
         let below = entries.iter().filter(|e| e.kind == NodeKind::Dir && !e.mangled);
         dirs.extend(below.map(|entry| format!("{}/{}", dir.trim_end_matches('/'), entry.name)));
         if dirs.len() > MAX_DIRS {
@@ -149,14 +145,14 @@ async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiv
             return Err(Fault::new("resource_exhausted", why));
         }
     }
-    let paths: Vec<&str> = dirs.iter().map(String::as_str).collect();
-    let watching =
-        place.agent.files().watch(&paths, u64::MAX).await.map_err(|e| unavailable(&e))?;
-    let (gone, count) = (place.changes.clone(), paths.len());
+    let count = dirs.len();
+    let watch = WatchDirectories { paths: dirs, waits: true };
+    let first = place.guest.ask(watch).await.map_err(|error| unavailable(&error))?;
+    let gone = place.changes.clone();
     tokio::spawn(async move {
         // An agent that was taken over may leave a question open for ever: who hung up does not wait for it.
         tokio::select! {
-            () = follow(place, DirWatch { watching, _share: share }, count) => {}
+            () = follow(place, first, count) => {}
             () = gone.closed() => {}
         }
     });
@@ -164,7 +160,7 @@ async fn begin(room: &Room, person: Person, watch: Watch) -> Result<mpsc::Receiv
 }
 
 /// Sends changes until the reader is gone or the sandbox is over; new directories are watched too.
-async fn follow(place: Watched, first: DirWatch, mut dirs: usize) {
+async fn follow(place: Watched, first: mpsc::Receiver<Change>, mut dirs: usize) {
     let (sender, mut merged) = mpsc::channel::<Change>(QUEUED);
     tokio::spawn(forward(first, sender.clone()));
     loop {
@@ -172,13 +168,12 @@ async fn follow(place: Watched, first: DirWatch, mut dirs: usize) {
         let is_new = change.kind == ChangeKind::Made && place.recursive && !change.mangled;
         if is_new
             && dirs < MAX_DIRS
-            && let Ok(Some((entry, _))) = look(&place.agent, &change.path).await
+            && let Ok(Some((entry, _))) = look(&place.guest, &change.path).await
             && entry.kind == NodeKind::Dir
-            && let Some(share) = place.held.streams(1, Duration::ZERO).await
-            && let Ok(more) = place.agent.files().watch(&[&change.path], u64::MAX).await
+            && let Ok(more) = place.guest.ask(of_one(&change.path)).await
         {
             dirs += 1;
-            tokio::spawn(forward(DirWatch { watching: more, _share: share }, sender.clone()));
+            tokio::spawn(forward(more, sender.clone()));
         }
         if let Some(event) = event(&place, &change).await
             && place.changes.send(event).await.is_err()
@@ -188,13 +183,18 @@ async fn follow(place: Watched, first: DirWatch, mut dirs: usize) {
     }
 }
 
-async fn forward(mut watch: DirWatch, sender: mpsc::Sender<Change>) {
+/// A watch of one more directory, where there is a stream for it.
+fn of_one(path: &str) -> WatchDirectories {
+    WatchDirectories { paths: vec![path.to_owned()], waits: false }
+}
+
+async fn forward(mut changes: mpsc::Receiver<Change>, sender: mpsc::Sender<Change>) {
     loop {
         let next = tokio::select! {
-            next = watch.watching.next() => next,
+            next = changes.recv() => next,
             () = sender.closed() => return,
         };
-        let Ok(Some(change)) = next else { return };
+        let Some(change) = next else { return };
         if sender.send(change).await.is_err() {
             return;
         }
@@ -213,7 +213,7 @@ async fn event(place: &Watched, change: &Change) -> Option<Value> {
     let mut event = json!({"name": name.trim_start_matches('/'), "type": kind});
     if place.include_entry
         && change.kind != ChangeKind::Gone
-        && let Ok(entry) = described(&place.agent, &change.path).await
+        && let Ok(entry) = described(&place.guest, &change.path).await
         && let Some(fields) = event.as_object_mut()
     {
         fields.insert("entry".into(), entry);
@@ -224,13 +224,13 @@ async fn event(place: &Watched, change: &Change) -> Option<Value> {
 /// Answers `WatchDir` with changes as they come.
 pub(crate) async fn stream(
     room: &Room,
-    person: Person,
+    account: Account,
     message: Replied,
     headers: &HeaderMap,
     codec: Codec,
 ) -> Response<Body> {
     let begun = match message.and_then(connect::parse) {
-        Ok(watch) => begin(room, person, watch).await,
+        Ok(watch) => begin(room, account, watch).await,
         Err(fault) => Err(fault),
     };
     let mut changes = match begun {
@@ -259,11 +259,11 @@ pub(crate) async fn stream(
 }
 
 /// Answers `CreateWatcher`: begins to keep changes.
-pub(crate) async fn create(room: &Arc<Room>, person: Person, message: Value) -> Replied {
+pub(crate) async fn create(room: &Arc<Room>, account: Account, message: Value) -> Replied {
     if room.watchers().len() >= MAX_WATCHERS {
         return Err(too_many());
     }
-    let mut changes = begin(room, person, connect::parse(message)?).await?;
+    let mut changes = begin(room, account, connect::parse(message)?).await?;
     let kept = Arc::new(Mutex::new(Kept::default()));
     let arrived = Arc::new(Notify::new());
     let (keeps, tells) = (Arc::clone(&kept), Arc::clone(&arrived));

@@ -3,17 +3,22 @@
 use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{LiveId, SnapshotId};
-use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveState};
+use cofferdam_contracts::live::{
+    LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveState, LiveView,
+};
 use cofferdam_contracts::live_network::LiveNetwork;
 use cofferdam_contracts::snapshot::{LiveFork, LiveForked, LivePause, LiveResume, SnapshotRequest};
 use cofferdam_flows::Error;
 use cofferdam_ledger::live::LiveFilter;
 use cofferdam_live::inside::{Ended, ExecEnd, ExecRequest};
-use cofferdam_live::{Manner, ResumeOptions, Snapshots, Stream};
+use cofferdam_live::{
+    Account, ChangeNetwork, CreateSandbox, DeleteSnapshot, ExtendSandbox, FindGuest, ForkSandbox,
+    GuestError, KillSandbox, ListNetworks, Manner, PauseSandbox, ReadEnvironment, ResumeOptions,
+    ResumeSandbox, Said as Output, StartCommand, Stream, TakeSnapshot, ViewSandbox,
+};
 
 use crate::answer::{Answered, json as answer, ok};
 use crate::call::Call;
-use crate::e2b::{PLACE_PATIENCE, environment, person};
 
 /// Wall time of a command in seconds, when a request does not say.
 const EXEC_S: u64 = 60;
@@ -24,8 +29,13 @@ const BY_SIGNAL: i32 = 128;
 
 pub(crate) async fn create(mut call: Call) -> Answered {
     let request: LiveRequest = call.body()?;
-    let held = call.live().create(&call.who, &request).await?;
-    answer(StatusCode::CREATED, &call.live().view(&call.who, &held.id).await?)
+    let guest = call.live().ask(CreateSandbox { who: call.who.clone(), request }).await?;
+    answer(StatusCode::CREATED, &view(&call, &guest.facts.id).await?)
+}
+
+/// As it is recorded.
+async fn view(call: &Call, id: &LiveId) -> Result<LiveView, Error> {
+    call.live().ask(ViewSandbox { who: call.who.clone(), id: id.clone() }).await
 }
 
 pub(crate) async fn list(call: Call) -> Answered {
@@ -39,47 +49,50 @@ pub(crate) async fn list(call: Call) -> Answered {
 
 pub(crate) async fn get(call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
-    ok(&call.live().view(&call.who, &id).await?)
+    ok(&view(&call, &id).await?)
 }
 
 pub(crate) async fn extend(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveExtend = call.body()?;
-    call.live().extend(&call.who, &id, request.timeout_s, false).await?;
-    ok(&call.live().view(&call.who, &id).await?)
+    let (who, seconds) = (call.who.clone(), request.timeout_s);
+    call.live().ask(ExtendSandbox { who, id: id.clone(), seconds, longer: false }).await?;
+    ok(&view(&call, &id).await?)
 }
 
 pub(crate) async fn network(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveNetwork = call.body()?;
-    ok(&call.live().network(&call.who, &id, request.egress).await?)
+    let who = call.who.clone();
+    ok(&call.live().ask(ChangeNetwork { who, id, egress: request.egress }).await?)
 }
 
 pub(crate) async fn networks(call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
-    ok(&call.live().networks(&call.who, &id).await?)
+    ok(&call.live().ask(ListNetworks { who: call.who.clone(), id }).await?)
 }
 
 pub(crate) async fn kill(call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
-    call.live().kill(&call.who, &id).await?;
-    ok(&call.live().view(&call.who, &id).await?)
+    call.live().ask(KillSandbox { who: call.who.clone(), id: id.clone() }).await?;
+    ok(&view(&call, &id).await?)
 }
 
 pub(crate) async fn pause(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LivePause = call.body()?;
-    ok(&call.live().pause(&call.who, &id, request.memory).await?)
+    let who = call.who.clone();
+    ok(&call.live().ask(PauseSandbox { who, id, memory: request.memory }).await?)
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveResume = call.body()?;
     let options = ResumeOptions::of(request.timeout_s, None, request.memory);
-    let held = call.live().resume(&call.who, &id, options).await?;
+    let guest = call.live().ask(ResumeSandbox { who: call.who.clone(), id, options }).await?;
     let why = "the sandbox is not paused";
-    let held = held.ok_or_else(|| Refusal::new(ErrorCode::StateConflict, why))?;
-    ok(&call.live().view(&call.who, &held.id).await?)
+    let guest = guest.ok_or_else(|| Refusal::new(ErrorCode::StateConflict, why))?;
+    ok(&view(&call, &guest.facts.id).await?)
 }
 
 pub(crate) async fn fork(mut call: Call) -> Answered {
@@ -87,10 +100,11 @@ pub(crate) async fn fork(mut call: Call) -> Answered {
     let request: LiveFork = call.body()?;
     let count = request.count.unwrap_or(1);
     let mut forks = Vec::new();
-    for one in call.live().fork(&call.who, &id, count, request.timeout_s).await? {
+    let (who, timeout_s) = (call.who.clone(), request.timeout_s);
+    for one in call.live().ask(ForkSandbox { who, id, count, timeout_s }).await? {
         forks.push(match one {
-            Ok(held) => {
-                let view = call.live().view(&call.who, &held.id).await?;
+            Ok(guest) => {
+                let view = view(&call, &guest.facts.id).await?;
                 LiveForked { sandbox: Some(view), error: None }
             }
             Err(error) => LiveForked { sandbox: None, error: Some(error.refusal().message) },
@@ -102,7 +116,8 @@ pub(crate) async fn fork(mut call: Call) -> Answered {
 pub(crate) async fn snapshot(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: SnapshotRequest = call.body()?;
-    let made = Snapshots::of(call.live()).take(&call.who, &id, request.name).await?;
+    let take = TakeSnapshot { who: call.who.clone(), id, name: request.name };
+    let made = call.live().ask(take).await?;
     answer(StatusCode::CREATED, &made)
 }
 
@@ -114,43 +129,52 @@ pub(crate) async fn snapshot_delete(call: Call) -> Answered {
     let id: SnapshotId = call.id("snapshot")?;
     let kept = call.flows().ledger.snapshots().kept(&call.who.tenant, &id).await?;
     let view = kept.ok_or_else(|| Refusal::not_found("snapshot"))?.view;
-    Snapshots::of(call.live()).delete(&call.who, &id).await?;
+    call.live().ask(DeleteSnapshot { who: call.who.clone(), id }).await?;
     ok(&view)
 }
 
 pub(crate) async fn exec(mut call: Call) -> Answered {
     let id: LiveId = call.id("live")?;
     let request: LiveExec = call.body()?;
-    let held = call.live().held(&call.who, &id).await?;
+    let guest = call.live().ask(FindGuest { who: call.who.clone(), id }).await?;
     let refuse = |why: String| Error::from(Refusal::new(ErrorCode::PolicyViolation, why));
-    let (default, workdir) = held.defaults();
-    let user = request.user.as_deref().unwrap_or(default.as_str());
-    let user = person(Some(user)).map_err(|fault| refuse(fault.message))?;
-    let mut env = environment(&held, user);
+    let gone = |error: GuestError| match error {
+        GuestError::Busy => {
+            let why = "too many commands, transfers and connections of this sandbox at once; end one, or try again";
+            Refusal::new(ErrorCode::Unavailable, why).into()
+        }
+        error => refuse(format!("the sandbox does not answer: {error}")),
+    };
+    let facts = &guest.facts;
+    let user = request.user.as_deref().unwrap_or(facts.user.as_str());
+    let account = Account::named(Some(user)).map_err(refuse)?;
+    let inside = guest.ask(ReadEnvironment).await.map_err(gone)?;
+    let mut env = account.environment(&facts.id, inside);
     env.extend(request.env);
     let request = ExecRequest {
         argv: request.cmd,
         env,
-        cwd: request.cwd.unwrap_or_else(|| workdir.unwrap_or(user.home).to_owned()),
+        cwd: request
+            .cwd
+            .unwrap_or_else(|| facts.workdir.as_deref().unwrap_or(account.home).to_owned()),
         timeout_ms: request.timeout_s.unwrap_or(EXEC_S).saturating_mul(1_000),
         stream_limit_bytes: u64::MAX,
-        user: Some(user.user),
+        user: Some(account.user),
         groups: Vec::new(),
         stdin_file: None,
         jail: None,
     };
-    let gone =
-        |error: cofferdam_live::AgentError| refuse(format!("the sandbox does not answer: {error}"));
-    let busy = || {
-        let why = "too many commands, transfers and connections of this sandbox at once; end one, or try again";
-        Refusal::new(ErrorCode::Unavailable, why)
-    };
-    let _share = held.streams(1, PLACE_PATIENCE).await.ok_or_else(busy)?;
     let manner = Manner { service: true, leaves: true, ..Manner::default() };
-    let running = held.agent.start(request, manner).await.map_err(gone)?;
+    let start = StartCommand { request, manner, note: String::new() };
+    let mut process = guest.ask(start).await.map_err(gone)?;
     let mut said = Said::default();
-    let end = running.follow(|stream, piece| said.push(stream, piece)).await.map_err(gone)?;
-    ok(&said.told(&end))
+    while let Some(piece) = process.output.recv().await {
+        match piece {
+            Output::Output(stream, bytes) => said.push(stream, &bytes),
+            Output::End(end) => return ok(&said.told(&end)),
+        }
+    }
+    Err(refuse("the sandbox ended while the command ran".to_owned()))
 }
 
 /// What a command said, up to the bound.

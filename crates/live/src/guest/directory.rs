@@ -1,0 +1,105 @@
+//! Nodes of a sandbox's file system: looked at, made, moved, removed. Paths are absolute and plain.
+
+use std::sync::Arc;
+
+use cofferdam_sandbox::inside::{Entry, User};
+use serde::{Deserialize, Serialize};
+
+use crate::guest::error::GuestError;
+use crate::guest::message::{GuestAnswer, GuestMessage};
+use crate::held::Held;
+
+/// What is at a path; a symbolic link at its end is described, not followed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StatFile {
+    /// The path.
+    pub path: String,
+}
+
+/// A directory's entries, sorted by name.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ListDirectory {
+    /// Its path.
+    pub path: String,
+    /// More than this are an error.
+    pub most: u64,
+}
+
+/// Makes a directory and its parents.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MakeDirectory {
+    /// Its path.
+    pub path: String,
+    /// Permission bits.
+    pub mode: u32,
+    /// Whose it is.
+    pub owner: Option<User>,
+}
+
+/// Moves a node.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RenameFile {
+    /// Its path.
+    pub from: String,
+    /// Its new one.
+    pub to: String,
+}
+
+/// Removes a node.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RemoveFile {
+    /// Its path.
+    pub path: String,
+    /// All that is below it, too.
+    pub recursive: bool,
+}
+
+impl GuestMessage for StatFile {
+    type Reply = Entry;
+}
+
+impl GuestAnswer for StatFile {
+    async fn answer(self, held: &Arc<Held>) -> Result<Entry, GuestError> {
+        Ok(held.agent.files().stat(&self.path).await?)
+    }
+}
+
+impl GuestMessage for ListDirectory {
+    type Reply = Vec<Entry>;
+}
+
+impl GuestAnswer for ListDirectory {
+    async fn answer(self, held: &Arc<Held>) -> Result<Vec<Entry>, GuestError> {
+        Ok(held.agent.files().list(&self.path, self.most).await?)
+    }
+}
+
+impl GuestMessage for MakeDirectory {
+    type Reply = ();
+}
+
+impl GuestAnswer for MakeDirectory {
+    async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
+        Ok(held.agent.files().mkdir(&self.path, self.mode, self.owner).await?)
+    }
+}
+
+impl GuestMessage for RenameFile {
+    type Reply = ();
+}
+
+impl GuestAnswer for RenameFile {
+    async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
+        Ok(held.agent.files().rename(&self.from, &self.to).await?)
+    }
+}
+
+impl GuestMessage for RemoveFile {
+    type Reply = ();
+}
+
+impl GuestAnswer for RemoveFile {
+    async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
+        Ok(held.agent.files().remove(&self.path, self.recursive).await?)
+    }
+}

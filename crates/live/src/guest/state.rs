@@ -1,0 +1,90 @@
+//! What a sandbox uses, what its commands find in their environment, and whether it lives on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_sandbox::inside::Usage;
+use serde::{Deserialize, Serialize};
+
+use crate::guest::error::GuestError;
+use crate::guest::message::{GuestAnswer, GuestMessage};
+use crate::held::Held;
+
+/// What a sandbox uses, as it says: a program inside may have taken the agent over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ReadUsage;
+
+/// What a sandbox uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestUsage {
+    /// As it says.
+    pub usage: Usage,
+    /// How long this life of it has lasted.
+    pub lived_ms: u64,
+}
+
+/// What every command of a sandbox finds in its environment.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ReadEnvironment;
+
+/// What every command of a sandbox finds in its environment at this moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestEnvironment {
+    /// The network's variables, then the caller's.
+    pub variables: BTreeMap<String, String>,
+    /// Whether it reaches any name.
+    pub is_connected: bool,
+}
+
+/// Whether a sandbox lives on, and is not ordered to end.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LivesOn;
+
+/// The same for a request that might resume it: waits while its files are read, for so long.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LivesOnForRequest {
+    /// The longest that it waits.
+    pub patience: Duration,
+}
+
+impl GuestMessage for ReadUsage {
+    type Reply = GuestUsage;
+}
+
+impl GuestAnswer for ReadUsage {
+    async fn answer(self, held: &Arc<Held>) -> Result<GuestUsage, GuestError> {
+        let usage = held.agent.metrics().await?;
+        Ok(GuestUsage { usage, lived_ms: held.since.elapsed_ms() })
+    }
+}
+
+impl GuestMessage for ReadEnvironment {
+    type Reply = GuestEnvironment;
+}
+
+impl GuestAnswer for ReadEnvironment {
+    async fn answer(self, held: &Arc<Held>) -> Result<GuestEnvironment, GuestError> {
+        Ok(GuestEnvironment { variables: held.env(), is_connected: !held.egress().is_none() })
+    }
+}
+
+impl GuestMessage for LivesOn {
+    type Reply = bool;
+}
+
+impl GuestAnswer for LivesOn {
+    async fn answer(self, held: &Arc<Held>) -> Result<bool, GuestError> {
+        Ok(held.goes_on())
+    }
+}
+
+impl GuestMessage for LivesOnForRequest {
+    type Reply = bool;
+}
+
+impl GuestAnswer for LivesOnForRequest {
+    async fn answer(self, held: &Arc<Held>) -> Result<bool, GuestError> {
+        Ok(held.stays(self.patience).await)
+    }
+}
