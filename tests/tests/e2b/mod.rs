@@ -2,6 +2,7 @@
 //!
 //! One file: what every client is asked stands beside the clients.
 
+mod answers;
 mod attack;
 mod begun;
 mod beside;
