@@ -98,7 +98,7 @@ FUZZ_SECONDS ?= 600
 fuzz:
 	BOLERO_RANDOM_ITERATIONS=1000000000000 BOLERO_RANDOM_TEST_TIME_MS=$$(($(FUZZ_SECONDS) * 1000)) \
 		$(CARGO) test --no-fail-fast --package cofferdam-contracts --package cofferdam-guest \
-		--package cofferdam-sandbox --package cofferdam-server --lib --bins --test contracts --test fuzz -- fuzz_
+		--package cofferdam-sandbox --package cofferdam-e2b --lib --bins --test contracts --test fuzz -- fuzz_
 
 ## the numbers of SPECIFICATION.md, with the binary as it is published
 bench: setup

@@ -34,15 +34,31 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sandbox", &["ambient", "contracts", "guest"]),
     ("flows", &["ambient", "contracts", "ledger", "opencode", "sandbox"]),
     ("live", &["ambient", "contracts", "flows", "ledger", "sandbox"]),
-    ("server", &["ambient", "contracts", "flows", "ledger", "live"]),
-    ("cli", &["ambient", "contracts", "flows", "guest", "ledger", "live", "sandbox", "server"]),
+    ("http", &["ambient", "contracts"]),
+    ("e2b", &["ambient", "contracts", "flows", "http", "ledger", "live"]),
+    ("server", &["ambient", "contracts", "flows", "http", "ledger", "live"]),
+    (
+        "cli",
+        &[
+            "ambient",
+            "contracts",
+            "e2b",
+            "flows",
+            "guest",
+            "http",
+            "ledger",
+            "live",
+            "sandbox",
+            "server",
+        ],
+    ),
 ];
 
 /// Crates of others that belong to few of ours.
 const OWNERS: &[(&str, &[&str])] = &[
     ("sqlx", &["ledger"]),
     ("dbos", &["flows", "ledger"]),
-    ("axum", &["server"]),
+    ("axum", &["e2b", "http", "server"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli"]),
     ("serde-saphyr", &["contracts"]),
@@ -185,7 +201,8 @@ fn no_back_door_leads_from_the_sandbox_to_the_ledger() {
     for kind in [None, Some("dev"), Some("build")] {
         let packages = packages(kind);
         for name in ["ambient", "contracts", "guest", "sandbox"] {
-            for never in ["ledger", "flows", "server", "cli", "sqlx", "dbos"] {
+            for never in ["ledger", "flows", "e2b", "http", "live", "server", "cli", "sqlx", "dbos"]
+            {
                 assert!(!packages[name].contains(never), "{name} must not use {never}");
             }
         }

@@ -1,5 +1,6 @@
 //! Validation at the boundary, every violation listed, and the JSON Schemas that are published.
 
+mod components;
 mod pattern;
 mod steps;
 
@@ -13,6 +14,7 @@ use crate::duration::{self, Duration};
 use crate::egress::{ENTRY_PATTERN, Entry};
 use crate::error::{ErrorCode, Refusal, Violation};
 
+pub use components::Components;
 pub use pattern::MAX_PATTERN_BYTES;
 use pattern::Patterns;
 pub use steps::{MAX_CHECK_STEPS, MAX_SCHEMA_PARTS};

@@ -6,7 +6,7 @@ use cofferdam_contracts::id::{GroupId, TenantId};
 use cofferdam_contracts::key::{KeyCreated, KeyFormat, KeyRequest, KeyRow, Role};
 use cofferdam_ledger::audit::Audit;
 pub use cofferdam_ledger::keys::DEFAULT_TENANT;
-use cofferdam_ledger::keys::{NewKey, Principal};
+use cofferdam_ledger::keys::{KEYLESS, NewKey, Principal};
 use serde_json::json;
 
 use crate::Flows;
@@ -20,6 +20,31 @@ const E2B_BYTES: usize = 20;
 
 /// Who makes the state directory's own key: whoever is root here, without a key.
 const HOST: &str = "host";
+
+/// Stands for callers of routes that are open to everybody, such as a reply link.
+const ANYBODY: &str = "no-key";
+
+/// A caller without a key, where none is asked for (`--no-auth`): submitter and approver of the default tenant.
+///
+/// # Errors
+/// The default tenant's name is not one.
+pub fn keyless_caller() -> Result<Principal, Refusal> {
+    keyless(KEYLESS, vec![Role::Submitter, Role::Approver])
+}
+
+/// A caller of a route that is open to everybody: without a role, in the default tenant.
+///
+/// # Errors
+/// The default tenant's name is not one.
+pub fn anybody() -> Result<Principal, Refusal> {
+    keyless(ANYBODY, Vec::new())
+}
+
+fn keyless(key_id: &str, roles: Vec<Role>) -> Result<Principal, Refusal> {
+    let tenant = TenantId::parse(DEFAULT_TENANT)
+        .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+    Ok(Principal { key_id: key_id.into(), tenant, roles })
+}
 
 fn foreign() -> Refusal {
     Refusal::new(ErrorCode::Forbidden, "another tenant's keys need the host's admin key")

@@ -14,9 +14,6 @@ use cofferdam_live::LiveClient;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::door::HostName;
-use crate::routes::Route;
-
 /// What handlers share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -25,12 +22,6 @@ pub(crate) struct Shared {
     pub no_auth: bool,
     /// What reply links begin with.
     pub public_url: String,
-    /// That, where the operator said it: links that programs follow begin with it too.
-    pub said_url: Option<String>,
-    /// Names that requests may give this server, besides its addresses.
-    pub names: Vec<HostName>,
-    /// Whether its address speaks TLS.
-    pub tls: bool,
 }
 
 /// One request.
@@ -162,17 +153,17 @@ pub(crate) fn query_error(name: &str, wanted: &str) -> Refusal {
     }])
 }
 
-/// The query's pairs, decoded; unknown and repeated names are refused.
+/// The query's pairs, decoded; repeated names are refused, and those that are not among `names`.
 pub(crate) fn query_of(
-    route: &Route,
+    names: &[&str],
     raw: Option<&str>,
 ) -> Result<BTreeMap<String, String>, Refusal> {
     let mut query = BTreeMap::new();
     for pair in raw.unwrap_or("").split('&').filter(|p| !p.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (decode(name)?, decode(value)?);
-        if !route.query.contains(&name.as_str()) {
-            return Err(query_error(&name, &format!("one of: {}", route.query.join(", "))));
+        if !names.contains(&name.as_str()) {
+            return Err(query_error(&name, &format!("one of: {}", names.join(", "))));
         }
         if query.insert(name.clone(), value).is_some() {
             return Err(query_error(&name, "given once"));

@@ -1,6 +1,6 @@
-//! The HTTP API. A request passes, in this order: a place for its connection, host, origin, route, type
-//! of its body, key, role, body limit, JSON, schema, type; then one call into `flows` (writes) or the
-//! ledger's read side. Nothing is written before all of that held, and **no handler writes a row itself**.
+//! The HTTP API. A request that `http` lets in passes, in this order: route, type of its body, key, role, body limit, JSON,
+//! schema, type; then one call into `flows` (writes) or the ledger's read side. Nothing is written before all of that held, and
+//! **no handler writes a row itself**.
 //!
 //! [`routes::ROUTES`] is the whole surface: the router, the permission matrix and the OpenAPI
 //! document are made from it, so none of them can say something else.
@@ -8,36 +8,30 @@
 //! # Floors
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
-//! openapi
-//! parameters responses
-//! call door e2b handlers listen lookout public routes serve stream
-//! answer bound paced recipes tls
+//! openapi router
+//! parameters probe responses
+//! routes
+//! handlers route stream
+//! call
+//! answer recipes
 //! ```
 
 mod answer;
-mod bound;
 mod call;
-mod door;
-mod e2b;
 mod handlers;
-mod listen;
-mod lookout;
 pub mod openapi;
-mod paced;
 mod parameters;
-mod public;
+mod probe;
 pub mod recipes;
 mod responses;
+mod route;
+mod router;
 pub mod routes;
-mod serve;
 mod stream;
-mod tls;
 
-pub use door::HostName;
-pub use listen::Local;
-pub use public::PublicUrl;
-pub use serve::{Auth, Doors, Server, ServerError};
-pub use tls::{Tls, TlsError};
+pub use probe::probe;
+pub use route::Route;
+pub use router::OurApi;
 
 /// Bytes of a request body. Recipes are at most 256 KiB and forms are written by people; files go
 /// in as artifacts or host directories, never in a request.

@@ -2,19 +2,20 @@
 //! that a test makes again and compares.
 
 use cofferdam_contracts::error::ErrorBody;
-use cofferdam_contracts::schema::schema_of;
+use cofferdam_contracts::schema::{Components, schema_of};
 use serde_json::{Map, Value, json};
 
 use crate::MAX_BODY_BYTES;
-use crate::routes::{ROUTES, Route};
+use crate::route::Route;
+use crate::routes::ROUTES;
 use crate::{parameters, responses};
 
 /// The document.
 #[must_use]
 pub fn document() -> Value {
-    let mut schemas = Map::new();
+    let mut schemas = Components::default();
     let mut paths: Map<String, Value> = Map::new();
-    hoist("ErrorBody", schema_of::<ErrorBody>(), &mut schemas);
+    schemas.hoist("ErrorBody", schema_of::<ErrorBody>());
     for route in ROUTES {
         let path = route.path.replace("{*", "{");
         let operation = operation(route, &mut schemas);
@@ -33,7 +34,7 @@ pub fn document() -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "schemas": schemas
+            "schemas": schemas.into_value()
         }
     })
 }
@@ -52,9 +53,9 @@ pub fn permissions() -> Value {
     Value::Object(rows)
 }
 
-fn operation(route: &Route, schemas: &mut Map<String, Value>) -> Value {
+fn operation(route: &Route, schemas: &mut Components) -> Value {
     let parameters = parameters::of(route);
-    let answer = route.response.map(|schema| named(schema(), schemas));
+    let answer = route.response.map(|schema| schemas.named(schema()));
     let responses = responses::of(route, answer.as_ref());
     let mut operation = json!({
         "summary": route.summary,
@@ -65,7 +66,7 @@ fn operation(route: &Route, schemas: &mut Map<String, Value>) -> Value {
     });
     if let Some(fields) = operation.as_object_mut() {
         if let Some(schema) = route.request {
-            let body = json!({"required": true, "content": {"application/json": {"schema": named(schema(), schemas)}}});
+            let body = json!({"required": true, "content": {"application/json": {"schema": schemas.named(schema())}}});
             fields.insert("requestBody".into(), body);
         }
         if route.roles.is_empty() {
@@ -82,58 +83,4 @@ fn operation_id(route: &Route) -> String {
         .filter(|w| !w.is_empty() && *w != "api")
         .collect();
     format!("{}_{}", route.method.to_lowercase(), words.join("_"))
-}
-
-/// A reference to a schema that has a title, after hoisting it; the schema itself otherwise.
-fn named(schema: Value, schemas: &mut Map<String, Value>) -> Value {
-    match schema.get("title").and_then(Value::as_str).map(str::to_owned) {
-        Some(title) if !title.starts_with("Array_of") && title != "AnyValue" => {
-            hoist(&title, schema, schemas);
-            json!({"$ref": format!("#/components/schemas/{title}")})
-        }
-        _ => inline(schema, schemas),
-    }
-}
-
-fn inline(mut schema: Value, schemas: &mut Map<String, Value>) -> Value {
-    if let Some(object) = schema.as_object_mut() {
-        object.remove("$schema");
-        object.remove("title");
-        if let Some(Value::Object(defs)) = object.remove("$defs") {
-            for (name, def) in defs {
-                schemas.insert(name, relink(def));
-            }
-        }
-    }
-    relink(schema)
-}
-
-fn hoist(title: &str, schema: Value, schemas: &mut Map<String, Value>) {
-    let schema = inline(schema, schemas);
-    schemas.insert(title.to_owned(), schema);
-}
-
-/// `#/$defs/X` becomes `#/components/schemas/X`.
-fn relink(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => Value::Object(
-            fields
-                .into_iter()
-                .map(|(name, value)| {
-                    // Classes of Unicode are no part of what every reader of patterns knows.
-                    if name == "pattern" && value.as_str().is_some_and(|t| t.contains("\\p{")) {
-                        return ("x-pattern".to_owned(), value);
-                    }
-                    match value.as_str().and_then(|t| t.strip_prefix("#/$defs/")) {
-                        Some(target) if name == "$ref" => {
-                            (name, json!(format!("#/components/schemas/{target}")))
-                        }
-                        _ => (name, relink(value)),
-                    }
-                })
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.into_iter().map(relink).collect()),
-        other => other,
-    }
 }

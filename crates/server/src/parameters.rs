@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde_json::{Value, json};
 
 use crate::handlers::{cache, ops};
-use crate::routes::Route;
+use crate::route::Route;
 
 /// The parameters of a route, in the path and in the query.
 pub(crate) fn of(route: &Route) -> Vec<Value> {

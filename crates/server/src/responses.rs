@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cofferdam_contracts::error::ErrorCode;
 use serde_json::{Map, Value, json};
 
-use crate::routes::Route;
+use crate::route::Route;
 
 /// The schema of an answer's JSON, where it has one.
 pub(crate) fn of(route: &Route, schema: Option<&Value>) -> Map<String, Value> {

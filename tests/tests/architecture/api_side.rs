@@ -8,7 +8,7 @@ use super::source::{Source, is_test};
 use super::sources;
 
 /// Crates that answer requests.
-const API: [&str; 1] = ["server"];
+const API: [&str; 3] = ["e2b", "http", "server"];
 /// What `live` gives for the command that starts a process, and no API may use.
 const STARTER: [&str; 6] =
     ["Comparison", "KeptDifferences", "Live", "SEAL_COMMAND", "Snapshots", "seal_layer"];

@@ -26,7 +26,8 @@ const MARKS: &[(&str, &str)] = &[
     (".context(", "context"),
 ];
 /// Crates whose messages reach people: the agent's arrive through the sandbox's.
-const CRATES: &[&str] = &["cli", "contracts", "flows", "ledger", "live", "sandbox", "server"];
+const CRATES: &[&str] =
+    &["cli", "contracts", "e2b", "flows", "http", "ledger", "live", "sandbox", "server"];
 /// Between a mark and its text stand at most a code and a closure.
 const NEAR: usize = 160;
 /// What no message says: the dialect of `docs/style.md` that was mended once.

@@ -58,7 +58,14 @@ fn a3f4_no_tree_of_a_tenant_is_removed_by_recursion() {
 /// else its text.
 #[test]
 fn c1_only_one_module_turns_a_tenants_text_into_a_host_path() {
-    let crates = ["crates/flows/src", "crates/live/src", "crates/sandbox/src", "crates/server/src"];
+    let crates = [
+        "crates/flows/src",
+        "crates/http/src",
+        "crates/live/src",
+        "crates/sandbox/src",
+        "crates/e2b/src",
+        "crates/server/src",
+    ];
     for (name, text) in sources(&crates) {
         let found = text.matches("canonicalize(").count();
         let may =

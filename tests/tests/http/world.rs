@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cofferdam_server::routes::{ROUTES, Route};
+use cofferdam_server::Route;
+use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::{Home, Server, row_counts, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::env;
-use cofferdam_server::{Doors, PublicUrl};
+use cofferdam_http::{Doors, PublicUrl};
 
 use super::at::At;
 use super::client::{Client, Ill};

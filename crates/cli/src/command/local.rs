@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use cofferdam_server::Local;
+use cofferdam_http::Local;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, renameat};
 use nix::sys::socket::{

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
+use cofferdam_e2b::E2b;
 use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
+use cofferdam_http::{Doors, Listeners, Server};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::kept_files::StateDirectory;
 use cofferdam_live::{Comparison, Live, Snapshots};
 use cofferdam_sandbox::Class;
-use cofferdam_server::{Doors, Server};
+use cofferdam_server::OurApi;
 use nix::unistd::User;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -99,7 +101,14 @@ impl Node {
         let scheme = parts.listen.as_ref().map(|d| if d.tls.is_some() { "https" } else { "http" });
         let bound = match parts.listen {
             None => None,
-            Some(doors) => Some(Server::bind(doors, flows, live.client()).await?),
+            Some(doors) => {
+                let listeners = Listeners::bind(doors).await?;
+                let (site, live) = (listeners.site(), live.client());
+                let e2b = E2b::new(flows.clone(), live.clone(), site.clone());
+                // Ours answers whatever is left.
+                let ours = OurApi::new(flows, live, site);
+                Some(listeners.with(vec![Arc::new(e2b), Arc::new(ours)]))
+            }
         };
         let url = scheme.zip(bound.as_ref()).map(|(s, server)| format!("{s}://{}", server.addr()));
         Ok(Self { cluster, ledger, worker, bound, serving: None, url, key, is_signing })
@@ -113,9 +122,11 @@ impl Node {
             given.with_context(|| format!("cannot let {} reach the database", user.name))?;
             user::become_user(user)?;
         }
+        let ledger = self.ledger.clone();
         self.serving = self.bound.take().map(|server| {
             let (end, ended) = oneshot::channel();
-            let task = tokio::spawn(server.run(async move {
+            let probe = move || cofferdam_server::probe(&ledger).map_err(std::io::Error::other);
+            let task = tokio::spawn(server.run(probe, async move {
                 let _ = ended.await;
             }));
             Serving { end, task }

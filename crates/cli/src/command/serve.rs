@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use cofferdam_server::{Auth, Doors, HostName, PublicUrl, Tls};
+use cofferdam_http::{Auth, Doors, HostName, PublicUrl, Tls};
 
 use super::at::At;
 use super::exit::Exit;

@@ -1,0 +1,129 @@
+//! E2B's API, by whom a request names.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Response, Uri};
+use cofferdam_contracts::id::LiveId;
+use cofferdam_flows::{Error, Flows};
+use cofferdam_http::{Api, Label, Reply, Site};
+use cofferdam_live::{
+    AllGuests, CREATE_PATIENCE, LiveClient, LivesOnForRequest, RefuseElsewhere, WakeSandbox,
+};
+use hyper::Request;
+use hyper::body::Incoming;
+
+use crate::dispatch::{control, envd, port};
+use crate::envd::state::Envd;
+use crate::envd::{ENVD_PORT, token};
+use crate::services::Services;
+use crate::target::{Target, knock, of_label, target};
+use crate::{answer, revocable, signer};
+
+/// E2B's API at a server's address.
+#[derive(Debug)]
+pub struct E2b {
+    services: Arc<Services>,
+}
+
+impl Api for E2b {
+    fn has_label(&self, label: &str) -> bool {
+        of_label(label).is_some()
+    }
+
+    fn claims(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        target(uri, headers).is_some()
+    }
+
+    fn answer(self: Arc<Self>, request: Request<Incoming>) -> Reply<'static> {
+        Box::pin(async move {
+            let target = match request.extensions().get::<Label>() {
+                Some(Label(label)) => of_label(label),
+                None => target(request.uri(), request.headers()),
+            };
+            match target {
+                Some(target) => self.reached_by(target, request).await,
+                None => answer::error(404, "E2B's API has no such route here"),
+            }
+        })
+    }
+}
+
+impl E2b {
+    /// With what it serves, at this address.
+    #[must_use]
+    pub fn new(flows: Flows, live: LiveClient, site: Site) -> Self {
+        Self { services: Arc::new(Services::new(flows, live, site)) }
+    }
+
+    async fn reached_by(&self, target: Target, request: Request<Incoming>) -> Response<Body> {
+        match target {
+            Target::Control => control::answer(&self.services, request).await,
+            Target::Signed => match signer::signer(&self.services, request.uri()).await {
+                Err(refused) => answer::refused(refused),
+                Ok(Some(envd)) => enter(&envd, request).await,
+                Ok(None) => {
+                    answer::error(401, "the signature fits no sandbox that runs on this server")
+                }
+            },
+            Target::Token(token) => match self.owner(&token).await {
+                Err(refused) => answer::refused(refused),
+                Ok(Some(envd)) => enter(&envd, request).await,
+                Ok(None) => answer::not_found("unknown"),
+            },
+            Target::Sandbox { id, port } => match self.reached(&id, port, &request).await {
+                Err(refused) => answer::refused(refused),
+                Ok(None) => answer::not_found(&id),
+                Ok(Some(envd)) if port == ENVD_PORT => enter(&envd, request).await,
+                // What anybody may reach takes no token that could end.
+                Ok(Some(envd)) if envd.guest.facts.traffic.is_none() => {
+                    port::answer(&envd, port, request).await
+                }
+                Ok(Some(envd)) => {
+                    revocable::while_open(&envd.guest, port::answer(&envd, port, request)).await
+                }
+            },
+        }
+    }
+
+    /// The running sandbox of this id; one that is paused and waits for requests is resumed by them. Whether it runs is no
+    /// such request. One that another process holds is refused.
+    async fn reached(
+        &self,
+        id: &str,
+        port: u16,
+        request: &Request<Incoming>,
+    ) -> Result<Option<Arc<Envd>>, Error> {
+        let Ok(id) = LiveId::parse(id) else { return Ok(None) };
+        let lives_on = LivesOnForRequest { patience: CREATE_PATIENCE };
+        if let Some(envd) = self.services.envd(&id).await?
+            && envd.guest.ask(lives_on).await.unwrap_or(false)
+        {
+            return Ok(Some(envd));
+        }
+        let lives = &self.services.live;
+        if let Some(knock) = knock(port, request)
+            && lives.ask(WakeSandbox { id: id.clone(), knock }).await?.is_some()
+            && let Some(envd) = self.services.envd(&id).await?
+        {
+            return Ok(Some(envd));
+        }
+        // One that runs elsewhere is not said to be gone.
+        lives.ask(RefuseElsewhere { id }).await.map(|()| None)
+    }
+
+    /// The running sandbox that has this token.
+    async fn owner(&self, token: &str) -> Result<Option<Arc<Envd>>, Error> {
+        let all = self.services.live.ask(AllGuests).await?;
+        let mut open = all.into_iter().filter(|guest| !guest.is_revoked());
+        match open.find(|guest| token::is_same(token, &guest.facts.token)) {
+            Some(guest) => self.services.envd(&guest.facts.id).await,
+            None => Ok(None),
+        }
+    }
+}
+
+/// A request to envd, which goes on as long as the sandbox's token is good.
+async fn enter(envd: &Arc<Envd>, request: Request<Incoming>) -> Response<Body> {
+    revocable::while_open(&envd.guest, envd::answer(envd, request)).await
+}

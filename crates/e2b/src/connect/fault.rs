@@ -1,0 +1,54 @@
+//! An error as the Connect protocol knows it.
+
+use axum::body::Body;
+use axum::http::Response;
+use cofferdam_ambient::own;
+use serde_json::{Value, json};
+
+use crate::answer;
+
+/// An error as the protocol knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub code: &'static str,
+    pub message: String,
+}
+
+impl Fault {
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: own::hidden(&message.into()).into_owned() }
+    }
+
+    pub(crate) fn argument(message: impl Into<String>) -> Self {
+        Self::new("invalid_argument", message)
+    }
+
+    pub(crate) fn missing(message: impl Into<String>) -> Self {
+        Self::new("not_found", message)
+    }
+
+    fn status(&self) -> u16 {
+        match self.code {
+            "invalid_argument" | "failed_precondition" | "out_of_range" => 400,
+            "unauthenticated" => 401,
+            "permission_denied" => 403,
+            "not_found" => 404,
+            "already_exists" | "aborted" => 409,
+            "resource_exhausted" => 429,
+            "unimplemented" => 501,
+            "unavailable" => 503,
+            "deadline_exceeded" => 504,
+            _ => 500,
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({"code": self.code, "message": self.message})
+    }
+
+    pub(crate) fn response(&self) -> Response<Body> {
+        answer::json_of(self.status(), &self.json())
+    }
+}
+
+pub(crate) type Replied = Result<Value, Fault>;

@@ -1,0 +1,12 @@
+//! What a sandbox's default user finds in the environment.
+
+use serde_json::json;
+
+use crate::connect::fault::Replied;
+use crate::envd::acting::account;
+use crate::envd::call::Rpc;
+
+/// What its default user's commands find in their environment.
+pub(crate) async fn variables(call: Rpc) -> Replied {
+    Ok(json!(call.envd.environment(account(None)?).await?))
+}

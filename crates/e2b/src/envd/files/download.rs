@@ -1,0 +1,188 @@
+//! Bytes out of a sandbox.
+
+use std::ops::Range;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use bytes::Bytes;
+use cofferdam_live::inside::NodeKind;
+use cofferdam_live::{FileBytes, GuestError, ReadFile};
+use tokio::sync::mpsc;
+
+use crate::answer;
+use crate::connect::fault::Fault;
+use crate::connect::pieces::Pieces;
+use crate::envd::call::FilesCall;
+use crate::envd::entry::look;
+use crate::envd::files::transfer::{MAX_FILE, unopened, wide};
+use crate::envd::paths::{followed, is_absent, name, plain};
+
+/// Pieces on their way into a sandbox.
+const QUEUED: usize = 4;
+
+/// `GET /files`.
+pub(crate) async fn download(call: FilesCall) -> Result<Response<Body>, Fault> {
+    let FilesCall { envd, account: who, path, request } = call;
+    let (path, headers) = (path.as_str(), request.headers());
+    let guest = &envd.guest;
+    let plain = plain(path, who)?;
+    let real = followed(guest, &plain, true).await?;
+    let (entry, real) = look(guest, &real)
+        .await?
+        .ok_or_else(|| Fault::missing(format!("path '{plain}' does not exist")))?;
+    if entry.kind != NodeKind::File {
+        return Err(Fault::argument(format!("path '{plain}' is not a file")));
+    }
+    let size = entry.size;
+    let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
+    let (from, to) = match range.map(|text| span(text, size)) {
+        None | Some(Span::Whole) => (0, size),
+        Some(Span::Part(from, to)) => (from, to),
+        Some(Span::Beyond) => {
+            let mut response = answer::error(416, format!("the file has {size} bytes"));
+            set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
+            return Ok(response);
+        }
+    };
+    // The kernel's own files, of `/proc` for one, say that they are empty: how many bytes they have is known once they are read.
+    let to = if size == 0 { MAX_FILE } else { to };
+    let part = ReadFile { path: real, most: MAX_FILE, from, to };
+    let opened = guest.ask(part).await;
+    let FileBytes { size: coming, pieces } = opened.map_err(|error| match error {
+        GuestError::Refused { status: 413, error } => Fault::new("out_of_range", error),
+        error if is_absent(&error) => Fault::missing(format!("path '{plain}' does not exist")),
+        error => unopened(&error),
+    })?;
+    let (to, size) = if size == 0 { (coming, coming) } else { (to, size) };
+    // An agent from before parts were known sends the file from its beginning.
+    let first = match coming {
+        coming if coming == to - from => 0,
+        coming if coming == size => from,
+        _ => return Err(Fault::new("unavailable", format!("path '{plain}' changes right now"))),
+    };
+    let (sender, receiver) = mpsc::channel(QUEUED);
+    tokio::spawn(pour(pieces, first..first + (to - from), sender));
+    let mut response =
+        Response::new(Body::new(Exact { pieces: Pieces(receiver), left: to - from }));
+    if to - from != size {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let last = to.saturating_sub(1);
+        set(&mut response, header::CONTENT_RANGE, &format!("bytes {from}-{last}/{size}"));
+    }
+    set(&mut response, header::CONTENT_TYPE, "application/octet-stream");
+    set(&mut response, header::ACCEPT_RANGES, "bytes");
+    set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let shown = name(&plain).replace(['"', '\\'], "_");
+    set(&mut response, header::CONTENT_DISPOSITION, &format!("inline; filename=\"{shown}\""));
+    Ok(response)
+}
+
+fn set(response: &mut Response<Body>, name: header::HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Span {
+    Whole,
+    /// From the first byte to the one behind the last.
+    Part(u64, u64),
+    Beyond,
+}
+
+/// One range of a file of this size. More than one, or another unit, is as if none were asked for. Pure.
+fn span(text: &str, size: u64) -> Span {
+    let Some((from, to)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-'))
+    else {
+        return Span::Whole;
+    };
+    let (from, to) = match (from.trim().parse::<u64>(), to.trim().parse::<u64>()) {
+        (Ok(from), Ok(to)) if from <= to => (from, to.saturating_add(1).min(size)),
+        (Ok(from), Err(_)) if to.trim().is_empty() => (from, size),
+        (Err(_), Ok(last)) if from.trim().is_empty() => (size.saturating_sub(last), size),
+        _ => return Span::Whole,
+    };
+    if from >= to { Span::Beyond } else { Span::Part(from, to) }
+}
+
+/// A body whose length is known: one that breaks off is seen by its reader.
+struct Exact {
+    pieces: Pieces,
+    left: u64,
+}
+
+impl hyper::body::Body for Exact {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        let piece = std::task::ready!(std::pin::Pin::new(&mut self.pieces).poll_frame(cx));
+        let Some(Ok(frame)) = piece else {
+            let cut = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+            return std::task::Poll::Ready((self.left > 0).then(|| Err(cut())));
+        };
+        if let Some(bytes) = frame.data_ref() {
+            self.left = self.left.saturating_sub(wide(bytes.len()));
+        }
+        std::task::Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        hyper::body::SizeHint::with_exact(self.left)
+    }
+}
+
+/// Passes the bytes of a span on.
+async fn pour(mut pieces: mpsc::Receiver<Bytes>, span: Range<u64>, sender: mpsc::Sender<Bytes>) {
+    let Range { start: from, end: to } = span;
+    let mut at = 0;
+    while at < to {
+        let next = tokio::select! {
+            next = pieces.recv() => next,
+            () = sender.closed() => return,
+        };
+        let Some(mut piece) = next else { return };
+        let end = at + wide(piece.len());
+        if end > to {
+            piece.truncate(usize::try_from(to - at).unwrap_or(usize::MAX));
+        }
+        if from > at {
+            let skip = usize::try_from(from - at).unwrap_or(usize::MAX);
+            piece = piece.split_off(skip.min(piece.len()));
+        }
+        at = end;
+        if !piece.is_empty() && sender.send(piece).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    #[test]
+    fn a_range_is_within_the_file() {
+        for (text, wanted) in [
+            ("bytes=0-3", Span::Part(0, 4)),
+            ("bytes=5-", Span::Part(5, 10)),
+            ("bytes=-4", Span::Part(6, 10)),
+            ("bytes=8-99", Span::Part(8, 10)),
+            ("bytes=10-", Span::Beyond),
+            ("bytes=3-1", Span::Whole),
+            ("bytes=0-1,3-4", Span::Whole),
+            ("lines=1-2", Span::Whole),
+        ] {
+            assert_eq!(span(text, 10), wanted, "{text}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Which command a message is about.
+
+use serde::Deserialize;
+
+use crate::envd::state::processes::Selector;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Selected {
+    pub process: Selector,
+}

@@ -1,0 +1,96 @@
+//! What the one table of E2B's endpoints says of each.
+
+use std::pin::Pin;
+
+use axum::body::Body;
+use axum::http::{Method, Response};
+
+use crate::call::{Call, Outcome};
+use crate::connect::fault::{Fault, Replied};
+use crate::connect::schema::Method as Codec;
+use crate::envd::call::{FilesCall, Rpc, StreamRpc};
+use crate::template::upload::UploadCall;
+
+/// One endpoint.
+pub(crate) struct Route {
+    pub surface: Surface,
+    /// `GET`, ..; `*`: every method.
+    pub method: &'static str,
+    /// `{name}` is one segment as it stands in the path, `{*rest}` none or more.
+    pub path: &'static str,
+    pub access: Access,
+    pub endpoint: Endpoint,
+    /// What `docs/e2b.md` says of it; empty: the row before it speaks for this one too.
+    pub state: &'static str,
+}
+
+/// Where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Surface {
+    /// The control plane.
+    Control,
+    /// Port 49983 of a sandbox.
+    Envd,
+}
+
+/// Who may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Without a key or a token.
+    Open,
+    /// A key of any role.
+    Reads,
+    /// A submitter's key.
+    Writes,
+    /// A key of any role for `GET`, a submitter's for other methods.
+    ByMethod,
+    /// The secret of an upload link, in the query.
+    Link,
+    /// The sandbox's token.
+    Token,
+    /// That, or a signature in the query.
+    TokenOrSignature,
+}
+
+impl Access {
+    /// Whether it is a submitter's alone, called by this method.
+    pub(crate) fn writes(self, method: &Method) -> bool {
+        match self {
+            Self::Writes => true,
+            Self::ByMethod => *method != Method::GET,
+            Self::Open | Self::Reads | Self::Link | Self::Token | Self::TokenOrSignature => false,
+        }
+    }
+}
+
+type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What answers it.
+pub(crate) enum Endpoint {
+    /// Nothing but a status of success.
+    Empty,
+    /// The control plane, once key and role were checked.
+    Control(fn(Call) -> Later<Outcome>),
+    /// What an upload link opens.
+    Upload(fn(UploadCall) -> Later<Response<Body>>),
+    /// `/files` of envd, once it is known who asks.
+    Files(fn(FilesCall) -> Later<Result<Response<Body>, Fault>>),
+    /// What envd tells of a sandbox.
+    Told(fn(Rpc) -> Later<Replied>),
+    /// A call with one message and one answer.
+    Unary { codec: &'static Codec, handler: fn(Rpc) -> Later<Replied> },
+    /// A call with a stream of answers, or of messages.
+    Stream { codec: &'static Codec, handler: fn(StreamRpc) -> Later<Response<Body>> },
+    /// Not served: a status, and why.
+    Absent(u16, &'static str),
+}
+
+impl Endpoint {
+    /// The messages of a call of Connect.
+    pub(crate) fn codec(&self) -> Option<&'static Codec> {
+        match self {
+            Self::Unary { codec, .. } | Self::Stream { codec, .. } => Some(codec),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! How this server is, for the thread that accepts connections: over a connection to the database that nothing else uses.
+
+use std::time::Duration;
+
+use cofferdam_ambient::clock::Stopwatch;
+use cofferdam_http::{Probe, Reply};
+use cofferdam_ledger::Ledger;
+use cofferdam_ledger::pulse::{Pulse, Vitals};
+use tokio::sync::Mutex;
+
+use crate::answer::respond;
+use crate::handlers::health::{PATIENCE, health};
+
+/// For so long an answer is repeated: many who probe ask the database no more often than one.
+const FRESH: Duration = Duration::from_millis(100);
+
+struct HealthProbe {
+    known: Mutex<Known>,
+}
+
+struct Known {
+    pulse: Pulse,
+    last: Option<(Stopwatch, Option<Vitals>)>,
+}
+
+/// The probe of a node on this database.
+///
+/// # Errors
+/// A database's address that cannot be read.
+pub fn probe(ledger: &Ledger) -> cofferdam_ledger::Result<Box<dyn Probe>> {
+    let known = Mutex::new(Known { pulse: ledger.pulse()?, last: None });
+    Ok(Box::new(HealthProbe { known }))
+}
+
+impl Probe for HealthProbe {
+    fn answer(&self) -> Reply<'_> {
+        Box::pin(async move {
+            let mut known = self.known.lock().await;
+            let fresh = known.last.as_ref().filter(|(since, _)| since.elapsed() < FRESH);
+            let vitals = match fresh {
+                Some((_, vitals)) => vitals.clone(),
+                None => {
+                    let asked = tokio::time::timeout(PATIENCE, known.pulse.vitals()).await;
+                    let vitals = asked.ok().and_then(Result::ok);
+                    known.last = Some((Stopwatch::start(), vitals.clone()));
+                    vitals
+                }
+            };
+            respond(health(vitals))
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! One endpoint: what it is for, who may call it, what it takes and answers, and how long that may take.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use cofferdam_contracts::key::Role;
+use cofferdam_flows::Error;
+use cofferdam_ledger::LedgerError;
+use serde_json::Value;
+
+use crate::answer::Answered;
+use crate::call::Call;
+
+pub(crate) type Handling = Pin<Box<dyn Future<Output = Answered> + Send>>;
+pub(crate) type Schema = fn() -> Value;
+
+/// One endpoint.
+#[derive(Clone, Copy)]
+pub struct Route {
+    /// `GET`, `POST`, `PUT` or `DELETE`.
+    pub method: &'static str,
+    /// With `{name}` for parameters; `{*name}` for a tail.
+    pub path: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// Roles that may call it; an admin may call everything. Empty: everybody, without a key.
+    pub roles: &'static [Role],
+    /// Names that the query may have.
+    pub query: &'static [&'static str],
+    /// Schema of the body; `None` where there is none.
+    pub request: Option<Schema>,
+    /// Status of a success.
+    pub success: u16,
+    /// Schema of the answer; `None` where it is bytes or lines.
+    pub response: Option<Schema>,
+    pub(crate) handler: fn(Call) -> Handling,
+}
+
+/// A request waits for the database for so long, and is told that it is away then.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest that a caller may ask to wait for a change (`timeoutS`).
+const ASKED_WAIT: Duration = Duration::from_secs(30);
+/// What may take longer than the rest: many rows, or many bytes.
+const LONG: [&str; 13] = [
+    "/api/sandboxes",
+    "/api/sandboxes/{live}",
+    "/api/sandboxes/{live}/exec",
+    "/api/sandboxes/{live}/fork",
+    "/api/sandboxes/{live}/network",
+    "/api/sandboxes/{live}/pause",
+    "/api/sandboxes/{live}/resume",
+    "/api/sandboxes/{live}/snapshots",
+    "/api/proofs",
+    "/api/runs/{id}/proofs",
+    "/api/artifacts/{*uri}",
+    "/api/dispatches/import",
+    "/api/dispatches/prune",
+];
+
+/// Where an equal start is the same run.
+const REPLAYS: [&str; 2] = ["/api/runs", "/api/run"];
+
+impl Route {
+    /// Whether it answers 200 where what it would make is there already.
+    pub(crate) fn replays(&self) -> bool {
+        self.method == "POST" && REPLAYS.contains(&self.path)
+    }
+
+    /// Whether it answers the bytes of an artifact.
+    pub(crate) fn is_bytes(&self) -> bool {
+        self.path == "/api/artifacts/{*uri}"
+    }
+
+    /// Whether a browser gets a page in place of JSON.
+    pub(crate) fn has_page(&self) -> bool {
+        self.method == "GET" && self.path == "/api/links/{token}"
+    }
+
+    /// How long its work may take.
+    fn patience(&self) -> Option<Duration> {
+        match () {
+            () if LONG.contains(&self.path) => None,
+            () if self.query.contains(&"timeoutS") => Some(PATIENCE + ASKED_WAIT),
+            () => Some(PATIENCE),
+        }
+    }
+
+    /// Its work, or the word that the database is away where it takes longer than it may: nobody should hang
+    /// for as long as a connection takes to be found dead.
+    pub(crate) async fn within<T>(
+        &self,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        match self.patience() {
+            None => work.await,
+            Some(patience) => {
+                let done = tokio::time::timeout(patience, work).await;
+                done.unwrap_or_else(|_| Err(LedgerError::silent().into()))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.method, self.path)
+    }
+}
