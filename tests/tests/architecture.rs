@@ -32,7 +32,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ledger", &["ambient", "contracts"]),
     ("opencode", &["contracts"]),
     ("sandbox", &["ambient", "contracts", "guest"]),
-    ("flows", &["ambient", "contracts", "ledger", "opencode", "sandbox"]),
+    ("flows", &["ambient", "contracts", "ledger", "sandbox"]),
+    ("planner", &["ambient", "contracts", "flows", "ledger", "opencode", "sandbox"]),
     ("live", &["ambient", "contracts", "flows", "ledger", "sandbox"]),
     ("http", &["ambient", "contracts"]),
     ("e2b", &["ambient", "contracts", "flows", "http", "ledger", "live"]),
@@ -48,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "http",
             "ledger",
             "live",
+            "planner",
             "sandbox",
             "server",
         ],
@@ -201,8 +203,11 @@ fn no_back_door_leads_from_the_sandbox_to_the_ledger() {
     for kind in [None, Some("dev"), Some("build")] {
         let packages = packages(kind);
         for name in ["ambient", "contracts", "guest", "sandbox"] {
-            for never in ["ledger", "flows", "e2b", "http", "live", "server", "cli", "sqlx", "dbos"]
-            {
+            let never = [
+                "ledger", "flows", "e2b", "http", "live", "planner", "server", "cli", "sqlx",
+                "dbos",
+            ];
+            for never in never {
                 assert!(!packages[name].contains(never), "{name} must not use {never}");
             }
         }

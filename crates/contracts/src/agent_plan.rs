@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::id::ModelName;
+use crate::id::{ModelName, RunId};
 use crate::model::ModelsSpec;
 use crate::patch::{Refused, why_refused};
 use crate::plan_text::planned::bytes_of;
@@ -26,6 +26,10 @@ pub const PROGRAM: &str = "/opt/agents/bin/opencode";
 pub const PLANNING: &str = "plan";
 /// The name of the task that builds.
 pub const BUILDING: &str = "build";
+/// The artifact of [`PLANNING`]: an [`AgentPlan`].
+pub const PLAN_NAME: &str = "agent-plan.json";
+/// The artifact of [`BUILDING`]: a [`TreeChange`](crate::tree_change::TreeChange).
+pub const PATCH_NAME: &str = "patch.json";
 /// Bytes of a goal: a page of text, which each prompt repeats.
 pub const MAX_GOAL_BYTES: usize = 64 * 1024;
 /// Entries of one list of a plan: what a person reads before approving it.
@@ -106,6 +110,12 @@ pub struct AgentPlan {
     pub tests: Vec<String>,
     /// The changes, in order.
     pub patch_plan: Vec<String>,
+}
+
+/// The conversation of an attempt to plan, which its build goes on with: the daemon derives the session's id from it.
+#[must_use]
+pub fn session_of(run: &RunId, attempt: u32) -> String {
+    format!("{run}/{attempt}")
 }
 
 /// Why a plan may not name a path, if it may not.

@@ -50,6 +50,17 @@ pub struct CacheSpec {
     pub dirs: Vec<String>,
 }
 
+impl CacheSpec {
+    /// The directories that the base holds, without a slash at the end: those of the spec, or [`DEFAULT_DIR`].
+    #[must_use]
+    pub fn base_dirs(&self) -> Vec<String> {
+        match self.dirs.is_empty() {
+            true => vec![DEFAULT_DIR.to_owned()],
+            false => self.dirs.iter().map(|dir| dir.trim_end_matches('/').to_owned()).collect(),
+        }
+    }
+}
+
 /// A build phase's cache: a lock file, which is short for a cache with this one path, or all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BuildCache {

@@ -80,7 +80,7 @@ pub(crate) async fn begin(this: &This<'_>, card: Option<&Card>, retry: u32) -> F
 }
 
 async fn begin_read(this: &This<'_>, gated: bool, retry: u32) -> Flow<Begin> {
-    let ledger = &this.flows.ledger;
+    let ledger = this.ledger;
     let run = this.context().await?;
     let standing =
         patiently(|| ledger.gates().consent_standing(&run.id)).await.map_err(step_error)?;
@@ -88,8 +88,8 @@ async fn begin_read(this: &This<'_>, gated: bool, retry: u32) -> Flow<Begin> {
     let begin = decide_begin(&standing, &progress, gated, retry);
     let Begin::Execute { plan: digest, budget, .. } = begin else { return Ok(begin) };
     let plan = this.plan(&digest).await?;
-    if let Some(blocked) = blocked(this.flows, run, plan).await? {
-        stop_tasks(this.flows, run, &blocked).await?;
+    if let Some(blocked) = blocked(this.ledger, run, plan).await? {
+        stop_tasks(this.ledger, run, &blocked).await?;
         let round = Round { ok: 0, missed: Vec::new(), blocked: Some(blocked), drift: None };
         if let Next::Finish { status, error } = decide::after_round(&round, 1, &budget) {
             let output = json!({"blocked": round.blocked});

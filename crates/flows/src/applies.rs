@@ -15,11 +15,11 @@ use cofferdam_contracts::patch::{
 };
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::recipes::WantedRecipe;
 use serde_json::Value;
 
-use crate::Flows;
 use crate::error::{Error, Result};
 
 fn receipt_in(inputs: &Value) -> &str {
@@ -34,9 +34,19 @@ struct ReceiptKnown {
     tasks: Option<Vec<TaskEnd>>,
 }
 
-impl Flows {
+/// Patches that were written to repositories, each with the gate that let it.
+#[derive(Debug, Clone)]
+pub struct Applies {
+    ledger: Ledger,
+}
+
+impl Applies {
+    pub(crate) fn new(ledger: &Ledger) -> Self {
+        Self { ledger: ledger.clone() }
+    }
+
     /// Refuses the run of an apply gate that would show a person another text than the server's own.
-    pub(crate) async fn apply_admit(
+    pub(crate) async fn admit(
         &self,
         tenant: &TenantId,
         recipe: &Recipe,
@@ -55,7 +65,7 @@ impl Flows {
         let (digest, run, base) = named_in(text).ok_or_else(false_text)?;
         let header = self.ledger.runs().header(tenant, run.as_str()).await?;
         let header = header.ok_or_else(false_text)?;
-        let opened = self.patch_opened(tenant, &header.run_id, &digest, &base).await?;
+        let opened = self.opened(tenant, &header.run_id, &digest, &base).await?;
         let (opened, task) = opened.ok_or_else(false_text)?;
         let tasks = Some(TaskEnd::of_run(&self.ledger.steps().list(&header.run_id).await?));
         match self
@@ -69,7 +79,7 @@ impl Flows {
 
     /// A patch that a run left, with the step that left it, every digest compared again. That of a build is put upon the
     /// commit.
-    async fn patch_opened(
+    async fn opened(
         &self,
         tenant: &TenantId,
         run: &RunId,
@@ -136,7 +146,7 @@ impl Flows {
     /// # Errors
     /// `state_conflict` where nobody agreed in the named run, or to something else; `conflict` where the approval was used
     /// for another commit, or the commit is not what it allows.
-    pub async fn apply_record(
+    pub async fn record(
         &self,
         who: &Principal,
         run: &RunHeader,
@@ -156,7 +166,7 @@ impl Flows {
             Some(recipe) => is_apply_recipe(&recipe)?,
             None => false,
         };
-        let opened = self.patch_opened(&who.tenant, &run.run_id, &new.patch, &new.base).await?;
+        let opened = self.opened(&who.tenant, &run.run_id, &new.patch, &new.base).await?;
         let receipt = receipt_in(&context.inputs);
         let is_shown = match opened {
             Some((opened, task))

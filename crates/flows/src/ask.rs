@@ -2,11 +2,10 @@
 //! becomes its policy. The task is never parked: its client was refused and tries again.
 
 use cofferdam_contracts::egress::GrantedName;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::grants::{NewAsk, Settled};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{Asked, Sandbox};
-
-use crate::Flows;
 
 /// Ticks between looks at gates whose wake-up may have been lost: a second's.
 const LOOK_EVERY: u32 = 10;
@@ -15,7 +14,7 @@ const MAX_TTL_S: u32 = 86_400;
 
 /// The asks of one execution.
 pub(crate) struct Asks<'a> {
-    flows: &'a Flows,
+    ledger: &'a Ledger,
     task: &'a TaskContext,
     /// Asked for and not yet on record.
     new: Vec<Asked>,
@@ -25,15 +24,15 @@ pub(crate) struct Asks<'a> {
 }
 
 impl<'a> Asks<'a> {
-    pub(crate) fn new(flows: &'a Flows, task: &'a TaskContext) -> Self {
-        Self { flows, task, new: Vec::new(), waiting: false, granted: Vec::new(), ticks: 0 }
+    pub(crate) fn new(ledger: &'a Ledger, task: &'a TaskContext) -> Self {
+        Self { ledger, task, new: Vec::new(), waiting: false, granted: Vec::new(), ticks: 0 }
     }
 
     /// One look, some times a second while a command runs; `woken` where a gate of the run moved. It asks
     /// the database only where this task asked for something.
     pub(crate) async fn turn(&mut self, sandbox: &Sandbox, timeout_ms: u64, woken: bool) {
         self.new.extend(sandbox.traffic().asked());
-        let ledger = &self.flows.ledger;
+        let ledger = self.ledger;
         while let Some(asked) = self.new.first() {
             let ask = NewAsk {
                 run: &self.task.run,

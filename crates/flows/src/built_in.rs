@@ -28,9 +28,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::Flows;
 use crate::egress::unasked;
 use crate::error::{Error, Result};
+use crate::fresh_ids::FreshIds;
 use crate::plan_text::{Compilation, PlanText, new_task};
 
 const VERSION: &str = "1";
@@ -190,11 +190,11 @@ impl<W: Serialize + DeserializeOwned> BuiltIn<W> {
     ///
     /// # Errors
     /// An id or the work does not hold together.
-    pub fn start(&self, flows: &Flows, start: Launch<'_, W>) -> Result<Begun> {
+    pub fn start(&self, ids: &FreshIds, start: Launch<'_, W>) -> Result<Begun> {
         let Launch { who, key_id, subject, goal, work, lane } = start;
-        let id = IntentId::parse(&format!("it_{}", flows.ids.hex(&subject, 16)))
+        let id = IntentId::parse(&format!("it_{}", ids.hex(&subject, 16)))
             .map_err(Error::corrupt("id"))?;
-        let run_id = flows.ids.hex(&format!("run:{id}:0"), 16);
+        let run_id = ids.hex(&format!("run:{id}:0"), 16);
         let run_id = RunId::parse(&format!("rn_{run_id}")).map_err(Error::corrupt("id"))?;
         let mut inputs = Map::new();
         inputs.insert(WORK.into(), serde_json::to_value(work).map_err(Error::corrupt("id"))?);

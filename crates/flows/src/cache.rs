@@ -16,17 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
-use cofferdam_contracts::cache::CacheDoomed;
-use cofferdam_contracts::error::{Refusal, error_chain};
-use cofferdam_contracts::id::Digest;
-use cofferdam_ledger::audit::Audit;
+use cofferdam_contracts::error::error_chain;
 use cofferdam_ledger::cache::{CachePlace, Evicted};
-use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{CacheBase, CacheError, CacheWanted, Caches, Found, Removal};
 
-use crate::Flows;
 use crate::error::Result;
 use crate::evict::{EvictBounds, evictions};
 use crate::executor::Executor;
@@ -157,26 +152,5 @@ pub(crate) async fn keep_house(executor: Arc<Executor>) {
             () = woken(&mut wakes, |wake| matches!(wake, Wake::Cache(host) if *host == executor.host_id)) => {}
             () = clock::sleep(EVERY) => {}
         }
-    }
-}
-
-impl Flows {
-    /// Nobody gets this base of the tenant any more, and its hosts take it away.
-    pub async fn cache_forget(&self, who: &Principal, key: &Digest) -> Result<CacheDoomed> {
-        let audit = Audit::by(who, "cache.forget", key.as_str());
-        let doomed = self.ledger.cache().doom(&who.tenant, Some(key), 0, &audit).await?;
-        if doomed == 0 {
-            return Err(Refusal::not_found("base of the dependency cache").into());
-        }
-        Ok(CacheDoomed { doomed })
-    }
-
-    /// The same for every base of the tenant that nobody had for so long.
-    pub async fn cache_evict(&self, who: &Principal, older_than_s: i64) -> Result<CacheDoomed> {
-        let idle_ms = older_than_s.saturating_mul(1_000);
-        let which = format!("older than {older_than_s} s");
-        let audit = Audit::by(who, "cache.evict", &which);
-        let doomed = self.ledger.cache().doom(&who.tenant, None, idle_ms, &audit).await?;
-        Ok(CacheDoomed { doomed })
     }
 }

@@ -11,15 +11,16 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::id::ExecutorId;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::engine::{
     Claimed, INTENT_QUEUE, LIVE_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
 };
+use cofferdam_ledger::listen::Wakes;
 use dbos::{StartOptions, Timeout, WorkflowRef};
 use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
-use crate::Flows;
 use crate::due::{Due, ENGINE_QUEUE};
 use crate::error::Result;
 use crate::flow::FlowError;
@@ -38,7 +39,8 @@ pub(crate) struct Registered {
 }
 
 pub(crate) struct Claimer {
-    pub flows: Flows,
+    pub ledger: Ledger,
+    pub wakes: Wakes,
     pub id: ExecutorId,
     pub registered: Registered,
     /// Places of tasks.
@@ -67,7 +69,7 @@ pub(crate) async fn claims(claimer: Arc<Claimer>, mut own: UnboundedReceiver<Cla
 
 impl Claimer {
     async fn run(self: Arc<Self>) {
-        let mut wakes = self.flows.wakes.subscribe();
+        let mut wakes = self.wakes.subscribe();
         let mut due = Due::default();
         loop {
             if self.started.take_doubt()
@@ -113,7 +115,7 @@ impl Claimer {
             }
             let running = if is_tasks { self.slots.taken() } else { 0 };
             let (claimed, is_any_left) =
-                match self.flows.ledger.queues().claim(queue, &self.id, running).await {
+                match self.ledger.queues().claim(queue, &self.id, running).await {
                     Ok(claimed) => claimed,
                     Err(error) => {
                         // It may have been committed all the same, and its answer lost.
@@ -158,7 +160,7 @@ impl Claimer {
                     let ended = handle.result().await;
                     // The workflow itself ends its run; this catches the one that failed before it could.
                     if let Err(dbos::Error::Application(error)) = &ended {
-                        close_failed(&this.flows, &id, &error.to_string()).await;
+                        close_failed(&this.ledger, &id, &error.to_string()).await;
                     }
                     this.started.end(&id, &ended);
                     this.slots.run_ended();
@@ -193,7 +195,7 @@ impl Claimer {
     /// loop claims, and whoever has a place is among the started: so nothing can be on its way between the look and the
     /// comparison.
     async fn reclaim(&self) -> Result<()> {
-        let ledger = &self.flows.ledger;
+        let ledger = &self.ledger;
         for id in ledger.queues().claimed(&self.id, ENGINE_QUEUE).await? {
             if !self.started.has(&id) {
                 tracing::warn!(

@@ -15,7 +15,6 @@ use cofferdam_ledger::config::NewConfig;
 use cofferdam_ledger::keys::{DEFAULT_TENANT, Principal};
 use serde_json::{Value, json};
 
-use crate::Flows;
 use crate::error::{Error, Result};
 
 /// The table that a tenant's plans are compiled with now.
@@ -46,9 +45,19 @@ fn shown(key: ConfigKey, value: Value, tenant: &TenantId) -> Value {
     seen.unwrap_or(Value::Null)
 }
 
-impl Flows {
+/// Configuration of the installation and of its tenants.
+#[derive(Debug, Clone)]
+pub struct Config {
+    ledger: Ledger,
+}
+
+impl Config {
+    pub(crate) fn new(ledger: &Ledger) -> Self {
+        Self { ledger: ledger.clone() }
+    }
+
     /// Every key as it is in force for the caller's tenant.
-    pub async fn config_list(&self, who: &Principal) -> Result<Vec<ConfigEntry>> {
+    pub async fn list(&self, who: &Principal) -> Result<Vec<ConfigEntry>> {
         let mut entries = config::entries(&self.ledger.config().rows(&who.tenant).await?);
         for entry in &mut entries {
             entry.value = shown(entry.key, std::mem::take(&mut entry.value), &who.tenant);
@@ -57,13 +66,13 @@ impl Flows {
     }
 
     /// One key as it is in force for the caller's tenant.
-    pub async fn config_get(&self, who: &Principal, key: ConfigKey) -> Result<ConfigEntry> {
-        let found = self.config_list(who).await?.into_iter().find(|entry| entry.key == key);
+    pub async fn get(&self, who: &Principal, key: ConfigKey) -> Result<ConfigEntry> {
+        let found = self.list(who).await?.into_iter().find(|entry| entry.key == key);
         Ok(found.ok_or_else(|| Refusal::not_found("key"))?)
     }
 
     /// A key's versions, newest first.
-    pub async fn config_history(
+    pub async fn history(
         &self,
         who: &Principal,
         key: ConfigKey,
@@ -77,7 +86,7 @@ impl Flows {
     }
 
     /// Writes the next version. Every check comes before the write.
-    pub async fn config_put(
+    pub async fn put(
         &self,
         who: &Principal,
         key: ConfigKey,
@@ -118,11 +127,11 @@ impl Flows {
         if !self.ledger.config().put(&new, &entry).await? {
             return Err(self.outdated(who, key, put).await?.into());
         }
-        self.config_get(who, key).await
+        self.get(who, key).await
     }
 
     async fn outdated(&self, who: &Principal, key: ConfigKey, put: &ConfigPut) -> Result<Refusal> {
-        let now = self.config_get(who, key).await?;
+        let now = self.get(who, key).await?;
         let newest = match put.scope {
             WriteScope::Tenant => now.tenant_version,
             WriteScope::Global => now.global_version,

@@ -7,12 +7,12 @@ use cofferdam_contracts::key::Role;
 use cofferdam_ledger::gates::NewDelegation;
 use cofferdam_ledger::keys::Principal;
 
-use crate::Flows;
 use crate::error::Result;
+use crate::gates::reply::Gates;
 
-impl Flows {
+impl Gates {
     /// Gives the caller's own standing to another key.
-    pub async fn delegation_create(
+    pub async fn delegate(
         &self,
         who: &Principal,
         request: &DelegationRequest,
@@ -40,7 +40,7 @@ impl Flows {
     }
 
     /// Ends a delegation: the giver its own, an admin any.
-    pub async fn delegation_end(&self, who: &Principal, id: i64) -> Result<()> {
+    pub async fn end_delegation(&self, who: &Principal, id: i64) -> Result<()> {
         let anybody = who.roles.contains(&Role::Admin);
         Ok(self.ledger.delegations().end(&who.tenant, id, &who.key_id, anybody).await?)
     }

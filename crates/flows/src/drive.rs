@@ -11,6 +11,7 @@ use cofferdam_contracts::artifact::{ArtifactKind, FileOut};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_contracts::egress::GrantedName;
+use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
@@ -30,15 +31,18 @@ use crate::dispatches;
 use crate::executor::{Executor, meant};
 use crate::models::{CallDesk, Calls};
 use crate::output::Outputs;
+use crate::patched;
 use crate::patches;
 use crate::patience::patiently;
-use crate::planner::{self, LIVES, Pilot};
+use crate::pilot::{Pilot, PilotJob};
 use crate::settle::alert;
 use crate::verdict;
 use crate::watched::{CommandOutput, Watched};
 
 /// How often a running task's output is offered to watchers.
 const TICK: Duration = Duration::from_millis(100);
+/// Daemons of one sandbox: one that dies three times dies of what it is asked.
+const DAEMONS: u32 = 3;
 
 /// What is done in a sandbox.
 pub(crate) struct Job<'a> {
@@ -66,11 +70,17 @@ pub(crate) async fn drive(
         Some(work) => Some(sent_off(executor, task, &sandbox, work).await),
         None => None,
     };
-    let calls = Calls::begin(&executor.flows, task, &sandbox, agent).await;
-    let feed = executor.flows.feeds.begin(&task.run);
+    let calls = Calls::begin(&executor.flows.models, task, &sandbox, agent).await;
+    let feed = executor.flows.runs.feeds.begin(&task.run);
     let watched = Watched::of(executor, &task.key, taken_over, feed).await;
     let watch = agent.map(dispatches::Watch::new);
-    let pilot = Box::pin(planner::begin(&executor.flows, task, &sandbox, &calls)).await;
+    let pilot = match (&task.work, calls.prompts()) {
+        (Work::Opencode(work), Some(prompts)) => {
+            let job = PilotJob { task, work, sandbox: &sandbox, prompts };
+            Some(executor.pilots.begin(job).await)
+        }
+        _ => None,
+    };
     let mut running = Running {
         executor,
         task,
@@ -78,10 +88,10 @@ pub(crate) async fn drive(
         watched: &watched,
         kept_bytes: plan.stream_limit_bytes,
         watch: watch.as_ref(),
-        pilot: pilot.as_ref(),
+        pilot: pilot.as_deref(),
         desk: calls.desk().map(Arc::as_ref),
         wakes: &mut wakes,
-        asks: Asks::new(&executor.flows, task),
+        asks: Asks::new(&executor.flows.ledger, task),
         is_unwanted: false,
     };
     let mut result = blank(task, sandbox.id().as_str(), ErrCode::CmdNonzero, None);
@@ -89,7 +99,7 @@ pub(crate) async fn drive(
     let is_unwanted = running.is_unwanted;
     let granted = running.asks.granted();
     calls.close(&sandbox).await;
-    let taken = calls.taken(&executor.flows, sandbox.id()).await;
+    let taken = calls.taken(&executor.flows.ledger, sandbox.id()).await;
     watched.show(executor, true).await;
     let seen = ended.as_ref().ok().and_then(|end| end.outcome.seen.clone());
     let judged = judge(&mut result, ended, watch.as_ref(), is_unwanted);
@@ -119,7 +129,7 @@ pub(crate) async fn drive(
         }
         result.agent = Some(Box::new(report));
     }
-    calls.end(&executor.flows, &result).await;
+    calls.end(&executor.flows.ledger, &result).await;
     let artifacts = artifacts(&mut result, outputs, kept, services);
     End {
         result,
@@ -276,7 +286,7 @@ struct Running<'a> {
     kept_bytes: u64,
     watch: Option<&'a dispatches::Watch<'a>>,
     /// Who drives the daemon that the command is.
-    pilot: Option<&'a Pilot>,
+    pilot: Option<&'a dyn Pilot>,
     /// Who decides about its calls of models.
     desk: Option<&'a CallDesk>,
     wakes: &'a mut Receiver<Wake>,
@@ -298,7 +308,7 @@ impl Running<'_> {
             self.executor.board.set(self.sandbox.id(), SessionState::Executing);
             return Ok(PhaseEnd::of_task(Box::pin(self.piloted(pilot, &plan.task)).await?));
         }
-        let patched = planner::patched(&self.executor.flows, self.task, self.sandbox);
+        let patched = patched::patched(&self.executor.flows.ledger, self.task, self.sandbox);
         if let Err(cause) = Box::pin(patched).await {
             return Ok(PhaseEnd::of_task(unpatched(cause)));
         }
@@ -321,17 +331,17 @@ impl Running<'_> {
     /// Daemons one after the other, until the pilot is through, or each has died.
     async fn piloted(
         &mut self,
-        pilot: &Pilot,
+        pilot: &dyn Pilot,
         task: &Command,
     ) -> Result<ExecOutcome, SandboxError> {
-        let mut life = 1;
+        let mut daemon = 1;
         loop {
             let outcome = self.command(&pilot.command(task)).await?;
-            if pilot.is_over() || outcome.timed_out || self.is_unwanted || life >= LIVES {
+            if pilot.is_over() || outcome.timed_out || self.is_unwanted || daemon >= DAEMONS {
                 return Ok(outcome);
             }
-            Box::pin(pilot.revive()).await;
-            life += 1;
+            pilot.reset().await;
+            daemon += 1;
         }
     }
 
@@ -383,7 +393,7 @@ impl Running<'_> {
         let pilot = self.pilot;
         // On the heap: its state is many times that of a command.
         let mut flown: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match pilot {
-            Some(pilot) => Box::pin(pilot.live()),
+            Some(pilot) => pilot.drive(),
             None => Box::pin(std::future::pending()),
         };
         let mut is_flown = false;
@@ -457,8 +467,8 @@ fn unpatched(cause: String) -> ExecOutcome {
 #[derive(Default)]
 struct Kept {
     files: Vec<Collected>,
-    /// By their artifact's kind and name.
-    notes: Vec<(ArtifactKind, String, Vec<u8>)>,
+    /// What its agent leaves beside files.
+    notes: Vec<NewArtifact>,
     patch: Vec<NewArtifact>,
 }
 
@@ -480,8 +490,8 @@ async fn collect(
         kept.patch = patches::patch(sandbox, plan, repo, result).await;
     } else if let Some(agent) = agent {
         let (files, notes) = dispatches::changes(sandbox, agent.place(), result).await;
-        let notes = notes.into_iter().map(|(name, bytes)| (ArtifactKind::File, name, bytes));
-        (kept.files, kept.notes) = (files, notes.collect());
+        let note = |(name, bytes)| NewArtifact { kind: ArtifactKind::File, name, bytes };
+        (kept.files, kept.notes) = (files, notes.into_iter().map(note).collect());
     }
     if !plan.artifacts.is_empty() {
         match sandbox.collect(&plan.task.cwd, &plan.artifacts).await {
@@ -517,8 +527,7 @@ fn artifacts(
             bytes: file.bytes,
         });
     }
-    let note = |(kind, name, bytes)| NewArtifact { kind, name, bytes };
-    artifacts.extend(notes.into_iter().map(note));
+    artifacts.extend(notes);
     artifacts.extend(patch);
     let mut text = |kind, name: &str, bytes: Vec<u8>| {
         artifacts.push(NewArtifact { kind, name: name.into(), bytes });

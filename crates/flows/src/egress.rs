@@ -26,7 +26,6 @@ use cofferdam_ledger::policies::{Granted, NewSnapshot, OrgPolicy};
 use cofferdam_ledger::runs::RunContext;
 use serde_json::json;
 
-use crate::Flows;
 use crate::error::Result;
 
 /// The organisation's lists, by phase.
@@ -137,21 +136,19 @@ pub async fn admit_live(ledger: &Ledger, who: &Principal, egress: &Egress) -> Re
     admit_names(ledger, who, None, &[FieldNames { field: "net".to_owned(), asked }]).await
 }
 
-impl Flows {
-    /// What a sandbox of E2B's clients reaches whose user wants the internet: what the organisation lists, where `e2b.internet`
-    /// is on, and nothing otherwise.
-    ///
-    /// # Errors
-    /// The configuration cannot be read.
-    pub async fn live_internet(&self, who: &Principal) -> Result<Egress> {
-        let rows = self.ledger.config().rows(&who.tenant).await?;
-        if !is_on(ConfigKey::E2bInternet, &rows) {
-            return Ok(Egress::None);
-        }
-        let listed = self.ledger.egress().policy_allowed(&who.tenant, Phase::Exec).await?;
-        let entries = listed.map(|policy| policy.entries).unwrap_or_default();
-        Ok(if entries.is_empty() { Egress::None } else { Egress::Names(entries) })
+/// What a sandbox of E2B's clients reaches whose user wants the internet: what the organisation lists, where `e2b.internet`
+/// is on, and nothing otherwise.
+///
+/// # Errors
+/// The configuration cannot be read.
+pub async fn internet(ledger: &Ledger, who: &Principal) -> Result<Egress> {
+    let rows = ledger.config().rows(&who.tenant).await?;
+    if !is_on(ConfigKey::E2bInternet, &rows) {
+        return Ok(Egress::None);
     }
+    let listed = ledger.egress().policy_allowed(&who.tenant, Phase::Exec).await?;
+    let entries = listed.map(|policy| policy.entries).unwrap_or_default();
+    Ok(if entries.is_empty() { Egress::None } else { Egress::Names(entries) })
 }
 
 /// The same, and who let them be.

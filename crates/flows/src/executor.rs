@@ -12,6 +12,7 @@ use crate::Flows;
 use crate::board::Board;
 use crate::handed::Handed;
 use crate::memory::MemoryBudget;
+use crate::pilot::Pilots;
 use crate::slots::Slots;
 use crate::started::Started;
 
@@ -19,6 +20,8 @@ use crate::started::Started;
 #[derive(Debug)]
 pub(crate) struct Executor {
     pub flows: Flows,
+    /// Who drives the daemons of agents that plan and build.
+    pub pilots: Arc<dyn Pilots>,
     pub id: ExecutorId,
     pub host_id: String,
     /// For everybody: host directories only below the allowed roots.

@@ -7,17 +7,13 @@ use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 
 use crate::error::{Error, Result};
-use crate::{Flows, quota};
+use crate::runs::Runs;
 
-impl Flows {
+impl Runs {
     /// Writes an intent.
-    pub async fn intent_create(
-        &self,
-        who: &Principal,
-        request: &IntentRequest,
-    ) -> Result<IntentCreated> {
-        quota::admit(self, &who.tenant).await?;
-        let name = format!("intent:{}:{}", who.tenant, self.sequence());
+    pub async fn intent(&self, who: &Principal, request: &IntentRequest) -> Result<IntentCreated> {
+        self.quota.admit(&who.tenant).await?;
+        let name = format!("intent:{}:{}", who.tenant, self.ids.number());
         let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16)))
             .map_err(Error::corrupt("id"))?;
         self.ledger

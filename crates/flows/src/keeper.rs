@@ -9,12 +9,12 @@ use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{Keeping, SecretKeeper, SecretsSent};
 
 use crate::error::Result;
-use crate::{Flows, secrets};
+use crate::secrets::{self, Secrets};
 
 /// The keeper of one task's sandbox.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    flows: Flows,
+    secrets: Secrets,
     tenant: TenantId,
     run: RunId,
     task: TaskKey,
@@ -22,9 +22,9 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(flows: &Flows, task: &TaskContext, sandbox: &SandboxId) -> Self {
+    pub(crate) fn new(secrets: &Secrets, task: &TaskContext, sandbox: &SandboxId) -> Self {
         Self {
-            flows: flows.clone(),
+            secrets: secrets.clone(),
             tenant: task.tenant.clone(),
             run: task.run.clone(),
             task: task.key.clone(),
@@ -44,11 +44,11 @@ impl Keeper {
             self.record(phase, used, sent).await.map_err(words)?;
         }
         let of = Some(RunPhase { run: &self.run, phase });
-        let sealed = self.flows.ledger.secrets().sealed(&self.tenant, &used.name, of).await;
+        let sealed = self.secrets.ledger.secrets().sealed(&self.tenant, &used.name, of).await;
         let sealed = sealed.map_err(|error| error_chain(&error))?;
         let sealed = sealed.ok_or("the tenant has no such secret")?;
         secrets::may_have(&sealed.hosts, &used.host, sealed.is_consented)?;
-        let opened = self.flows.unseal(&self.tenant, &used.name, &sealed).map_err(words)?;
+        let opened = self.secrets.unseal(&self.tenant, &used.name, &sealed).map_err(words)?;
         let first = SecretsSent { version: opened.version, count: 1 };
         match self.record(phase, used, first).await.map_err(words)? {
             true => Ok(opened),
@@ -67,7 +67,7 @@ impl Keeper {
             host: &used.host,
             count: sent.count,
         };
-        Ok(self.flows.ledger.secrets().sent(&sent).await?)
+        Ok(self.secrets.ledger.secrets().sent(&sent).await?)
     }
 }
 

@@ -4,12 +4,12 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{GroupId, TenantId};
 use cofferdam_contracts::key::{KeyCreated, KeyFormat, KeyRequest, KeyRow, Role};
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 pub use cofferdam_ledger::keys::DEFAULT_TENANT;
 use cofferdam_ledger::keys::{KEYLESS, NewKey, Principal};
 use serde_json::json;
 
-use crate::Flows;
 use crate::error::{Error, Result};
 
 /// Bytes of a secret: 256 bits, so that its plain hash is safe at rest.
@@ -69,9 +69,19 @@ struct KeyTerms<'a> {
     state_dir: Option<&'a str>,
 }
 
-impl Flows {
+/// API keys of this installation's tenants.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    ledger: Ledger,
+}
+
+impl Keys {
+    pub(crate) fn new(ledger: &Ledger) -> Self {
+        Self { ledger: ledger.clone() }
+    }
+
     /// Makes a key; only its hash is kept.
-    pub async fn key_create(&self, who: &Principal, request: &KeyRequest) -> Result<KeyCreated> {
+    pub async fn create(&self, who: &Principal, request: &KeyRequest) -> Result<KeyCreated> {
         let mut roles = request.roles.clone();
         roles.sort_unstable();
         roles.dedup();
@@ -89,22 +99,18 @@ impl Flows {
             format: request.format,
             state_dir: None,
         };
-        self.key_mint(&who.key_id, &terms).await
+        self.mint(&who.key_id, &terms).await
     }
 
     /// The keys of a tenant: the caller's, where none is named.
-    pub async fn key_list(
-        &self,
-        who: &Principal,
-        tenant: Option<&TenantId>,
-    ) -> Result<Vec<KeyRow>> {
+    pub async fn list(&self, who: &Principal, tenant: Option<&TenantId>) -> Result<Vec<KeyRow>> {
         let tenant = tenant.unwrap_or(&who.tenant);
         within_reach(who, tenant)?;
         Ok(self.ledger.keys().list(Some(tenant)).await?)
     }
 
     /// Every tenant's keys, for the host's own admin.
-    pub async fn key_list_all(&self, who: &Principal) -> Result<Vec<KeyRow>> {
+    pub async fn list_all(&self, who: &Principal) -> Result<Vec<KeyRow>> {
         if !who.is_host_admin() {
             return Err(foreign().into());
         }
@@ -112,7 +118,7 @@ impl Flows {
     }
 
     /// Revokes a key of a tenant: of the caller's, where none is named.
-    pub async fn key_revoke(
+    pub async fn revoke(
         &self,
         who: &Principal,
         tenant: Option<&TenantId>,
@@ -128,7 +134,7 @@ impl Flows {
     }
 
     /// A fresh admin key for this state directory, for instance after its file was lost; the one that it had is revoked.
-    pub async fn key_local(&self, state_dir: Option<&str>) -> Result<KeyCreated> {
+    pub async fn local(&self, state_dir: Option<&str>) -> Result<KeyCreated> {
         let tenant = TenantId::parse(DEFAULT_TENANT).map_err(Error::corrupt("id"))?;
         let terms = KeyTerms {
             tenant: &tenant,
@@ -138,10 +144,10 @@ impl Flows {
             format: KeyFormat::Cofferdam,
             state_dir,
         };
-        self.key_mint(HOST, &terms).await
+        self.mint(HOST, &terms).await
     }
 
-    async fn key_mint(&self, by: &str, terms: &KeyTerms<'_>) -> Result<KeyCreated> {
+    async fn mint(&self, by: &str, terms: &KeyTerms<'_>) -> Result<KeyCreated> {
         let KeyTerms { tenant, roles, groups, label, format, state_dir } = *terms;
         let key = match format {
             KeyFormat::Cofferdam => format!("cfd_{}", secret_hex(SECRET_BYTES)),

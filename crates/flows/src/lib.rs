@@ -18,30 +18,30 @@
 //! again staged
 //! round
 //! task
-//! resume
-//! long_lived
+//! long_lived resume
 //! drive up
 //! deps gates::wait
 //! gates::consent planned watched
-//! dispatches::watch planner this
-//! compile dispatches models::calls
-//! dispatches::equip dispatches::work flight links models::desk submit takeover
-//! built_in cache dispatches::agents dispatches::model gates::reply heart intents keeper models::ask
-//!    models::prompt models::send recipes
-//! applies checks config delegations dispatches::events dispatches::import dispatches::programs egress
-//!    executor floor flow keys models::admit models::client models::keys models::providers notify ops
-//!    own_tasks patience plan_text quota retry secrets settle strict webhooks
-//! ask attempt board decide dispatches::changes dispatches::event_line dispatches::findings
-//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed gates guesses handed
-//!    host memory models models::hash models::judge models::leak models::pipe models::room
-//!    models::within outbound output patches places sign slots started tidy vault verdict
+//! dispatches::import dispatches::watch takeover this
+//! compile dispatches flight intents models::calls ops retry settle submit
+//! cache delegations dispatches::equip dispatches::work heart links models::desk models::keys runs strict
+//! built_in dispatches::agents dispatches::model executor gates::reply keeper models::ask models::prompt
+//!    models::providers models::send notify patched recipes
+//! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
+//!    models::client own_tasks patience pilot plan_text quota secrets webhooks
+//! ask attempt board boxed decide dispatches::changes dispatches::event_line dispatches::findings
+//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed fresh_ids gates guesses
+//!    handed host memory models models::hash models::judge models::leak models::pipe models::room models::within
+//!    outbound output patches places sign slots started vault verdict
 //! ```
 
 mod again;
 mod applies;
 mod ask;
 mod attempt;
+mod bases;
 mod board;
+mod boxed;
 pub mod built_in;
 mod cache;
 pub mod checks;
@@ -62,6 +62,7 @@ pub mod feed;
 mod flight;
 pub mod floor;
 mod flow;
+mod fresh_ids;
 mod gates;
 mod guesses;
 mod handed;
@@ -79,18 +80,20 @@ pub mod ops;
 mod outbound;
 mod output;
 mod own_tasks;
+pub mod patched;
 mod patches;
 mod patience;
+mod pilot;
 pub mod places;
 mod plan_text;
 mod planned;
-mod planner;
-pub mod quota;
+mod quota;
 pub mod recipes;
 mod resume;
 pub mod retry;
 mod round;
 mod run;
+mod runs;
 pub mod secrets;
 pub mod settle;
 mod sign;
@@ -102,7 +105,6 @@ pub mod submit;
 mod takeover;
 mod task;
 mod this;
-mod tidy;
 mod up;
 mod vault;
 mod verdict;
@@ -110,30 +112,45 @@ mod watched;
 pub mod webhooks;
 mod worker;
 
+pub use applies::Applies;
 pub use attempt::End;
+pub use bases::Bases;
+pub use boxed::BoxFuture;
+pub use dispatches::Dispatches;
 pub use error::{Error, Result};
+pub use fresh_ids::FreshIds;
+pub use gates::reply::Gates;
 pub use host::host_id;
-pub use long_lived::{Attempt, BoxFuture, LongLived};
+pub use long_lived::{Attempt, LongLived};
 pub use memory::{MemoryBudget, MemoryShare, TooLarge, WaitsFor};
+pub use models::{Models, Prompts};
 pub use outbound::Reach;
 pub use own_tasks::{OwnTasks, Place};
 pub use patience::patiently;
+pub use pilot::{Pilot, PilotJob, Pilots};
 pub use planned::{HostPlan, Unplanned};
+pub use quota::Quota;
+pub use runs::Runs;
 pub use sign::Signer;
 pub use up::Up;
 pub use vault::{FileKey, Vault, VaultError};
 pub use worker::{StartError, Worker, WorkerConfig};
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use cofferdam_ambient::random::Ids;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::listen::Wakes;
 use cofferdam_sandbox::Allowed;
 
-/// What every entry point of this crate needs: the ledger, its wake-ups and where ids come from.
+use crate::config::Config;
+use crate::keys::Keys;
+use crate::recipes::Recipes;
+use crate::secrets::Secrets;
+use crate::webhooks::Webhooks;
+
+/// What the API, the command line and a worker ask for, a service a noun; and the ledger, which they read.
 #[derive(Debug, Clone)]
 pub struct Flows {
     /// Connection to the ledger.
@@ -141,84 +158,105 @@ pub struct Flows {
     /// Wake-ups by notification.
     pub wakes: Wakes,
     /// Fresh ids.
-    pub ids: Ids,
-    /// The installation's key, where this host has it.
-    signer: Option<Arc<Signer>>,
-    /// The key of secrets, where this host has it.
-    vault: Option<Arc<Vault>>,
-    /// How files of rows that are erased are removed, where this process keeps some.
-    tidy: Arc<OnceLock<tidy::Tidy>>,
-    /// Which addresses webhooks may reach.
-    reach: Reach,
-    guesses: Arc<guesses::Guesses>,
-    /// For calls of models.
-    model_clients: Arc<models::Clients>,
-    counter: Arc<AtomicU64>,
-    /// Outputs that clients of this process wait for.
-    pub feeds: Arc<feed::Feeds>,
-    /// Host directories that everybody's dispatches may be given, as far as this process knows.
-    allowed: Arc<Allowed>,
-    /// Whether models without a credential are refused.
-    is_strict: bool,
+    pub ids: FreshIds,
+    /// What tenants may store.
+    pub quota: Quota,
+    /// Runs, from their submission to their settlement.
+    pub runs: Runs,
+    /// Templates of intents.
+    pub recipes: Recipes,
+    /// Patches that were written to repositories.
+    pub applies: Applies,
+    /// Gates, reply links and delegations.
+    pub gates: Gates,
+    /// Agents that work alone in sandboxes.
+    pub dispatches: Dispatches,
+    /// Secrets, and the key that they are sealed under.
+    pub secrets: Secrets,
+    /// Providers of models.
+    pub models: Models,
+    /// API keys.
+    pub keys: Keys,
+    /// Endpoints that receive events.
+    pub webhooks: Webhooks,
+    /// Configuration of the installation and of tenants.
+    pub config: Config,
+    /// Bases of the dependency cache.
+    pub bases: Bases,
 }
 
-/// The version of OpenCode's daemon that plans are made by; another one is refused.
-pub const OPENCODE: &str = cofferdam_opencode::VERSION;
+/// What [`Flows`] is made with. What is left out is absent: no signature, no secrets, no directory of the host.
+#[derive(Debug)]
+pub struct FlowsSetup<'a> {
+    /// Connection to the ledger.
+    pub ledger: Ledger,
+    /// Wake-ups by notification.
+    pub wakes: Wakes,
+    /// Where ids come from.
+    pub ids: Ids,
+    /// The installation's key, with which webhooks and reply links are signed.
+    pub signer: Option<Signer>,
+    /// The key that secrets are sealed under.
+    pub vault: Option<Vault>,
+    /// Which addresses webhooks may reach.
+    pub reach: Reach,
+    /// Host directories that everybody may be given.
+    pub roots: &'a [PathBuf],
+    /// The state directory, of which nothing may be given.
+    pub state_dir: Option<&'a Path>,
+    /// Whether models without a credential are refused.
+    pub is_strict: bool,
+}
 
-impl Flows {
-    /// Over one ledger.
+impl FlowsSetup<'_> {
+    /// With nothing else.
     #[must_use]
-    pub fn new(ledger: Ledger, wakes: Wakes, ids: Ids) -> Self {
+    pub fn of(ledger: Ledger, wakes: Wakes, ids: Ids) -> Self {
         Self {
             ledger,
             wakes,
             ids,
             signer: None,
             vault: None,
-            tidy: Arc::default(),
             reach: Reach::default(),
-            guesses: Arc::default(),
-            model_clients: Arc::default(),
-            allowed: Arc::default(),
-            counter: Arc::default(),
-            feeds: Arc::default(),
+            roots: &[],
+            state_dir: None,
             is_strict: false,
         }
     }
+}
 
-    /// With what webhooks and reply links need.
+impl Flows {
+    /// Over one ledger.
     #[must_use]
-    pub fn with_signing(self, signer: Option<Signer>, reach: Reach) -> Self {
-        Self { signer: signer.map(Arc::new), reach, ..self }
-    }
-
-    /// With the key that secrets are sealed under.
-    #[must_use]
-    pub fn with_vault(self, vault: Option<Vault>) -> Self {
-        Self { vault: vault.map(Arc::new), ..self }
-    }
-
-    /// When a tenant's quota is full and its layers make room, `tidy` begins to remove their files. Set once.
-    pub fn when_full(&self, tidy: impl Fn() + Send + Sync + 'static) {
-        // Whoever keeps files is made once for a process.
-        let _ = self.tidy.set(tidy::Tidy(Box::new(tidy)));
-    }
-
-    /// Whether this host can sign and check.
-    #[must_use]
-    pub fn is_signing(&self) -> bool {
-        self.signer.is_some()
-    }
-
-    /// With the host directories that everybody may be given, but for what lies in this state directory.
-    #[must_use]
-    pub fn with_roots(self, roots: &[PathBuf], state: &Path) -> Self {
-        let allowed = Allowed::present(roots, vec![state.to_owned()]);
-        Self { allowed: Arc::new(allowed), ..self }
-    }
-
-    /// A number that this process gives once: names what has no content of its own to be named by.
-    fn sequence(&self) -> u64 {
-        self.counter.fetch_add(1, Ordering::Relaxed)
+    pub fn new(setup: FlowsSetup<'_>) -> Self {
+        let FlowsSetup { ledger, wakes, ids, vault, reach, is_strict, .. } = setup;
+        let signer = setup.signer.map(Arc::new);
+        let allowed = match setup.state_dir {
+            Some(state) => Allowed::present(setup.roots, vec![state.to_owned()]),
+            None => Allowed::default(),
+        };
+        // One counter: a number names one thing of this process, whichever service draws it.
+        let (ids, quota) = (FreshIds::new(ids), Quota::new(&ledger));
+        let secrets = Secrets::new(&ledger, vault);
+        let models = Models::new(&ledger, &wakes, &secrets, is_strict);
+        let applies = Applies::new(&ledger);
+        Self {
+            runs: Runs::new(&ledger, &ids, &quota, &models, &applies),
+            recipes: Recipes::new(&ledger, &quota),
+            applies,
+            gates: Gates::new(&ledger, signer.clone()),
+            dispatches: Dispatches::new(&ledger, &ids, allowed, &quota, &models),
+            secrets,
+            models,
+            keys: Keys::new(&ledger),
+            webhooks: Webhooks::new(&ledger, &wakes, signer, reach),
+            config: Config::new(&ledger),
+            bases: Bases::new(&ledger),
+            ledger,
+            wakes,
+            ids,
+            quota,
+        }
     }
 }

@@ -23,9 +23,9 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::links::LinkedGate;
 use serde_json::json;
 
-use crate::Flows;
 use crate::error::{Error, Result};
-use crate::gates::reply::{link_stands, reply};
+use crate::gates::reply::{Gates, link_stands, reply};
+use crate::sign;
 
 /// Bytes of a link's answer: a form is filled in by hand.
 const MAX_PAYLOAD_BYTES: usize = 16 * 1024;
@@ -34,9 +34,9 @@ fn spent(why: &str) -> Error {
     Refusal::new(ErrorCode::LinkSpent, format!("this link no longer answers: {why}")).into()
 }
 
-impl Flows {
+impl Gates {
     /// Makes a link to a gate that waits.
-    pub async fn link_create(
+    pub async fn link(
         &self,
         who: &Principal,
         run: &str,
@@ -44,7 +44,7 @@ impl Flows {
         request: &LinkRequest,
         public_url: &str,
     ) -> Result<LinkCreated> {
-        let signer = self.signer()?;
+        let signer = sign::here(self.signer.as_deref())?;
         let linked = self.ledger.links().gate(&who.tenant, run, gate).await?;
         if !linked.is_waiting {
             let why = "the gate does not wait for an answer";
@@ -88,9 +88,9 @@ impl Flows {
 
     /// What a link would answer.
     pub async fn link_view(&self, token: &str) -> Result<LinkView> {
-        let (claim, gate) = self.link_open(token).await?;
+        let (claim, gate) = self.opened(token).await?;
         let (plan, plan_left_out) = match &gate.plan_digest {
-            Some(digest) => self.link_plan(&claim.run, digest).await?,
+            Some(digest) => self.shown_plan(&claim.run, digest).await?,
             None => (Vec::new(), 0),
         };
         Ok(LinkView {
@@ -109,7 +109,7 @@ impl Flows {
     }
 
     /// The plan with this digest, line by line, as far as a page holds it.
-    async fn link_plan(&self, run: &RunId, digest: &Digest) -> Result<(Vec<String>, usize)> {
+    async fn shown_plan(&self, run: &RunId, digest: &Digest) -> Result<(Vec<String>, usize)> {
         let broken = |why: String| Error::Corrupt { what: "artifacts.plan_card", why };
         let text = self.ledger.steps().plan(run, digest).await?;
         let text = text.ok_or_else(|| broken(format!("{run} has no plan {digest}")))?;
@@ -122,7 +122,7 @@ impl Flows {
 
     /// Answers through a link, once, with the gate service's own checks.
     pub async fn link_reply(&self, token: &str, said: &LinkReply) -> Result<ReplyAccepted> {
-        let (claim, _) = self.link_open(token).await?;
+        let (claim, _) = self.opened(token).await?;
         let violation = |message: &str| {
             Refusal::violations(&[Violation {
                 instance_path: "/payload".into(),
@@ -171,8 +171,8 @@ impl Flows {
         }
     }
 
-    async fn link_open(&self, token: &str) -> Result<(LinkClaim, LinkedGate)> {
-        let Some(claim) = self.signer()?.link_claim(token) else {
+    async fn opened(&self, token: &str) -> Result<(LinkClaim, LinkedGate)> {
+        let Some(claim) = sign::here(self.signer.as_deref())?.link_claim(token) else {
             if self.guesses.another(clock::now_ms()) {
                 let why = "this link was not made by this installation, or part of it is missing; open the whole link";
                 return Err(Refusal::new(ErrorCode::LinkInvalid, why).into());

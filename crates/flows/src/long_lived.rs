@@ -5,8 +5,6 @@
 //! ```
 //! **This crate knows no long-lived sandbox**: its worker claims their tasks and commits their ends, as of every task.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use cofferdam_contracts::id::{ExecutorId, SandboxId, TaskKey};
@@ -21,15 +19,13 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinHandle;
 
 use crate::attempt::{End, blank};
+use crate::boxed::BoxFuture;
 use crate::error::Result;
 use crate::executor::{Executor, may_cancel};
 use crate::memory::{MemoryBudget, MemoryShare};
 use crate::own_tasks::OwnTasks;
 use crate::planned::{HostPlan, Unplanned, planned, unmade};
 use crate::up::{Up, begun, up};
-
-/// A boxed future: what a trait object can give.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Holds the long-lived sandboxes of a worker's process.
 pub trait LongLived: std::fmt::Debug + Send + Sync {

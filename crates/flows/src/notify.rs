@@ -20,10 +20,10 @@ use cofferdam_ledger::webhooks::{Attempted, Due, Next};
 use tokio::sync::OnceCell;
 use tokio::task::{Id, JoinSet};
 
-use crate::Flows;
 use crate::error::Result;
 use crate::outbound::{self, ATTEMPT_LIMIT, NotPublic};
 use crate::sign::Signer;
+use crate::webhooks::Webhooks;
 
 /// Pauses between the attempts of one round, in seconds: close together for a restart of the receiver,
 /// far apart for an outage. After the last one the delivery is dead: about 28 hours in all.
@@ -43,7 +43,7 @@ const MAX_SLEEP: Duration = Duration::from_secs(86_400);
 
 /// One worker's sender.
 pub(crate) struct Sender {
-    flows: Flows,
+    webhooks: Webhooks,
     signer: Arc<Signer>,
     /// Made for the first delivery: most workers live without any, and it reads the host's certificates.
     http: OnceCell<reqwest::Client>,
@@ -87,10 +87,10 @@ impl Flying {
 
 impl Sender {
     /// `None` where this host lacks the signing key.
-    pub(crate) fn new(flows: &Flows, worker: &str) -> Option<Self> {
+    pub(crate) fn new(webhooks: &Webhooks, worker: &str) -> Option<Self> {
         Some(Self {
-            flows: flows.clone(),
-            signer: Arc::clone(flows.signer.as_ref()?),
+            signer: Arc::clone(webhooks.signer.as_ref()?),
+            webhooks: webhooks.clone(),
             http: OnceCell::new(),
             worker: worker.to_owned(),
         })
@@ -99,7 +99,7 @@ impl Sender {
     /// Sends until it is aborted.
     pub(crate) async fn run(self) {
         let sender = Arc::new(self);
-        let mut wakes = sender.flows.wakes.subscribe();
+        let mut wakes = sender.webhooks.wakes.subscribe();
         let mut flying = Flying::default();
         loop {
             let wait = sender.take(&mut flying).await.unwrap_or_else(|error| {
@@ -122,7 +122,7 @@ impl Sender {
 
     /// Begins what is due, as far as there is room; how long until something else is.
     async fn take(self: &Arc<Self>, flying: &mut Flying) -> Result<Option<Duration>> {
-        let ledger = &self.flows.ledger;
+        let ledger = &self.webhooks.ledger;
         loop {
             let room = flying.room();
             if room == 0 {
@@ -161,20 +161,21 @@ impl Sender {
             worker: &self.worker,
             next,
         };
-        Ok(self.flows.ledger.webhooks().delivery_attempted(due, &end).await?)
+        Ok(self.webhooks.ledger.webhooks().delivery_attempted(due, &end).await?)
     }
 
     /// The answer's status; its body is not read. An error says what kind, never the URL.
     async fn send(&self, due: &Due) -> Result<u16, String> {
         // The row may be older than this host's policy.
-        let url = outbound::parse(&due.url, self.flows.reach).map_err(|refusal| refusal.message)?;
+        let url =
+            outbound::parse(&due.url, self.webhooks.reach).map_err(|refusal| refusal.message)?;
         let body = due.event.body().map_err(|error| error.to_string())?;
         let timestamp_s = clock::now_ms().div_euclid(1_000);
         let signature =
             self.signer.webhook_signature(&due.webhook, due.id.as_str(), timestamp_s, &body);
         let request = self
             .http
-            .get_or_try_init(|| async { outbound::client(self.flows.reach) })
+            .get_or_try_init(|| async { outbound::client(self.webhooks.reach) })
             .await
             .map_err(|_| "this host has no client for it".to_owned())?
             .post(url)

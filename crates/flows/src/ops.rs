@@ -9,8 +9,8 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::ops::Cancels;
 use serde_json::{Value, json};
 
-use crate::Flows;
 use crate::error::{Error, Result};
+use crate::runs::Runs;
 
 fn audit<'a>(
     who: &'a Principal,
@@ -42,9 +42,9 @@ fn no_step(action: &OpsAction) -> Result<(), Refusal> {
     Ok(())
 }
 
-impl Flows {
+impl Runs {
     /// Cancels a workflow with everything below it.
-    pub async fn ops_cancel(
+    pub async fn cancel(
         &self,
         who: &Principal,
         on: &WorkflowId,
@@ -58,7 +58,7 @@ impl Flows {
     }
 
     /// Puts a canceled workflow back.
-    pub async fn ops_resume(
+    pub async fn resume(
         &self,
         who: &Principal,
         on: &WorkflowId,
@@ -70,7 +70,7 @@ impl Flows {
     }
 
     /// Repeats a run from a step as a new run.
-    pub async fn ops_fork(
+    pub async fn fork(
         &self,
         who: &Principal,
         on: &WorkflowId,

@@ -1,21 +1,52 @@
 //! Whether a tenant may store more. Layers of its builds make room first.
 //!
-//! Their files are removed by the crate that keeps them, which lies above this one: [`crate::Flows::when_full`] says how.
+//! Their files are removed by the crate that keeps them, which lies above this one: [`Quota::when_full`] says how.
+
+use std::sync::{Arc, OnceLock};
 
 use cofferdam_contracts::id::TenantId;
+use cofferdam_ledger::Ledger;
 
-use crate::Flows;
 use crate::error::Result;
 
-/// Refuses where what the tenant has stored fills its quota, once its layers made room.
-///
-/// # Errors
-/// The quota is full, or the ledger does not answer.
-pub async fn admit(flows: &Flows, tenant: &TenantId) -> Result<()> {
-    if flows.ledger.runs().quota_admit(tenant).await?
-        && let Some(tidy) = flows.tidy.get()
-    {
-        tidy.0();
+/// The quotas of this installation's tenants.
+#[derive(Debug, Clone)]
+pub struct Quota {
+    ledger: Ledger,
+    /// How files of rows that are erased are removed, where this process keeps some.
+    tidy: Arc<OnceLock<Tidy>>,
+}
+
+/// Begins to remove files whose rows are erased, and returns at once.
+struct Tidy(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Tidy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tidy")
     }
-    Ok(())
+}
+
+impl Quota {
+    pub(crate) fn new(ledger: &Ledger) -> Self {
+        Self { ledger: ledger.clone(), tidy: Arc::default() }
+    }
+
+    /// When a tenant's quota is full and its layers make room, `tidy` begins to remove their files. Set once.
+    pub fn when_full(&self, tidy: impl Fn() + Send + Sync + 'static) {
+        // Whoever keeps files is made once for a process.
+        let _ = self.tidy.set(Tidy(Box::new(tidy)));
+    }
+
+    /// Refuses where what the tenant has stored fills its quota, once its layers made room.
+    ///
+    /// # Errors
+    /// The quota is full, or the ledger does not answer.
+    pub async fn admit(&self, tenant: &TenantId) -> Result<()> {
+        if self.ledger.runs().quota_admit(tenant).await?
+            && let Some(tidy) = self.tidy.get()
+        {
+            tidy.0();
+        }
+        Ok(())
+    }
 }

@@ -1,13 +1,13 @@
 //! Recipes: imported as drafts, moved on by an operator, each with its audit row.
 
 use cofferdam_contracts::recipe::Recipe;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::recipes::{Promotion, StoredRecipe, WantedRecipe};
 
-use crate::Flows;
 use crate::error::{Error, Result};
-use crate::quota;
+use crate::quota::Quota;
 
 /// The recipe of a run that names none: one shell command, `{cmd}`.
 const SHELL_RECIPE: &str = r#"
@@ -30,18 +30,25 @@ pub(crate) fn builtin() -> Option<Recipe> {
     Recipe::from_yaml("built-in", SHELL_RECIPE).ok()
 }
 
-impl Flows {
+/// Recipes of this installation's tenants.
+#[derive(Debug, Clone)]
+pub struct Recipes {
+    ledger: Ledger,
+    quota: Quota,
+}
+
+impl Recipes {
+    pub(crate) fn new(ledger: &Ledger, quota: &Quota) -> Self {
+        Self { ledger: ledger.clone(), quota: quota.clone() }
+    }
+
     /// Imports recipes as drafts, all or none. A text that is new needs room in the tenant's quota.
-    pub async fn recipes_import(
-        &self,
-        who: &Principal,
-        recipes: &[Recipe],
-    ) -> Result<Vec<StoredRecipe>> {
+    pub async fn import(&self, who: &Principal, recipes: &[Recipe]) -> Result<Vec<StoredRecipe>> {
         for recipe in recipes {
             let text = recipe.hash().map_err(Error::corrupt("id"))?;
             let wanted = WantedRecipe { id: &recipe.id, v: None, hash: Some(&text) };
             if self.ledger.recipes().find(&who.tenant, wanted).await?.is_none() {
-                quota::admit(self, &who.tenant).await?;
+                self.quota.admit(&who.tenant).await?;
                 break;
             }
         }
@@ -49,7 +56,7 @@ impl Flows {
     }
 
     /// Makes a version a candidate, or stable: from then on nobody changes it.
-    pub async fn recipe_promote(
+    pub async fn promote(
         &self,
         who: &Principal,
         promotion: &Promotion<'_>,

@@ -9,8 +9,8 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::retries::Retried;
 
-use crate::Flows;
 use crate::error::Result;
+use crate::runs::Runs;
 
 /// A run's row says that it failed a moment before its workflow has ended, and a lost worker's workflow
 /// ends with the next worker: above the time in which that takes it over, below that of a request.
@@ -18,9 +18,9 @@ const ENGINE_ENDS: Duration = Duration::from_secs(8);
 /// Between looks whether it has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-impl Flows {
+impl Runs {
     /// Goes on with a failed run: what succeeded keeps its results, what was decided stays decided.
-    pub async fn run_retry(&self, who: &Principal, run_or_workflow: &str) -> Result<RetryAccepted> {
+    pub async fn retry(&self, who: &Principal, run_or_workflow: &str) -> Result<RetryAccepted> {
         let header = self
             .ledger
             .runs()

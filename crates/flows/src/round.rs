@@ -7,13 +7,13 @@ use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::{Digest, RunId, TaskKey};
 use cofferdam_contracts::plan::{Plan, PlanTask, Work};
 use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::listen::{Wake, woken};
 use cofferdam_ledger::policies::NewSnapshot;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::tasks::{NewTask, TaskOutcome, Wave};
 use serde_json::json;
 
-use crate::Flows;
 use crate::decide::{self, Blocked, Miss, Round};
 use crate::egress;
 use crate::error::{Error, Result};
@@ -58,12 +58,12 @@ pub(crate) async fn round_of(
     only: Option<&[usize]>,
     consented: &Consented,
 ) -> Flow<Round> {
-    let (flows, workflow) = (this.flows, this.workflow);
-    let mut snapshots = snapshots(flows, run, plan, consented.approver.clone()).await?;
+    let (ledger, workflow) = (this.ledger, this.workflow);
+    let mut snapshots = snapshots(ledger, run, plan, consented.approver.clone()).await?;
     let mut todo = attempts_of(plan, run, attempt, only, consented).map_err(step_error)?;
     todo.reverse();
     let concurrency = usize::try_from(plan.caps.concurrency).unwrap_or(1);
-    let mut wakes = flows.wakes.subscribe();
+    let mut wakes = this.executor.flows.wakes.subscribe();
     let mut expected = this.executor.handed.expect();
     let mut open: Vec<RoundTask> = Vec::new();
     let mut round = Round { ok: 0, missed: Vec::new(), blocked: None, drift: None };
@@ -94,7 +94,7 @@ pub(crate) async fn round_of(
                 values: &ends.iter().map(|(task, end)| end.committed(task)).collect::<Vec<_>>(),
                 executor: &this.executor.id,
             };
-            over = patiently(|| flows.ledger.tasks().enqueue(&wave)).await.map_err(step_error)?;
+            over = patiently(|| ledger.tasks().enqueue(&wave)).await.map_err(step_error)?;
             snapshots.clear();
             // One that was queued with its run, and does not run here: it may have ended before this round expected it.
             let is_other = |task: &NewTask| {
@@ -115,7 +115,7 @@ pub(crate) async fn round_of(
         }
         let ended = match over.is_empty() {
             false => Some(over.drain(..).map(TaskOutcome::succeeded).collect()),
-            true => outcomes(flows, workflow, &open).await?,
+            true => outcomes(ledger, workflow, &open).await?,
         };
         let Some(ended) = ended else {
             return Err(dbos::Error::WorkflowCancelled { workflow_id: workflow.to_owned() });
@@ -127,9 +127,9 @@ pub(crate) async fn round_of(
             }
         }
         if round.blocked.is_none() {
-            round.blocked = blocked(flows, run, plan).await?;
+            round.blocked = blocked(ledger, run, plan).await?;
             if let Some(b) = &round.blocked {
-                stop_tasks(flows, run, b).await?;
+                stop_tasks(ledger, run, b).await?;
             }
         }
     }
@@ -137,24 +137,23 @@ pub(crate) async fn round_of(
 
 /// Those of the open attempts that have ended; `None` once the run was canceled.
 async fn outcomes(
-    flows: &Flows,
+    ledger: &Ledger,
     workflow: &str,
     open: &[RoundTask],
 ) -> Flow<Option<Vec<TaskOutcome>>> {
     let keys: Vec<TaskKey> = open.iter().map(|one| one.task.key.clone()).collect();
-    patiently(|| flows.ledger.tasks().round_outcomes(workflow, &keys)).await.map_err(step_error)
+    patiently(|| ledger.tasks().round_outcomes(workflow, &keys)).await.map_err(step_error)
 }
 
 /// The run's egress policies, which commit with its first tasks; without consent to them none starts.
 async fn snapshots(
-    flows: &Flows,
+    ledger: &Ledger,
     run: &RunContext,
     plan: &Plan,
     approver: Option<String>,
 ) -> Flow<Vec<NewSnapshot>> {
-    patiently(|| egress::mirrors_of(&flows.ledger, run, plan)).await.map_err(step_error)?;
-    let consent =
-        patiently(|| egress::consent_of(&flows.ledger, run, plan, approver.clone())).await;
+    patiently(|| egress::mirrors_of(ledger, run, plan)).await.map_err(step_error)?;
+    let consent = patiently(|| egress::consent_of(ledger, run, plan, approver.clone())).await;
     egress::snapshots(plan, &consent.map_err(step_error)?)
         .map_err(|refusal| failed(refusal.message))
 }
@@ -251,7 +250,11 @@ fn settle(
     again
 }
 
-pub(crate) async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flow<Option<Blocked>> {
+pub(crate) async fn blocked(
+    ledger: &Ledger,
+    run: &RunContext,
+    plan: &Plan,
+) -> Flow<Option<Blocked>> {
     if let Some(deadline) = deadline_of(run)
         && clock::now_ms() >= deadline
     {
@@ -268,20 +271,19 @@ pub(crate) async fn blocked(flows: &Flows, run: &RunContext, plan: &Plan) -> Flo
     if !bounded && ceiling_ms <= u64::from(plan.caps.sandbox_minutes) * 60_000 {
         return Ok(None);
     }
-    let (ms, bytes) =
-        patiently(|| flows.ledger.tasks().usage(&run.id)).await.map_err(step_error)?;
+    let (ms, bytes) = patiently(|| ledger.tasks().usage(&run.id)).await.map_err(step_error)?;
     let whole = |n: i64| u64::try_from(n).unwrap_or(0);
     Ok(decide::over_budget(&run.budget, &plan.caps, whole(ms), whole(bytes)))
 }
 
 /// Leaves the diagnosis and cancels what is still open, so that the round ends.
-pub(crate) async fn stop_tasks(flows: &Flows, run: &RunContext, b: &Blocked) -> Flow<()> {
+pub(crate) async fn stop_tasks(ledger: &Ledger, run: &RunContext, b: &Blocked) -> Flow<()> {
     let text = json!({"blocked": b}).to_string();
     let key = digest_bytes(format!("{}:{text}", run.id).as_bytes());
     let key = TaskKey::parse(key.as_str())
         .map_err(|e| step_error(Error::Corrupt { what: "task key", why: e.to_string() }))?;
-    patiently(|| flows.ledger.steps().diagnostic(&run.id, "ExecuteST", &key, &text))
+    patiently(|| ledger.steps().diagnostic(&run.id, "ExecuteST", &key, &text))
         .await
         .map_err(step_error)?;
-    patiently(|| flows.ledger.ops().tasks_cancel(&run.id)).await.map_err(step_error)
+    patiently(|| ledger.ops().tasks_cancel(&run.id)).await.map_err(step_error)
 }

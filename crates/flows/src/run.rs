@@ -10,11 +10,11 @@ use cofferdam_contracts::gate_spec::GateSpec;
 use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::run::{Budget, RunStatus};
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::runs::RunContext;
 use dbos::step;
 use serde_json::json;
 
-use crate::Flows;
 use crate::again::{self, Begin, Rest};
 use crate::compile::{self, Card, CompiledRun};
 use crate::decide::{self, Next, Round};
@@ -106,7 +106,7 @@ async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
     };
     let allowed = &this.executor.host.facts().allowed;
     step(&name, || async {
-        let compile = || compile::compile(&this.flows.ledger, allowed, this.workflow);
+        let compile = || compile::compile(this.ledger, allowed, this.workflow);
         let compiled = patiently(compile).await.map_err(step_error)?;
         let (run, compiled) = compiled.ok_or_else(|| this.missing())?;
         let compiled = match compiled {
@@ -128,7 +128,7 @@ async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
 
 /// The plan that an agent made of a draft, committed.
 async fn adopted(this: &This<'_>, run: &RunContext, draft: Plan, life: u32) -> Flow<CompiledRun> {
-    let ledger = &this.flows.ledger;
+    let ledger = this.ledger;
     let planned = staged::planned(this, run, &draft, life).await?;
     let adopted = match planned {
         Ok((plan, session)) => draft.adopt(plan, session),
@@ -301,8 +301,7 @@ async fn finish(this: &This<'_>, error: String) -> Flow<RunStatus> {
 /// The row of a run whose workflow failed without reaching its own end, such as a consent that no
 /// longer holds: the ledger must not call it running for ever. One that was retried meanwhile goes on.
 /// Waits for the database as a step does; where it is away for longer, the leader ends the run.
-pub(crate) async fn close_failed(flows: &Flows, workflow: &str, error: &str) {
-    let ledger = &flows.ledger;
+pub(crate) async fn close_failed(ledger: &Ledger, workflow: &str, error: &str) {
     let closing = patiently(|| async {
         if let Some(run) = ledger.runs().context(workflow).await? {
             let (failed, is_dispatch) = (RunStatus::Failed, run.is_dispatch());

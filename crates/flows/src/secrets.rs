@@ -6,6 +6,8 @@
 //! ```
 //! **A value leaves this module for the egress proxy of this process and for nothing else.**
 
+use std::sync::Arc;
+
 use cofferdam_contracts::egress::Name;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{SecretName, TenantId};
@@ -19,7 +21,6 @@ use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::secrets::{NewSecret, SealedSecret};
 use serde_json::json;
 
-use crate::Flows;
 use crate::error::{Error, Result};
 use crate::vault::Vault;
 
@@ -35,7 +36,19 @@ fn parse(value: String) -> Result<SecretValue, Refusal> {
     value.map_err(|why| Refusal::new(ErrorCode::PolicyViolation, format!("value: {why}")))
 }
 
-impl Flows {
+/// The secrets of this installation's tenants.
+#[derive(Debug, Clone)]
+pub struct Secrets {
+    pub(crate) ledger: Ledger,
+    /// The key that they are sealed under, where this process has it.
+    vault: Option<Arc<Vault>>,
+}
+
+impl Secrets {
+    pub(crate) fn new(ledger: &Ledger, vault: Option<Vault>) -> Self {
+        Self { ledger: ledger.clone(), vault: vault.map(Arc::new) }
+    }
+
     /// The key of secrets, where this process has it.
     pub fn vault(&self) -> Result<&Vault, Refusal> {
         self.vault.as_deref().ok_or_else(|| {
@@ -47,7 +60,7 @@ impl Flows {
     }
 
     /// Sets a secret of the caller's tenant: the next version.
-    pub async fn secret_put(
+    pub async fn put(
         &self,
         who: &Principal,
         name: &SecretName,
@@ -61,22 +74,22 @@ impl Flows {
             return Err(Refusal::new(ErrorCode::PolicyViolation, why).into());
         }
         let value = parse(put.value)?;
-        self.secret_write(who, name, &value, Some(&hosts)).await
+        self.write(who, name, &value, Some(&hosts)).await
     }
 
     /// Rotates a secret that the caller's tenant has; its hosts stay.
-    pub async fn secret_rotate(
+    pub async fn rotate(
         &self,
         who: &Principal,
         name: &SecretName,
         rotate: SecretRotate,
     ) -> Result<SecretRow> {
         let value = parse(rotate.value)?;
-        self.secret_write(who, name, &value, None).await
+        self.write(who, name, &value, None).await
     }
 
     /// `hosts`: `None` for a rotation, which needs a version in force.
-    async fn secret_write(
+    async fn write(
         &self,
         who: &Principal,
         name: &SecretName,
@@ -113,7 +126,7 @@ impl Flows {
     }
 
     /// Removes a secret of the caller's tenant. Sandboxes that use it are refused within a second.
-    pub async fn secret_remove(&self, who: &Principal, name: &SecretName) -> Result<()> {
+    pub async fn remove(&self, who: &Principal, name: &SecretName) -> Result<()> {
         let audit = Audit::by(who, "secret.remove", name.as_str());
         if self.ledger.secrets().remove(&who.tenant, name, &audit).await? {
             return Ok(());

@@ -6,8 +6,8 @@ use cofferdam_contracts::session::{SettleRequest, Settlement, findings};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 
-use crate::Flows;
 use crate::error::Result;
+use crate::runs::Runs;
 
 /// Says so where a wipe could not be verified.
 pub fn alert(evidence: &WipeEvidence) {
@@ -17,9 +17,9 @@ pub fn alert(evidence: &WipeEvidence) {
     }
 }
 
-impl Flows {
+impl Runs {
     /// Ends a held session on the operator's word, which is recorded with the evidence that it overrules.
-    pub async fn session_settle(
+    pub async fn settle(
         &self,
         who: &Principal,
         sandbox: &SandboxId,

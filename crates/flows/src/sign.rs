@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, WebhookId};
 use cofferdam_contracts::link::LinkClaim;
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -88,6 +89,17 @@ impl Signer {
         mac(&self.0, &[b"link\n", &claim]).verify_slice(&signed).ok()?;
         serde_json::from_slice(&claim).ok()
     }
+}
+
+/// The key of this installation, or why nothing can be signed or checked here.
+pub(crate) fn here(signer: Option<&Signer>) -> Result<&Signer, Refusal> {
+    signer.ok_or_else(|| {
+        Refusal::new(
+            ErrorCode::Unavailable,
+            "this host lacks the installation's signing key: copy signing.key from the state \
+             directory of a host that has it",
+        )
+    })
 }
 
 /// HMAC-SHA256 over the parts. A key shorter than a block is padded with zeros, which is what HMAC does

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
-use cofferdam_contracts::agent_plan::{AgentPlan, BUILDING, PLANNING};
+use cofferdam_contracts::agent_plan::{AgentPlan, BUILDING, PLAN_NAME, PLANNING, session_of};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::StepId;
 use cofferdam_contracts::plan::{Plan, PlanTask};
@@ -17,7 +17,6 @@ use crate::flow::{Flow, failed, step_error};
 use crate::gates::consent::Consented;
 use crate::patience::patiently;
 use crate::plan_text::step_id;
-use crate::planner::{PLAN_NAME, session_of};
 use crate::round::{attempt_key, round_of};
 use crate::this::This;
 
@@ -34,7 +33,7 @@ pub(crate) async fn planned(
     draft: &Plan,
     life: u32,
 ) -> Flow<Planned> {
-    let ledger = &this.flows.ledger;
+    let ledger = this.ledger;
     patiently(|| ledger.planner().planning(&run.id)).await.map_err(step_error)?;
     let before = life.saturating_sub(1).saturating_mul(LIFE);
     let mut attempt = before + 1;
@@ -69,7 +68,7 @@ async fn plan_of(
         &attempt_key(task, run, attempt)?,
         PLAN_NAME,
     );
-    let stored = this.flows.ledger.artifacts().read(&run.tenant, &uri).await?;
+    let stored = this.ledger.artifacts().read(&run.tenant, &uri).await?;
     let stored = stored.ok_or_else(|| Error::corrupt("agent plan")("missing"))?;
     if digest_bytes(&stored.bytes) != stored.sha256 {
         return Err(Error::corrupt("agent plan")("its bytes do not have the recorded hash"));
@@ -85,7 +84,7 @@ fn building() -> Result<StepId> {
 pub(crate) async fn recorded(this: &This<'_>, attempt: u32) -> Flow<String> {
     let run = this.context().await?;
     let recording = || async {
-        let ledger = &this.flows.ledger;
+        let ledger = this.ledger;
         let missing = || Error::corrupt("patch")("the build left none");
         let found = ledger.planner().patch_of(&run.id, &building()?).await?;
         let (task, uri, digest) = found.ok_or_else(missing)?;
@@ -118,7 +117,7 @@ pub(crate) async fn decided(this: &This<'_>, plan: &Plan, attempt: u32) -> Flow<
         return Err(failed("the approved plan names no test"));
     }
     let names: Vec<&str> = tests.iter().map(|(_, task)| task.name.as_str()).collect();
-    let deciding = || this.flows.ledger.planner().tests_decided(&run.id, &names, attempt);
+    let deciding = || this.ledger.planner().tests_decided(&run.id, &names, attempt);
     patiently(deciding).await.map_err(step_error)?;
     Ok(Decided { tasks: tests.into_iter().map(|(index, _)| index).collect() })
 }

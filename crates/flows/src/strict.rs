@@ -11,25 +11,15 @@ use cofferdam_contracts::model::{ModelsSpec, ProviderRow};
 use cofferdam_contracts::recipe::Recipe;
 use serde_json::json;
 
-use crate::Flows;
 use crate::error::Result;
+use crate::models::Models;
 
-impl Flows {
-    /// With strict mode, or without it.
-    #[must_use]
-    pub fn with_strict_mode(self, is_strict: bool) -> Self {
-        Self { is_strict, ..self }
-    }
-
+impl Models {
     /// Refuses, in strict mode, models whose providers have no credential.
     ///
     /// # Errors
     /// [`ErrorCode::PolicyViolation`] with the provider, what it lacks and the command that gives it.
-    pub(crate) async fn strict_admit(
-        &self,
-        tenant: &TenantId,
-        models: &[&ModelsSpec],
-    ) -> Result<()> {
+    pub(crate) async fn admit(&self, tenant: &TenantId, models: &[&ModelsSpec]) -> Result<()> {
         if !self.is_strict || models.is_empty() {
             return Ok(());
         }

@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::models::planner_admit;
 use crate::recipes::builtin;
-use crate::{Flows, checks, config, decide, egress, floor, secrets, strict};
+use crate::runs::Runs;
+use crate::{checks, config, decide, egress, floor, secrets, strict};
 
 /// A started or found run.
 #[derive(Debug, Clone)]
@@ -66,9 +67,9 @@ impl Intent<'_> {
     }
 }
 
-impl Flows {
+impl Runs {
     /// `POST /api/runs`.
-    pub async fn run_submit(&self, who: &Principal, request: &RunRequest) -> Result<Submitted> {
+    pub async fn submit(&self, who: &Principal, request: &RunRequest) -> Result<Submitted> {
         // An unknown intent is 404 before policy is looked at.
         let intent = self
             .ledger
@@ -101,7 +102,7 @@ impl Flows {
     }
 
     /// `POST /api/run`: two equal starts are one run. `fed`: the client waits for the run's whole output.
-    pub async fn recipe_submit(
+    pub async fn submit_recipe(
         &self,
         who: &Principal,
         request: &RecipeRunRequest,
@@ -149,8 +150,8 @@ impl Flows {
         if floor::binds(&recipe) {
             floor::admit(&self.ledger, &settings).await?;
         }
-        self.strict_admit(&who.tenant, &strict::models_of(&recipe)).await?;
-        self.apply_admit(&who.tenant, &recipe, &form).await?;
+        self.models.admit(&who.tenant, &strict::models_of(&recipe)).await?;
+        self.applies.admit(&who.tenant, &recipe, &form).await?;
         egress::admit(&self.ledger, who, intent.stored(), &recipe).await?;
         let attended = who.is_host_admin() || egress::asks_a_person(recipe.plan.gate.as_ref());
         secrets::admit(&self.ledger, &who.tenant, &secrets::recipe_uses(&recipe), attended).await?;
@@ -199,7 +200,7 @@ impl Flows {
             key_id: who.key_id.clone(),
         };
         let fed = fed && self.feeds.expect(&new.id, &who.key_id);
-        let submitted = self.run_start(&new, made.as_ref()).await;
+        let submitted = self.write(&new, made.as_ref()).await;
         if fed && !matches!(&submitted, Ok(made) if !made.is_replay) {
             self.feeds.forget(&new.id);
         }
@@ -207,7 +208,7 @@ impl Flows {
     }
 
     /// Writes the run, or finds the one that its intent has already.
-    async fn run_start(&self, new: &NewRun, made: Option<&IntentRequest>) -> Result<Submitted> {
+    async fn write(&self, new: &NewRun, made: Option<&IntentRequest>) -> Result<Submitted> {
         let intent = made.map(|request| NewIntent {
             id: &new.intent_id,
             tenant: &new.tenant,

@@ -3,10 +3,10 @@
 use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::run::RunStatus;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::runs::RunContext;
 use tokio::sync::OnceCell;
 
-use crate::Flows;
 use crate::compile;
 use crate::error::Error;
 use crate::executor::Executor;
@@ -16,7 +16,7 @@ use crate::patience::patiently;
 /// One execution of the workflow.
 pub(crate) struct This<'a> {
     pub executor: &'a Executor,
-    pub flows: &'a Flows,
+    pub ledger: &'a Ledger,
     pub workflow: &'a str,
     /// What the run was started with. It never changes, so the first step that needs it reads it
     /// for all of them; a replay may begin with any step.
@@ -29,7 +29,7 @@ impl<'a> This<'a> {
     pub(crate) fn new(executor: &'a Executor, workflow: &'a str) -> Self {
         Self {
             executor,
-            flows: &executor.flows,
+            ledger: &executor.flows.ledger,
             workflow,
             context: OnceCell::new(),
             plan: OnceCell::new(),
@@ -39,7 +39,7 @@ impl<'a> This<'a> {
     pub(crate) async fn context(&self) -> Flow<&RunContext> {
         self.context
             .get_or_try_init(|| async {
-                patiently(|| self.flows.ledger.runs().context(self.workflow))
+                patiently(|| self.ledger.runs().context(self.workflow))
                     .await
                     .map_err(step_error)?
                     .ok_or_else(|| self.missing())
@@ -63,7 +63,7 @@ impl<'a> This<'a> {
             .plan
             .get_or_try_init(|| async {
                 let run = self.context().await?;
-                let plan = patiently(|| compile::plan_read(&self.flows.ledger, run, digest)).await;
+                let plan = patiently(|| compile::plan_read(self.ledger, run, digest)).await;
                 Flow::Ok((digest.clone(), plan.map_err(step_error)?))
             })
             .await?;
@@ -85,14 +85,7 @@ impl<'a> This<'a> {
         let run = self.context().await?;
         let is_dispatch = run.is_dispatch();
         patiently(|| {
-            self.flows.ledger.runs().finish(
-                &run.id,
-                status,
-                error,
-                "ExecuteST",
-                output,
-                is_dispatch,
-            )
+            self.ledger.runs().finish(&run.id, status, error, "ExecuteST", output, is_dispatch)
         })
         .await
         .map_err(step_error)

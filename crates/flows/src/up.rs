@@ -61,7 +61,7 @@ pub(crate) async fn up(
         Ok(planned) => planned,
         Err(why) => return Err(why.end(executor, task, id).await),
     };
-    let admitted = executor.flows.strict_admit(&task.tenant, request.models().as_slice()).await;
+    let admitted = executor.flows.models.admit(&task.tenant, request.models().as_slice()).await;
     if let Err(error) = admitted {
         let is_refusal = matches!(error, Error::Refused(_));
         let cause = error.refusal().message;
@@ -132,7 +132,7 @@ pub(crate) fn begun(
     };
     host.weigh(&mut sandbox, &task.tenant);
     host.expect(&plan, &sandbox);
-    let keeper = Keeper::new(&executor.flows, task, sandbox.id());
+    let keeper = Keeper::new(&executor.flows.secrets, task, sandbox.id());
     sandbox.traffic().keep_secrets(std::sync::Arc::new(keeper));
     Ok(Up { sandbox, plan, deps, memory })
 }

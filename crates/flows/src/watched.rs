@@ -12,7 +12,7 @@ use crate::executor::Executor;
 use crate::feed::Feed;
 use crate::output::{Output, Outputs};
 use crate::patience::patiently;
-use crate::planner::Pilot;
+use crate::pilot::Pilot;
 
 /// The two streams of a task.
 pub(crate) struct Watched {
@@ -84,7 +84,7 @@ impl Watched {
 /// Who hears one command.
 pub(crate) struct CommandOutput<'a> {
     pub watched: &'a Watched,
-    pub pilot: Option<&'a Pilot>,
+    pub pilot: Option<&'a dyn Pilot>,
     pub watch: Option<&'a dispatches::Watch<'a>>,
     pub end: Option<&'a CommandEnd>,
 }

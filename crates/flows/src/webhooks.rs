@@ -1,37 +1,52 @@
 //! Webhooks: made, removed, replayed. Sending is `crate::notify`'s.
 
+use std::sync::Arc;
+
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{DeliveryId, WebhookId};
 use cofferdam_contracts::webhook::{DeliveryReplayed, EventType, WebhookCreated, WebhookRequest};
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
+use cofferdam_ledger::listen::Wakes;
 use cofferdam_ledger::webhooks::NewWebhook;
 use serde_json::json;
 
 use crate::error::{Error, Result};
-use crate::sign::Signer;
-use crate::{Flows, outbound};
+use crate::outbound::{self, Reach};
+use crate::sign::{self, Signer};
 
-impl Flows {
-    /// The key of this installation, or why nothing can be signed or checked here.
-    pub(crate) fn signer(&self) -> Result<&Signer, Refusal> {
-        self.signer.as_deref().ok_or_else(|| {
-            Refusal::new(
-                ErrorCode::Unavailable,
-                "this host lacks the installation's signing key: copy signing.key from the state \
-                 directory of a host that has it",
-            )
-        })
+/// The webhooks of this installation's tenants, and what their deliveries are signed with.
+#[derive(Debug, Clone)]
+pub struct Webhooks {
+    pub(crate) ledger: Ledger,
+    pub(crate) wakes: Wakes,
+    /// The installation's key, where this host has it.
+    pub(crate) signer: Option<Arc<Signer>>,
+    /// Which addresses they may reach.
+    pub(crate) reach: Reach,
+}
+
+impl Webhooks {
+    pub(crate) fn new(
+        ledger: &Ledger,
+        wakes: &Wakes,
+        signer: Option<Arc<Signer>>,
+        reach: Reach,
+    ) -> Self {
+        Self { ledger: ledger.clone(), wakes: wakes.clone(), signer, reach }
+    }
+
+    /// Whether this host can sign and check.
+    #[must_use]
+    pub fn is_signing(&self) -> bool {
+        self.signer.is_some()
     }
 
     /// Makes a webhook; its secret is derived, shown here and stored nowhere.
-    pub async fn webhook_add(
-        &self,
-        who: &Principal,
-        request: &WebhookRequest,
-    ) -> Result<WebhookCreated> {
-        let signer = self.signer()?;
+    pub async fn add(&self, who: &Principal, request: &WebhookRequest) -> Result<WebhookCreated> {
+        let signer = sign::here(self.signer.as_deref())?;
         let url = outbound::parse(&request.url, self.reach)?;
         let mut events = request.events.clone().unwrap_or_else(|| EventType::ALL.to_vec());
         events.sort_unstable();
@@ -59,7 +74,7 @@ impl Flows {
     }
 
     /// Removes one of the caller's webhooks.
-    pub async fn webhook_remove(&self, who: &Principal, webhook: &WebhookId) -> Result<()> {
+    pub async fn remove(&self, who: &Principal, webhook: &WebhookId) -> Result<()> {
         let entry = Audit::by(who, "webhook.remove", webhook.as_str());
         if self.ledger.webhooks().remove(&who.tenant, webhook, &entry).await? {
             return Ok(());
@@ -68,7 +83,7 @@ impl Flows {
     }
 
     /// Sends a delivery again, under its old id.
-    pub async fn delivery_replay(
+    pub async fn replay(
         &self,
         who: &Principal,
         webhook: &WebhookId,

@@ -28,6 +28,7 @@ use crate::long_lived::LongLived;
 use crate::memory::MemoryBudget;
 use crate::notify::Sender;
 use crate::own_tasks::OwnTasks;
+use crate::pilot::Pilots;
 use crate::takeover::{Takeover, reconcile};
 
 /// Connections of the engine: its statements are short, so few serve many workflows, and its pool
@@ -95,6 +96,7 @@ impl Worker {
     pub async fn start(
         flows: Flows,
         lives: Arc<dyn LongLived>,
+        pilots: Arc<dyn Pilots>,
         config: WorkerConfig,
     ) -> Result<Self, StartError> {
         let host_config = HostConfig {
@@ -112,6 +114,7 @@ impl Worker {
             .map_err(|e| StartError::Engine(e.to_string()))?;
         let executor = Arc::new(Executor {
             flows: flows.clone(),
+            pilots,
             id: id.clone(),
             host_id: crate::host_id(),
             host,
@@ -151,7 +154,8 @@ impl Worker {
             register(&engine, &executor, &lives).map_err(|e| StartError::Engine(e.to_string()))?;
         engine.launch().await.map_err(|e| StartError::Engine(e.to_string()))?;
         let claimer = Arc::new(Claimer {
-            flows,
+            ledger: flows.ledger,
+            wakes: flows.wakes,
             id,
             registered,
             slots: Arc::clone(&executor.slots),
@@ -160,7 +164,7 @@ impl Worker {
         let (starts, own) = unbounded_channel();
         let (slots, started) = (&executor.slots, &executor.started);
         lives.joined(OwnTasks::new(&executor.id, slots, started, starts));
-        let sender = Sender::new(&executor.flows, executor.id.as_str())
+        let sender = Sender::new(&executor.flows.webhooks, executor.id.as_str())
             .map(|sender| tokio::spawn(sender.run()));
         let heart = Arc::new(Heart::new(Arc::clone(&executor)));
         let (beating, fenced) = (heart.start(), heart.fences());
@@ -247,7 +251,7 @@ fn register(
     executor: &Arc<Executor>,
     lives: &Arc<dyn LongLived>,
 ) -> dbos::Result<Registered> {
-    let flows = Arc::new(executor.flows.clone());
+    let ledger = executor.flows.ledger.clone();
     let run = {
         let executor = Arc::clone(executor);
         engine.register_workflow(RUN_WORKFLOW, move |()| {
@@ -261,7 +265,7 @@ fn register(
         })?
     };
     let escalation = engine.register_workflow(ESCALATION_WORKFLOW, move |()| {
-        crate::gates::wait::escalation_workflow(Arc::clone(&flows))
+        crate::gates::wait::escalation_workflow(ledger.clone())
     })?;
     Ok(Registered { run, task, escalation })
 }

@@ -10,7 +10,7 @@ use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_flows::built_in::{LIVE, Launch};
-use cofferdam_flows::{Result, config, egress, floor, quota};
+use cofferdam_flows::{Result, config, egress, floor};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
@@ -59,7 +59,7 @@ impl Live {
         let (spec, settings, quota) = tokio::join!(
             spec,
             config::settings(ledger, &who.tenant),
-            quota::admit(&self.0.flows, &who.tenant),
+            self.0.flows.quota.admit(&who.tenant),
         );
         let Spec { request, template, inherited, source, tokens } = spec?;
         let (_, timeout_s) = checked(&request)?;
@@ -81,7 +81,7 @@ impl Live {
         };
         let (key_id, lane) = (who.key_id.as_str(), Lane::Interactive);
         let start = Launch { who, key_id, subject, goal, work: &work, lane };
-        let begun = LIVE.start(&self.0.flows, start)?;
+        let begun = LIVE.start(&self.0.flows.ids, start)?;
         let first = LIVE.first_round(&begun, work)?;
         let (intent, run, opening) = (begun.intent(), &begun.run, first.opening());
         let one = Expected {

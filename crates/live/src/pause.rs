@@ -112,7 +112,7 @@ impl Pause<'_> {
     async fn done(&self, memory: KeptMemory) -> Result<()> {
         let (live, held) = (self.live, self.held);
         // Before anything is stopped: without it nothing can be kept.
-        live.0.flows.vault()?;
+        live.0.flows.secrets.vault()?;
         let _turn = held.turn.lock().await;
         let _keeping = held.keeping.lock().await;
         if !held.goes_on() {

@@ -29,7 +29,7 @@ impl Live {
         cofferdam_ambient::own::declare(state_dir);
         let inner = Arc::new_cyclic(|inner: &Weak<Inner>| {
             let inner = Weak::clone(inner);
-            flows.when_full(move || {
+            flows.quota.when_full(move || {
                 if let Some(inner) = inner.upgrade() {
                     let eraser = Eraser::of(&Self(inner));
                     tokio::spawn(async move { eraser.tidy().await });

@@ -36,6 +36,7 @@
 //! life
 //! plan
 //! class
+//! machine
 //! cache
 //! spec
 //! images
@@ -54,6 +55,7 @@ mod egress;
 mod host;
 mod images;
 mod life;
+mod machine;
 #[cfg(test)]
 #[path = "../../../tests/src/not_run.rs"]
 mod not_run;
@@ -131,9 +133,10 @@ pub use life::{
     abandoned, destroy_orphans, has_swap, provision, provision_filled, provision_on, reconcile,
     remains, resume, verify_absent, verify_again,
 };
-pub use plan::{USUAL_PATH, plan};
+pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};
 pub use spec::command::Command;
+pub use spec::environment::USUAL_PATH;
 pub use spec::facts::HostFacts;
 pub use spec::input::Input;
 pub use spec::machine::{Accel, Machine};

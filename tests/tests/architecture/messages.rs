@@ -27,7 +27,7 @@ const MARKS: &[(&str, &str)] = &[
 ];
 /// Crates whose messages reach people: the agent's arrive through the sandbox's.
 const CRATES: &[&str] =
-    &["cli", "contracts", "e2b", "flows", "http", "ledger", "live", "sandbox", "server"];
+    &["cli", "contracts", "e2b", "flows", "http", "ledger", "live", "planner", "sandbox", "server"];
 /// Between a mark and its text stand at most a code and a closure.
 const NEAR: usize = 160;
 /// What no message says: the dialect of `docs/style.md` that was mended once.
@@ -123,8 +123,12 @@ fn page() -> String {
     }
     let messages = messages();
     for krate in CRATES {
+        let of_crate: Vec<_> = messages.iter().filter(|(of, ..)| of == krate).collect();
+        if of_crate.is_empty() {
+            continue;
+        }
         write!(page, "\n## `{krate}`\n\n| Kind | Message |\n|---|---|\n").unwrap();
-        for (_, kind, message) in messages.iter().filter(|(of, ..)| of == krate) {
+        for (_, kind, message) in of_crate {
             writeln!(page, "| {kind} | {} |", message.replace('|', "\\|")).unwrap();
         }
     }

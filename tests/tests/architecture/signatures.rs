@@ -11,8 +11,7 @@ use super::sources;
 /// Methods of one type or trait. The reader of one of them may need any other.
 const MAX_METHODS: usize = 25;
 /// Types with more: the crate, the type, how many, and what takes it apart. A line goes with its type, and none is added.
-const LARGER: &[(&str, &str, usize, &str)] =
-    &[("flows", "Flows", 72, "one noun of every room: the services take it apart")];
+const LARGER: &[(&str, &str, usize, &str)] = &[];
 
 /// What holds a value of the type that stands between its brackets, and nothing else.
 const HOLDERS: [&str; 8] = ["Option", "Vec", "VecDeque", "Box", "Arc", "Rc", "Cow", "Result"];

@@ -3,8 +3,13 @@
 
 use super::sources;
 
-const CRATES: &[&str] =
-    &["crates/sandbox/src", "crates/flows/src", "crates/live/src", "crates/cli/src"];
+const CRATES: &[&str] = &[
+    "crates/sandbox/src",
+    "crates/flows/src",
+    "crates/live/src",
+    "crates/planner/src",
+    "crates/cli/src",
+];
 /// Names that a sandbox's root, its upper layer or an overlay of it have in our code.
 const TREES: [&str; 8] = [
     "root",

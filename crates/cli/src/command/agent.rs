@@ -93,7 +93,7 @@ impl Known {
         match self {
             Self::Codex => "0.169.0",
             Self::Claude => "2.1.197",
-            Self::Opencode => cofferdam_flows::OPENCODE,
+            Self::Opencode => cofferdam_planner::OPENCODE,
         }
     }
 

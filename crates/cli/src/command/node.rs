@@ -6,12 +6,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
 use cofferdam_e2b::E2b;
-use cofferdam_flows::{Flows, Reach, Worker, WorkerConfig};
+use cofferdam_flows::{Flows, FlowsSetup, Reach, Worker, WorkerConfig};
 use cofferdam_http::{Doors, Listeners, Server};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
 use cofferdam_ledger::kept_files::StateDirectory;
 use cofferdam_live::{Comparison, Live, Snapshots};
+use cofferdam_planner::Planner;
 use cofferdam_sandbox::Class;
 use cofferdam_server::OurApi;
 use nix::unistd::User;
@@ -81,22 +82,27 @@ impl Node {
         let wakes = ledger.listen().await?;
         let reach = parts.reach();
         let signer = signing::signer(&ledger, dir).await?;
-        let flows = Flows::new(ledger.clone(), wakes, Ids::from_env())
-            .with_signing(signer, reach)
-            .with_vault(vault::vault(at, &ledger, dir).await?)
-            .with_roots(parts.allow_dirs, dir)
-            .with_strict_mode(is_strict);
+        let flows = Flows::new(FlowsSetup {
+            signer,
+            vault: vault::vault(at, &ledger, dir).await?,
+            reach,
+            roots: parts.allow_dirs,
+            state_dir: Some(dir),
+            is_strict,
+            ..FlowsSetup::of(ledger.clone(), wakes, Ids::from_env())
+        });
         let live = Live::new(&flows, dir);
-        let is_signing = flows.is_signing();
+        let is_signing = flows.webhooks.is_signing();
         let key = admin_key(&flows, dir).await?;
         if parts.worker.is_some() {
             rows_moved(&ledger, dir).await?;
         }
         let worker = match parts.worker {
             None => None,
-            Some(args) => Some(
-                Worker::start(flows.clone(), Arc::new(live.clone()), config(args, dir)?).await?,
-            ),
+            Some(args) => {
+                let (lives, pilots) = (Arc::new(live.clone()), Arc::new(Planner::new(&ledger)));
+                Some(Worker::start(flows.clone(), lives, pilots, config(args, dir)?).await?)
+            }
         };
         let scheme = parts.listen.as_ref().map(|d| if d.tls.is_some() { "https" } else { "http" });
         let bound = match parts.listen {
@@ -225,7 +231,8 @@ async fn rows_moved(ledger: &Ledger, dir: &Path) -> anyhow::Result<i64> {
 /// Says what the database and the disk do not share, once rows name this place.
 async fn compared(ledger: &Ledger, dir: &Path) -> anyhow::Result<()> {
     let moved = rows_moved(ledger, dir).await?;
-    let flows = Flows::new(ledger.clone(), ledger.listen().await?, Ids::from_env());
+    let wakes = ledger.listen().await?;
+    let flows = Flows::new(FlowsSetup::of(ledger.clone(), wakes, Ids::from_env()));
     let found = Snapshots::of(&Live::new(&flows, dir)).compared(Comparison::Adoption).await?;
     let moved = moved.saturating_add(found.moved);
     if moved > 0 {
@@ -288,7 +295,7 @@ async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
         let kept = state::key_set_aside(dir, &key)?;
         output::note(&format!("admin.key works no more and is kept in {kept}; there is a new one"));
     }
-    let created = flows.key_local(place.as_deref()).await?;
+    let created = flows.keys.local(place.as_deref()).await?;
     state::key_write(dir, &created.key)?;
     Ok(created.key)
 }

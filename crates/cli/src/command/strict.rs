@@ -53,7 +53,7 @@ pub(crate) fn check(worker: Option<&WorkerArgs>) -> Result<bool, Misuse> {
 
 /// Pure: `found` is what the daemon's program says its version is.
 fn lacking(stand_ins: usize, armed: &[&str], found: Option<&str>) -> Vec<String> {
-    let wanted = cofferdam_flows::OPENCODE;
+    let wanted = cofferdam_planner::OPENCODE;
     let mut lacks = Vec::new();
     if stand_ins > 0 {
         lacks.push("--egress-host puts another server in a name's place: leave it out".to_owned());
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn all_that_lacks_is_named_with_its_remedy() {
-        let wanted = cofferdam_flows::OPENCODE;
+        let wanted = cofferdam_planner::OPENCODE;
         assert!(lacking(0, &[], Some(wanted)).is_empty());
         let all = lacking(1, &["COFFERDAM_FAILPOINT"], None).join("\n");
         for words in ["--egress-host", "unset it", "install opencode-ai@"] {

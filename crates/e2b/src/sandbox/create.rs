@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use cofferdam_contracts::id::SnapshotId;
 use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 use cofferdam_contracts::sandbox::{Egress, IsolationClass, Limits};
+use cofferdam_flows::egress;
 use cofferdam_live::CreateSandbox;
 use serde::Deserialize;
 use serde_json::Value;
@@ -150,7 +151,7 @@ async fn create(call: Call, default_s: u64) -> Outcome {
     let (flows, lives) = (&services.flows, &services.live);
     names::choose(lives, &who, &template, &mut request).await?;
     if wants_internet {
-        request.egress = flows.live_internet(&who).await.map_err(answer::refused)?;
+        request.egress = egress::internet(&flows.ledger, &who).await.map_err(answer::refused)?;
     }
     let guest = lives.ask(CreateSandbox { who, request }).await.map_err(answer::refused)?;
     Ok(answer::json_of(201, &Sandbox::of(&guest.facts, &domain)))

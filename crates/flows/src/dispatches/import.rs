@@ -8,7 +8,7 @@ use cofferdam_ledger::dispatches::{ImportRow, Taken};
 use cofferdam_ledger::keys::Principal;
 use serde_json::{Map, Value};
 
-use crate::Flows;
+use super::Dispatches;
 use crate::error::Result;
 
 /// Longest text of a column: what a person wrote, or a path.
@@ -59,13 +59,9 @@ const COLUMNS: &[(&str, Kind, Option<&str>)] = &[
     ("parent_dispatch_id", Kind::Text, None),
 ];
 
-impl Flows {
+impl Dispatches {
     /// `POST /api/dispatches/import`. Doing it again changes nothing.
-    pub async fn dispatch_import(
-        &self,
-        who: &Principal,
-        request: &ImportRequest,
-    ) -> Result<Imported> {
+    pub async fn import(&self, who: &Principal, request: &ImportRequest) -> Result<Imported> {
         let mut report = Imported::default();
         for row in &request.rows {
             let named = row.get("id").and_then(Value::as_str).unwrap_or("(none)");

@@ -6,7 +6,7 @@
 //!   ledger::dispatch_end: status, counts and sandbox_effective, with the run's own end
 //! ```
 //! **A dispatch is a run like any other**: takeover, cancel, wipe and artifacts are the run's. Only its
-//! plan is not compiled from a recipe, and nothing but [`Flows::dispatch_spawn`] starts one.
+//! plan is not compiled from a recipe, and nothing but [`Dispatches::spawn`] starts one.
 
 mod agents;
 mod changes;
@@ -23,6 +23,8 @@ mod tools;
 mod watch;
 mod work;
 
+use std::sync::Arc;
+
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::{
     CheckedSpec, DispatchStatus, DispatchView, MAX_PROMPT_BYTES, PruneRequest, Pruned,
@@ -33,17 +35,21 @@ use cofferdam_contracts::id::{DispatchId, IntentId};
 use cofferdam_contracts::policy::asked::{AskedNames, FieldNames};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase, SandboxRequest};
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::dispatches::NewDispatch;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::ops::Cancels;
-use cofferdam_sandbox::{HostPath, Links};
+use cofferdam_sandbox::{Allowed, HostPath, Links};
 use serde_json::{Value, json};
 
 use crate::built_in::Launch;
 use crate::error::{Error, Result};
+use crate::fresh_ids::FreshIds;
+use crate::models::Models;
+use crate::quota::Quota;
 use crate::secrets::FieldSecret;
-use crate::{Flows, config, egress, floor, quota, secrets};
+use crate::{config, egress, floor, secrets};
 
 pub(crate) use changes::changes;
 pub(crate) use equip::equipped;
@@ -66,18 +72,41 @@ struct Of {
     by_host_admin: bool,
 }
 
-impl Flows {
+/// Agents that work alone in sandboxes.
+#[derive(Debug, Clone)]
+pub struct Dispatches {
+    ledger: Ledger,
+    ids: FreshIds,
+    /// Host directories that everybody's may be given, as far as this process knows.
+    allowed: Arc<Allowed>,
+    quota: Quota,
+    models: Models,
+}
+
+impl Dispatches {
+    pub(crate) fn new(
+        ledger: &Ledger,
+        ids: &FreshIds,
+        allowed: Allowed,
+        quota: &Quota,
+        models: &Models,
+    ) -> Self {
+        Self {
+            ledger: ledger.clone(),
+            ids: ids.clone(),
+            allowed: Arc::new(allowed),
+            quota: quota.clone(),
+            models: models.clone(),
+        }
+    }
+
     /// `POST /api/dispatches`.
-    pub async fn dispatch_spawn(
-        &self,
-        who: &Principal,
-        request: &SpawnRequest,
-    ) -> Result<DispatchView> {
-        self.dispatch_start(who, request, None).await
+    pub async fn spawn(&self, who: &Principal, request: &SpawnRequest) -> Result<DispatchView> {
+        self.start(who, request, None).await
     }
 
     /// A dispatch that did not complete, again, as a new one that names it.
-    pub async fn dispatch_retry(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
+    pub async fn retry(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
         let found = self.ledger.dispatches().context(&who.tenant, id).await?;
         let found = found.ok_or_else(|| Refusal::not_found("dispatch"))?;
         let status = found.status;
@@ -95,11 +124,11 @@ impl Flows {
             intent: found.intent,
             by_host_admin: found.by_host_admin,
         };
-        self.dispatch_start(who, &request, Some(of)).await
+        self.start(who, &request, Some(of)).await
     }
 
     /// Ends a dispatch with its whole sandbox.
-    pub async fn dispatch_kill(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
+    pub async fn kill(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
         let found = self.ledger.dispatches().context(&who.tenant, id).await?;
         let found = found.ok_or_else(|| Refusal::not_found("dispatch"))?;
         let refuse = |why: String| Refusal::new(ErrorCode::StateConflict, why);
@@ -113,11 +142,11 @@ impl Flows {
             .ops()
             .cancel(&workflow, Cancels::All, &audit(who, "cancel", workflow.as_str(), None))
             .await?;
-        self.dispatch_view(who, id).await
+        self.view(who, id).await
     }
 
     /// Removes ended dispatches.
-    pub async fn dispatch_prune(&self, who: &Principal, request: &PruneRequest) -> Result<Pruned> {
+    pub async fn prune(&self, who: &Principal, request: &PruneRequest) -> Result<Pruned> {
         let detail = json!({"olderThanSec": request.older_than_sec});
         let audit = audit(who, "dispatch.prune", "dispatches", Some(detail));
         let done =
@@ -126,12 +155,12 @@ impl Flows {
     }
 
     /// One dispatch, or a refusal.
-    pub async fn dispatch_view(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
+    pub async fn view(&self, who: &Principal, id: &DispatchId) -> Result<DispatchView> {
         let found = self.ledger.dispatches().by_id(&who.tenant, id).await?;
         Ok(found.ok_or_else(|| Refusal::not_found("dispatch"))?)
     }
 
-    async fn dispatch_start(
+    async fn start(
         &self,
         who: &Principal,
         request: &SpawnRequest,
@@ -145,7 +174,7 @@ impl Flows {
             Some(spec) => Some(check_spec(spec, request.lenient_spec)?),
             None => None,
         };
-        self.dispatch_allowed(who, request, checked.as_ref(), of.as_ref()).await?;
+        self.reach(who, request, checked.as_ref(), of.as_ref()).await?;
         let spawn_depth = match &request.parent_id {
             Some(parent) => {
                 let found = self.ledger.dispatches().context(&who.tenant, parent).await?;
@@ -156,12 +185,9 @@ impl Flows {
         };
         let mut tries = 0;
         loop {
-            let id = self.dispatch_id(who)?;
-            match self
-                .dispatch_write(who, request, checked.as_ref(), &id, spawn_depth, of.as_ref())
-                .await
-            {
-                Ok(()) => return self.dispatch_view(who, &id).await,
+            let id = self.id(who)?;
+            match self.write(who, request, checked.as_ref(), &id, spawn_depth, of.as_ref()).await {
+                Ok(()) => return self.view(who, &id).await,
                 Err(e) if e.is_unique_violation() && tries < ID_TRIES => tries += 1,
                 Err(e) => return Err(e),
             }
@@ -170,7 +196,7 @@ impl Flows {
 
     /// Whose directories these are. Everybody but the host's own admin has only the allowed roots, and
     /// one answer for what is not there and for what is not allowed, so that nothing can be probed.
-    async fn dispatch_allowed(
+    async fn reach(
         &self,
         who: &Principal,
         request: &SpawnRequest,
@@ -196,8 +222,8 @@ impl Flows {
         Ok(())
     }
 
-    fn dispatch_id(&self, who: &Principal) -> Result<DispatchId> {
-        let hex = self.ids.hex(&format!("dispatch:{}:{}", who.tenant, self.sequence()), 16);
+    fn id(&self, who: &Principal) -> Result<DispatchId> {
+        let hex = self.ids.hex(&format!("dispatch:{}:{}", who.tenant, self.ids.number()), 16);
         let text: String = hex
             .as_bytes()
             .chunks(4)
@@ -209,7 +235,7 @@ impl Flows {
 
     /// Whether its names and secrets are consented to: those of its command, and those of the phase that fetches its
     /// repository.
-    async fn dispatch_admit(
+    async fn admit(
         &self,
         who: &Principal,
         request: &SandboxRequest,
@@ -240,7 +266,7 @@ impl Flows {
         secrets::admit(&self.ledger, &who.tenant, &uses, who.is_host_admin()).await
     }
 
-    async fn dispatch_write(
+    async fn write(
         &self,
         who: &Principal,
         request: &SpawnRequest,
@@ -259,10 +285,10 @@ impl Flows {
         let settings = config::settings(&self.ledger, &who.tenant).await?;
         settings.settle("the dispatch", &mut work.request)?;
         floor::admit(&self.ledger, &settings).await?;
-        self.strict_admit(&who.tenant, work.request.models().as_slice()).await?;
+        self.models.admit(&who.tenant, work.request.models().as_slice()).await?;
         programs::check(&work)?;
-        quota::admit(self, &who.tenant).await?;
-        self.dispatch_admit(who, &work.request, of).await?;
+        self.quota.admit(&who.tenant).await?;
+        self.admit(who, &work.request, of).await?;
         let canonical = checked.map(CheckedSpec::canonical).transpose()?;
         let start = Launch {
             who,
@@ -272,7 +298,7 @@ impl Flows {
             work: &work,
             lane: if request.scheduled { Lane::Batch } else { Lane::Interactive },
         };
-        let begun = work::RUN.start(self, start)?;
+        let begun = work::RUN.start(&self.ids, start)?;
         let (intent, run) = (begun.intent(), &begun.run);
         let new = NewDispatch {
             id,

@@ -49,7 +49,7 @@ pub(crate) enum ConsentCheck {
 
 /// An error where there is no consent, or where it no longer holds although work has begun.
 pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<ConsentCheck> {
-    let ledger = &this.flows.ledger;
+    let ledger = this.ledger;
     let run = this.context().await?;
     let standing =
         patiently(|| ledger.gates().consent_standing(&run.id)).await.map_err(step_error)?;
@@ -90,7 +90,7 @@ pub(crate) async fn now(
         what: "runs.plan_digest",
         why: "the run has no plan".into(),
     })?;
-    let plan = compile::plan_read(&this.flows.ledger, run, digest).await?;
+    let plan = compile::plan_read(this.ledger, run, digest).await?;
     facts_of(this, plan, standing.budget, standing.timeout_ms).await
 }
 
@@ -137,7 +137,7 @@ pub(crate) async fn inputs_now(
 ) -> Result<Value> {
     let mut inputs = run.inputs.clone();
     with_defaults(form, &mut inputs);
-    for edit in this.flows.ledger.gates().edits_approved(&run.id, also).await? {
+    for edit in this.ledger.gates().edits_approved(&run.id, also).await? {
         apply(&mut inputs, &edit);
     }
     Ok(inputs)
@@ -168,7 +168,7 @@ impl From<Refusal> for EditedPlan {
 
 /// An approver edited: the plan is compiled again, and approved as edited.
 pub(crate) async fn edit(this: &This<'_>, key: &GateKey, round: u32) -> Result<EditedPlan> {
-    let ledger = &this.flows.ledger;
+    let ledger = this.ledger;
     let Some(run) = ledger.runs().context(this.workflow).await? else {
         return Err(Error::corrupt("runs")("no run"));
     };

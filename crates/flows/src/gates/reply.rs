@@ -1,5 +1,7 @@
 //! Replies: HTTP, command line, webhooks and links all answer a gate through [`reply`].
 
+use std::sync::Arc;
+
 use cofferdam_contracts::canonical::digest;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::{
@@ -14,9 +16,10 @@ use cofferdam_ledger::gates::{Replied, Reply};
 use cofferdam_ledger::keys::Principal;
 use serde_json::json;
 
-use crate::Flows;
 use crate::checks;
 use crate::error::Result;
+use crate::guesses::Guesses;
+use crate::sign::Signer;
 
 /// Answers a gate under its lock: read, decide, record. Each is one turn to the database, since whoever
 /// answers waits for all of them.
@@ -53,9 +56,22 @@ pub(crate) async fn link_stands(
     Ok(decide_link(held.gate(), &person)?)
 }
 
-impl Flows {
+/// The gates of runs, and who may answer them in whose place.
+#[derive(Debug, Clone)]
+pub struct Gates {
+    pub(crate) ledger: Ledger,
+    /// With what reply links are signed, where this host has it.
+    pub(crate) signer: Option<Arc<Signer>>,
+    pub(crate) guesses: Arc<Guesses>,
+}
+
+impl Gates {
+    pub(crate) fn new(ledger: &Ledger, signer: Option<Arc<Signer>>) -> Self {
+        Self { ledger: ledger.clone(), signer, guesses: Arc::default() }
+    }
+
     /// `POST /api/runs/:id/gates/:gate/reply`.
-    pub async fn gate_reply(
+    pub async fn reply(
         &self,
         who: &Principal,
         run: &str,
@@ -80,18 +96,18 @@ impl Flows {
     }
 
     /// `POST /api/events/hitl`: the same lane.
-    pub async fn gate_event(&self, who: &Principal, event: &HitlEvent) -> Result<ReplyAccepted> {
+    pub async fn event(&self, who: &Principal, event: &HitlEvent) -> Result<ReplyAccepted> {
         let request = ReplyRequest {
             payload: event.payload.clone(),
             dedupe_key: event.dedupe_key.clone(),
             origin: Some(event.origin),
             topic: Some(event.topic.clone()),
         };
-        self.gate_reply(who, event.workflow_id.as_str(), &event.gate_key, &request).await
+        self.reply(who, event.workflow_id.as_str(), &event.gate_key, &request).await
     }
 
     /// `POST /api/runs/:id/approve-plan`: a yes to the run's plan gate. Approving again is a replay.
-    pub async fn plan_approve(
+    pub async fn approve_plan(
         &self,
         who: &Principal,
         run: &str,

@@ -13,13 +13,13 @@ use cofferdam_contracts::gate::{
 use cofferdam_contracts::gate_spec::{GateSpec, MAX_REMINDERS, Silence};
 use cofferdam_contracts::id::{Digest, GateKey, RunId};
 use cofferdam_contracts::run::Budget;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::gates::{Deadline, NewGate};
 use dbos::{recv, set_event, step};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::Flows;
 use crate::compile;
 use crate::decide;
 use crate::error::{Error, Result};
@@ -76,7 +76,7 @@ struct Opened {
 
 /// One gate while it waits.
 struct Gate<'a> {
-    flows: &'a Flows,
+    ledger: &'a Ledger,
     workflow: &'a str,
     spec: &'a GateSpec,
     key: GateKey,
@@ -92,7 +92,7 @@ enum Heard {
 pub(crate) async fn await_human(this: &This<'_>, asking: &Asking<'_>) -> Flow<Answered> {
     let key = asking.spec.round_key(asking.round);
     let gate = Gate {
-        flows: this.flows,
+        ledger: this.ledger,
         workflow: this.workflow,
         spec: asking.spec,
         topic: format!("human:{key}"),
@@ -125,7 +125,7 @@ pub(crate) async fn await_human(this: &This<'_>, asking: &Asking<'_>) -> Flow<An
         _ => EditedPlan::Compiled(opened.bindings.plan.clone()),
     };
     step("gate.resolve", || async {
-        patiently(|| gate.flows.ledger.gates().resolve(&opened.run, &gate.key, &gate.topic))
+        patiently(|| gate.ledger.gates().resolve(&opened.run, &gate.key, &gate.topic))
             .await
             .map_err(step_error)?;
         fail_point("wait.resolved");
@@ -152,7 +152,7 @@ pub(crate) async fn await_human(this: &This<'_>, asking: &Asking<'_>) -> Flow<An
 
 /// An edit that changes nothing is a plain yes, which the reply itself recorded.
 async fn edit(this: &This<'_>, gate: &Gate<'_>, round: u32, opened: &Opened) -> Result<EditedPlan> {
-    let standing = this.flows.ledger.gates().consent_standing(&opened.run).await?;
+    let standing = this.ledger.gates().consent_standing(&opened.run).await?;
     match standing.approval {
         Some(a) if a.round == round => Ok(EditedPlan::Compiled(a.facts.bindings.plan)),
         _ => consent::edit(this, &gate.key, round).await,
@@ -160,7 +160,7 @@ async fn edit(this: &This<'_>, gate: &Gate<'_>, round: u32, opened: &Opened) -> 
 }
 
 async fn open(this: &This<'_>, gate: &Gate<'_>, round: u32) -> Result<Opened> {
-    let ledger = &gate.flows.ledger;
+    let ledger = gate.ledger;
     let missing = || Error::Corrupt { what: "runs", why: format!("no run of {}", gate.workflow) };
     let run = ledger.runs().context(gate.workflow).await?.ok_or_else(missing)?;
     let standing = ledger.gates().consent_standing(&run.id).await?;
@@ -236,7 +236,7 @@ fn prompt(asking: &Asking<'_>, opened: &Opened) -> Prompt {
 
 /// The accepted reply, or what silence means; and the deadline that held in the end.
 async fn listen(gate: &Gate<'_>, opened: &Opened) -> Flow<(Heard, i64)> {
-    let ledger = &gate.flows.ledger;
+    let ledger = gate.ledger;
     let mut left_ms = u64::from(opened.ttl_s) * 1_000;
     let mut deadline_at = opened.deadline_at;
     let mut pause_ms = gate.spec.remind_s().map(|s| u64::from(s) * 1_000);
@@ -289,7 +289,7 @@ async fn listen(gate: &Gate<'_>, opened: &Opened) -> Flow<(Heard, i64)> {
 async fn timed_out(gate: &Gate<'_>, opened: &Opened) -> Flow<Deadline> {
     step("gate.timeout", || async {
         let over = patiently(|| {
-            gate.flows.ledger.gates().time_out(
+            gate.ledger.gates().time_out(
                 &opened.run,
                 gate.workflow,
                 &gate.key,
@@ -342,7 +342,7 @@ fn decision(decision: Choice, rationale: Option<String>, at: i64) -> Decision {
 /// `esc:<workflow>:<gate>`; a gate's key may hold colons, a run's workflow id never does. Started once
 /// by the timeout: asks more people where the recipe says so, and leaves the audit event that an
 /// operator's tools and the inbox read.
-pub(crate) async fn escalation_workflow(flows: std::sync::Arc<Flows>) -> Flow<()> {
+pub(crate) async fn escalation_workflow(ledger: Ledger) -> Flow<()> {
     let id = dbos::workflow_id().unwrap_or_default();
     let parts = id.strip_prefix("esc:").and_then(|rest| rest.split_once(':'));
     let Some((workflow, gate)) = parts.and_then(|(w, g)| Some((w, GateKey::parse(g).ok()?))) else {
@@ -351,7 +351,7 @@ pub(crate) async fn escalation_workflow(flows: std::sync::Arc<Flows>) -> Flow<()
         ))));
     };
     step("escalate", || async {
-        patiently(|| flows.ledger.gates().escalate(workflow, &gate)).await.map_err(step_error)?;
+        patiently(|| ledger.gates().escalate(workflow, &gate)).await.map_err(step_error)?;
         Ok(())
     })
     .await

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::model::BudgetAsk;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::budgets::{BudgetAnswer, NewBudgetAsk};
-use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::listen::{Wake, Wakes};
 use cofferdam_ledger::tasks::TaskContext;
 
-use crate::Flows;
 use crate::ask::ttl_s;
 use crate::patience::patiently;
 
@@ -16,8 +16,13 @@ use crate::patience::patiently;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Asks for more, and waits for the answer as long as the call does. Whether more was granted.
-pub(crate) async fn ask_for_more(flows: &Flows, task: &TaskContext, over: &BudgetAsk) -> bool {
-    let mut wakes = flows.wakes.subscribe();
+pub(crate) async fn ask_for_more(
+    ledger: &Ledger,
+    wakes: &Wakes,
+    task: &TaskContext,
+    over: &BudgetAsk,
+) -> bool {
+    let mut wakes = wakes.subscribe();
     let timeout_ms = task.work.request().map_or(0, |request| request.timeout_ms);
     let new = NewBudgetAsk {
         run: &task.run,
@@ -26,7 +31,7 @@ pub(crate) async fn ask_for_more(flows: &Flows, task: &TaskContext, over: &Budge
         over,
         ttl_s: ttl_s(timeout_ms),
     };
-    let n = match patiently(|| flows.ledger.models().budget_ask(&new)).await {
+    let n = match patiently(|| ledger.models().budget_ask(&new)).await {
         Ok(Some(n)) => n,
         Ok(None) => return false,
         Err(error) => {
@@ -36,7 +41,7 @@ pub(crate) async fn ask_for_more(flows: &Flows, task: &TaskContext, over: &Budge
     };
     tracing::info!(task = %task.key, n, "a task asks for more of its budget of models");
     loop {
-        match patiently(|| flows.ledger.models().budget_answer(&task.key, n)).await {
+        match patiently(|| ledger.models().budget_answer(&task.key, n)).await {
             Ok(BudgetAnswer::Granted) => return true,
             Ok(BudgetAnswer::Denied) | Err(_) => return false,
             Ok(BudgetAnswer::Waiting) => {}

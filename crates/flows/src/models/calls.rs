@@ -7,14 +7,15 @@ use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::model::ModelSpent;
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::SandboxResult;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::models::ModelTurns;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::Sandbox;
 
+use super::Models;
 use super::desk::CallDesk;
 use super::prompt::{SentPrompt, prompt_begin, prompt_end};
 use super::within::Prompts;
-use crate::Flows;
 use crate::error::Result;
 use crate::patience::patiently;
 
@@ -29,42 +30,50 @@ pub(crate) struct CallsTaken {
 #[derive(Debug)]
 pub(crate) struct Calls {
     desk: Option<Arc<CallDesk>>,
+    /// The prompts that calls belong to, where a pilot of ours sends them.
+    prompts: Option<Arc<Prompts>>,
     prompt: Option<SentPrompt>,
 }
 
 impl Calls {
     /// Before the first command: who decides about calls of models, and the agent's prompt on record.
     pub(crate) async fn begin(
-        flows: &Flows,
+        models: &Models,
         task: &TaskContext,
         sandbox: &Sandbox,
         agent: Option<&AgentWork>,
     ) -> Self {
         let spec = task.work.request().and_then(|request| request.models());
         let max_turns = agent.filter(|agent| agent.enforce).and_then(|agent| agent.max_turns);
+        let is_piloted = spec.is_some() && matches!(task.work, Work::Opencode(_));
+        let prompts = is_piloted.then(Arc::<Prompts>::default);
         let desk = spec.map(|spec| {
-            let planner = matches!(task.work, Work::Opencode(_));
-            let agent = match planner {
+            let agent = match is_piloted {
                 true => Some("opencode"),
                 false => agent.map(|agent| agent.agent_type.as_str()),
             };
-            let prompts = planner.then(Prompts::default);
-            Arc::new(CallDesk::new(flows, task, sandbox.id(), spec, agent, prompts, max_turns))
+            let (id, prompts) = (sandbox.id(), prompts.clone());
+            Arc::new(CallDesk::new(models, task, id, spec, agent, prompts, max_turns))
         });
         if let Some(desk) = &desk {
             let own: Arc<CallDesk> = Arc::clone(desk);
             sandbox.traffic().serve_models(own);
         }
         let prompt = match agent {
-            Some(agent) => prompt_begin(flows, task, sandbox.id(), agent).await,
+            Some(agent) => prompt_begin(&models.ledger, task, sandbox.id(), agent).await,
             None => None,
         };
-        Self { desk, prompt }
+        Self { desk, prompts, prompt }
     }
 
     /// Who decides about calls of models.
     pub(crate) fn desk(&self) -> Option<&Arc<CallDesk>> {
         self.desk.as_ref()
+    }
+
+    /// The prompts that calls belong to, where a pilot of ours sends them.
+    pub(crate) fn prompts(&self) -> Option<&Arc<Prompts>> {
+        self.prompts.as_ref()
     }
 
     /// After the last command: every call of a model has an end on record.
@@ -76,9 +85,9 @@ impl Calls {
     }
 
     /// What they come to, once the last has its end; `None` where there are none, or the ledger does not say.
-    pub(crate) async fn taken(&self, flows: &Flows, sandbox: &SandboxId) -> Option<CallsTaken> {
+    pub(crate) async fn taken(&self, ledger: &Ledger, sandbox: &SandboxId) -> Option<CallsTaken> {
         self.desk.as_ref()?;
-        let models = || flows.ledger.models();
+        let models = || ledger.models();
         let read = async || -> Result<CallsTaken> {
             Ok(CallsTaken {
                 turns: patiently(|| models().turns(sandbox)).await?,
@@ -95,9 +104,9 @@ impl Calls {
     }
 
     /// What came of the agent's prompt.
-    pub(crate) async fn end(&self, flows: &Flows, result: &SandboxResult) {
+    pub(crate) async fn end(&self, ledger: &Ledger, result: &SandboxResult) {
         if let Some(prompt) = &self.prompt {
-            prompt_end(flows, prompt, result).await;
+            prompt_end(ledger, prompt, result).await;
         }
     }
 }

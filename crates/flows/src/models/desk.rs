@@ -24,12 +24,11 @@ use cofferdam_sandbox::{ModelCall, ModelDesk, ModelReply};
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
+use super::Models;
 use super::ask::ask_for_more;
-use super::keys::key_of;
 use super::room::AnswerRoom;
 use super::send::{Allowed, Going, send};
 use super::within::{Prompts, Within, reply_kept};
-use crate::Flows;
 use crate::error::Result;
 use crate::patience::patiently;
 
@@ -39,7 +38,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 /// The desk of one sandbox.
 #[derive(Debug)]
 pub(crate) struct CallDesk {
-    flows: Flows,
+    models: Models,
     task: TaskContext,
     sandbox: SandboxId,
     spec: ModelsSpec,
@@ -54,8 +53,8 @@ pub(crate) struct CallDesk {
     made: AtomicU64,
     /// Calls on their way.
     going: watch::Sender<usize>,
-    /// The prompts that its calls belong to, where a worker of ours sends them.
-    prompts: Option<Prompts>,
+    /// The prompts that its calls belong to, where a pilot of ours sends them.
+    prompts: Option<Arc<Prompts>>,
     room: AnswerRoom,
 }
 
@@ -112,7 +111,7 @@ impl ModelDesk for CallDesk {
 
     fn models(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Vec<String>> + Send>> {
         Box::pin(async move {
-            let models = self.flows.ledger.models();
+            let models = self.models.ledger.models();
             let known = models.providers(&self.task.tenant, &self.spec.providers).await;
             let known = known.unwrap_or_else(|error| {
                 tracing::warn!(%error, "providers of models were not read");
@@ -144,16 +143,16 @@ fn reply_of(protocol: ModelProtocol, refused: &Refused) -> ModelReply {
 
 impl CallDesk {
     pub(crate) fn new(
-        flows: &Flows,
+        models: &Models,
         task: &TaskContext,
         sandbox: &SandboxId,
         spec: &ModelsSpec,
         agent: Option<&'static str>,
-        prompts: Option<Prompts>,
+        prompts: Option<Arc<Prompts>>,
         max_turns: Option<u64>,
     ) -> Self {
         Self {
-            flows: flows.clone(),
+            models: models.clone(),
             task: task.clone(),
             sandbox: sandbox.clone(),
             spec: spec.clone(),
@@ -168,11 +167,6 @@ impl CallDesk {
         }
     }
 
-    /// The prompts that its calls belong to.
-    pub(crate) const fn prompts(&self) -> Option<&Prompts> {
-        self.prompts.as_ref()
-    }
-
     /// The place of a call within a prompt, or the answer that is on record for it.
     async fn placed(
         &self,
@@ -182,7 +176,7 @@ impl CallDesk {
         let place = prompts.place(&call.body);
         let place = place.map_err(|why| Refused::new("no_prompt", why.to_owned()))?;
         let turn = prompts.reading().await;
-        let planner = || self.flows.ledger.planner();
+        let planner = || self.models.ledger.planner();
         for shape in place.shapes() {
             let key = AnswerKey { op_key: &place.op_key, shape: &shape };
             let kept = patiently(|| planner().answer_read(key)).await;
@@ -214,7 +208,7 @@ impl CallDesk {
     async fn turn(&self, counts: bool) -> Result<Option<MutexGuard<'_, ()>>, Refused> {
         let Some(most) = self.max_turns.filter(|_| !counts) else { return Ok(None) };
         let counting = self.counting.lock().await;
-        let turns = patiently(|| self.flows.ledger.models().turns(&self.sandbox)).await;
+        let turns = patiently(|| self.models.ledger.models().turns(&self.sandbox)).await;
         let turns = turns.map_err(|error| {
             tracing::warn!(%error, "the turns of a dispatch were not counted");
             Refused::away()
@@ -227,8 +221,8 @@ impl CallDesk {
     }
 
     async fn asked_for_more(&self, over: &BudgetAsk) -> bool {
-        let _asking = self.prompts.as_ref().map(Prompts::asking);
-        ask_for_more(&self.flows, &self.task, over).await
+        let _asking = self.prompts.as_deref().map(Prompts::asking);
+        ask_for_more(&self.models.ledger, &self.models.wakes, &self.task, over).await
     }
 
     /// Waits until no call is on its way. Its sandbox's network has ended, so that each ends at once.
@@ -260,7 +254,7 @@ impl CallDesk {
                 return Err(refused);
             }
         };
-        let key = match key_of(&self.flows, &self.task.tenant, &chosen.known.provider).await {
+        let key = match self.models.key(&self.task.tenant, &chosen.known.provider).await {
             Ok(key) => key,
             Err(error) => {
                 tracing::warn!(%error, provider = %chosen.known.provider.name, "a provider's key was not opened");
@@ -300,7 +294,7 @@ impl CallDesk {
             (None, Some(member)) => Bytes::from(with_output(&call.body, member, price.max_output)),
             (None, None) => call.body.clone(),
         };
-        let client = self.flows.model_clients.get(known.private).ok_or_else(Refused::away)?;
+        let client = self.models.clients.get(known.private).ok_or_else(Refused::away)?;
         let allowed = Allowed {
             op_key: asking.op_key,
             protocol: call.protocol,
@@ -314,7 +308,7 @@ impl CallDesk {
             keep: self.spec.keep,
             within: within.map(|within| (within, self.sandbox.clone())),
         };
-        let sent = send(&self.flows, client, allowed, going, self.room.enter()).await;
+        let sent = send(&self.models.ledger, client, allowed, going, self.room.enter()).await;
         sent.map_err(|why| Refused {
             status: 502,
             code: "provider_unreachable",
@@ -355,7 +349,7 @@ impl CallDesk {
         if !self.spec.allows(&asked.model) {
             return Err(none("is not one of the task's models"));
         }
-        let models = self.flows.ledger.models();
+        let models = self.models.ledger.models();
         let known = models.providers(&self.task.tenant, &self.spec.providers).await;
         let known = known.map_err(|error| {
             tracing::warn!(%error, "providers of models were not read");
@@ -390,7 +384,7 @@ impl CallDesk {
             return;
         }
         let provider = &chosen.known.provider.name;
-        let room = match self.flows.ledger.models().room(&self.sandbox, provider, &limits).await {
+        let room = match self.models.ledger.models().room(&self.sandbox, provider, &limits).await {
             Ok(room) => room,
             Err(error) => {
                 tracing::warn!(%error, "what budgets leave to a call was not read");
@@ -450,7 +444,7 @@ impl CallDesk {
             micros: wanted.micros,
             refused,
         };
-        match self.flows.ledger.models().call_admit(&new).await {
+        match self.models.ledger.models().call_admit(&new).await {
             Ok(CallDecision::Allowed { left_ms }) => {
                 Ok(left_ms.map(|left| u64::try_from(left).unwrap_or(0)))
             }
@@ -476,7 +470,7 @@ impl CallDesk {
             wall_ms: 0,
             why: Some("the ledger's answer was lost; the call was not sent"),
         };
-        if let Err(error) = self.flows.ledger.models().call_settle(op_key, &end).await {
+        if let Err(error) = self.models.ledger.models().call_settle(op_key, &end).await {
             tracing::warn!(%error, call = %op_key, "a call that was not sent may stand as unknown");
         }
     }

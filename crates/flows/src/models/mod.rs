@@ -25,6 +25,6 @@ mod within;
 
 pub(crate) use admit::{planner_admit, unknown_provider};
 pub(crate) use calls::{Calls, CallsTaken};
-pub(crate) use client::Clients;
 pub(crate) use desk::CallDesk;
-pub(crate) use within::Prompts;
+pub use providers::Models;
+pub use within::Prompts;

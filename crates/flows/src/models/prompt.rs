@@ -4,11 +4,11 @@ use cofferdam_contracts::canonical;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::sandbox::SandboxResult;
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::prompts::{NewPrompt, PromptEnd};
 use cofferdam_ledger::tasks::TaskContext;
 use serde_json::json;
 
-use crate::Flows;
 use crate::patience::patiently;
 
 /// A prompt that is on record.
@@ -17,7 +17,7 @@ pub(crate) struct SentPrompt(Digest);
 
 /// Writes the prompt of an agent's session. An agent is started once in a session, so its key is fresh.
 pub(crate) async fn prompt_begin(
-    flows: &Flows,
+    ledger: &Ledger,
     task: &TaskContext,
     sandbox: &SandboxId,
     agent: &AgentWork,
@@ -36,7 +36,7 @@ pub(crate) async fn prompt_begin(
         schema_hash: None,
         request: json!({"dispatch": agent.dispatch, "cmd": agent.request.cmd}),
     };
-    match patiently(|| flows.ledger.models().prompt_begin(&new)).await {
+    match patiently(|| ledger.models().prompt_begin(&new)).await {
         Ok(_) => Some(SentPrompt(op_key)),
         Err(error) => {
             tracing::warn!(%error, task = %task.key, "a prompt was not written");
@@ -46,7 +46,7 @@ pub(crate) async fn prompt_begin(
 }
 
 /// Writes what came of it.
-pub(crate) async fn prompt_end(flows: &Flows, sent: &SentPrompt, result: &SandboxResult) {
+pub(crate) async fn prompt_end(ledger: &Ledger, sent: &SentPrompt, result: &SandboxResult) {
     let report = result.agent.as_ref();
     let end = PromptEnd {
         raw: Some(&result.stdout),
@@ -56,7 +56,7 @@ pub(crate) async fn prompt_end(flows: &Flows, sent: &SentPrompt, result: &Sandbo
         error: result.cause.as_deref(),
         ..PromptEnd::default()
     };
-    if let Err(error) = patiently(|| flows.ledger.models().prompt_end(&sent.0, &end)).await {
+    if let Err(error) = patiently(|| ledger.models().prompt_end(&sent.0, &end)).await {
         tracing::warn!(%error, call = %sent.0, "what came of a prompt was not written");
     }
 }

@@ -10,6 +10,7 @@ use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::model::{
     AnswerMeter, MAX_ANSWER_BYTES, ModelOutcome, ModelPrice, ModelProtocol,
 };
+use cofferdam_ledger::Ledger;
 use cofferdam_ledger::models::{CallCost, CallEnd};
 use cofferdam_ledger::planner::{AnswerKey, KeptAnswer};
 use cofferdam_sandbox::{ModelCut, ModelReply};
@@ -23,7 +24,6 @@ use super::leak::KeySearch;
 use super::pipe::Pipe;
 use super::room::Taken;
 use super::within::Within;
-use crate::Flows;
 use crate::patience::patiently;
 
 /// Chunks of an answer that wait for their reader: the provider waits for it too. A reader that is behind takes all of
@@ -84,7 +84,7 @@ impl Drop for Going {
 
 /// A call between its sending and its end.
 struct Sent {
-    flows: Flows,
+    ledger: Ledger,
     op_key: Digest,
     price: ModelPrice,
     key: Option<String>,
@@ -122,14 +122,14 @@ type Deadline<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 /// Sends it, and gives the head of the answer; the body follows from a task of its own, which outlives a client
 /// that goes: what came of the call is on record all the same.
 pub(crate) async fn send(
-    flows: &Flows,
+    ledger: &Ledger,
     client: &Client,
     call: Allowed,
     going: Going,
     room: Taken,
 ) -> Result<ModelReply, String> {
     let sent = Sent {
-        flows: flows.clone(),
+        ledger: ledger.clone(),
         op_key: call.op_key.clone(),
         price: call.price.clone(),
         key: call.key.clone(),
@@ -342,7 +342,7 @@ impl Sent {
         let answer = KeptAnswer { status, content_type: record.content_type, body: record.body };
         let shape = record.within.shape();
         let key = AnswerKey { op_key: &record.within.op_key, shape: &shape };
-        let planner = || self.flows.ledger.planner();
+        let planner = || self.ledger.planner();
         let kept = patiently(|| planner().answer_keep(key, &record.sandbox, &self.op_key, &answer));
         let is_kept = kept.await.unwrap_or_else(|error| {
             tracing::error!(%error, call = %self.op_key, "an answer was not put on record");
@@ -378,7 +378,7 @@ impl Sent {
             wall_ms: self.clock.elapsed_ms(),
             why: judged.why.as_deref(),
         };
-        let ledger = &self.flows.ledger;
+        let ledger = &self.ledger;
         let settled = patiently(|| ledger.models().call_settle(&self.op_key, &end)).await;
         if let Err(error) = settled {
             // The session's end says of it that nothing is known.
@@ -397,7 +397,7 @@ impl Sent {
             Some(key) => text.replace(key.as_str(), "[redacted]"),
             None => text,
         };
-        if let Err(error) = self.flows.ledger.models().body_keep(&self.op_key, side, &text).await {
+        if let Err(error) = self.ledger.models().body_keep(&self.op_key, side, &text).await {
             tracing::warn!(%error, call = %self.op_key, side, "a body was not kept");
         }
     }

@@ -43,9 +43,9 @@ struct Now {
 
 type Current = Arc<Mutex<Option<Now>>>;
 
-/// Where the calls of one sandbox belong.
+/// Which prompt the calls of one sandbox belong to.
 #[derive(Debug)]
-pub(crate) struct Prompts {
+pub struct Prompts {
     now: Current,
     /// Calls that wait at a gate.
     asking: AtomicUsize,
@@ -124,14 +124,14 @@ impl Drop for AskingGuard<'_> {
 }
 
 impl Prompts {
-    /// From now on calls belong to this prompt.
-    pub(crate) fn begin(&self, op_key: &Digest, is_replayed: bool) {
+    /// From now on calls belong to this prompt. Of one that is replayed, nothing is sent: its record answers.
+    pub fn begin(&self, op_key: &Digest, is_replayed: bool) {
         let (given, op_key) = (BTreeMap::new(), op_key.clone());
         self.set(Some(Now { op_key, is_replayed, steps: 0, given, on_record: 0 }));
     }
 
     /// From now on calls belong to none, and are refused.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.set(None);
     }
 
@@ -140,7 +140,8 @@ impl Prompts {
     }
 
     /// Whether a call waits for a person: then silence is no stall.
-    pub(crate) fn is_asking(&self) -> bool {
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
         self.asking.load(Ordering::Acquire) > 0
     }
 

@@ -173,7 +173,7 @@ impl Snapshots {
     }
 
     pub(crate) fn filed(&self, held: &Held, kept: &KeptFile) -> Result<Filed> {
-        let (shelf, vault) = (Arc::clone(&self.live.0.store), self.live.0.flows.vault()?);
+        let (shelf, vault) = (Arc::clone(&self.live.0.store), self.live.0.flows.secrets.vault()?);
         let sealed_key = vault.seal_key(&held.facts.tenant, &kept.id, &kept.key);
         let sealed_key =
             sealed_key.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
@@ -231,7 +231,7 @@ impl Snapshots {
         held: &Arc<Held>,
         name: Option<&str>,
     ) -> Result<SnapshotView> {
-        self.live.0.flows.vault()?;
+        self.live.0.flows.secrets.vault()?;
         let kept = self.keep_and_go_on(held, held.again()).await?;
         let kept = self.keep_as(who, held, kept, name, SealedAs::Snapshot).await?;
         let view = self.live.0.ledger.snapshots().kept(&held.facts.tenant, &kept.id).await?;

@@ -58,7 +58,7 @@ impl Snapshots {
             let why = "the snapshot's file is on another host; ask the server that made it";
             return Err(refuse(ErrorCode::WrongServer, why));
         }
-        let vault = self.live.0.flows.vault()?;
+        let vault = self.live.0.flows.secrets.vault()?;
         if *vault.fingerprint() != kept.sealed_by {
             let why = "the snapshot is sealed under another secrets key: copy secrets.key from the host that made it";
             return Err(conflict(why));

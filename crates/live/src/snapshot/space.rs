@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::TenantId;
-use cofferdam_flows::{Result, quota};
+use cofferdam_flows::Result;
 
 use crate::background::blocking;
 use crate::refusal::refuse;
@@ -22,7 +22,7 @@ impl Snapshots {
         });
         let rest = self.live.0.ledger.runs().quota_rest(tenant);
         let (admitted, disk, quota) =
-            tokio::join!(quota::admit(&self.live.0.flows, tenant), disk, rest);
+            tokio::join!(self.live.0.flows.quota.admit(tenant), disk, rest);
         admitted?;
         let disk = disk.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         (room.quota, room.disk) = (quota?, disk);

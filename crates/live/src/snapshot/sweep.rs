@@ -136,7 +136,7 @@ impl Sweep {
 
     /// Waits for the file of a pause whose worker was lost, and records that its files are sealed, or lost.
     async fn settled(&self, shelf: &Arc<Shelf>, one: &Unsealed) -> Result<()> {
-        let vault = self.live.0.flows.vault()?;
+        let vault = self.live.0.flows.secrets.vault()?;
         if *vault.fingerprint() != one.sealed_by {
             return Err(conflict("its key is sealed under another secrets key"));
         }

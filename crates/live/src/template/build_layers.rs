@@ -105,7 +105,8 @@ impl Builds {
         steps: &[BuildStep],
         contents: &Contents,
     ) -> Result<Vec<Digest>> {
-        let (Some(host), Ok(vault)) = (self.live.0.registry.host(), self.live.0.flows.vault())
+        let (Some(host), Ok(vault)) =
+            (self.live.0.registry.host(), self.live.0.flows.secrets.vault())
         else {
             return Ok(Vec::new());
         };

@@ -137,7 +137,7 @@ impl Uploads {
         mut pieces: mpsc::Receiver<Option<Bytes>>,
     ) -> Result<()> {
         let (shelf, vault, id) =
-            (Arc::clone(&self.live.0.uploads), self.live.0.flows.vault()?, fresh()?);
+            (Arc::clone(&self.live.0.uploads), self.live.0.flows.secrets.vault()?, fresh()?);
         let writer = Arc::clone(&shelf);
         let room = Snapshots::of(&self.live).room(tenant).await?;
         let shared = Arc::clone(&room);
@@ -226,7 +226,7 @@ impl Uploads {
                 "the files of this step were replaced while the build ran; build again",
             ));
         }
-        let (shelf, vault) = (Arc::clone(&self.live.0.uploads), self.live.0.flows.vault()?);
+        let (shelf, vault) = (Arc::clone(&self.live.0.uploads), self.live.0.flows.secrets.vault()?);
         if found.place != shelf.place() || *vault.fingerprint() != found.sealed_by {
             return Err(conflict("the files of this step lie on another host"));
         }

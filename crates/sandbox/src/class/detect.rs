@@ -1,7 +1,8 @@
 //! What a host has that classes run on.
 
-use super::{docker, microvm, remote};
+use super::{docker, remote};
 use crate::host::runtime::Runtime;
+use crate::machine::Absent;
 use crate::spec::class::{Class, Offer};
 
 /// What was found before the classes are asked: an engine, a provider or a machine is looked for once.
@@ -9,7 +10,7 @@ pub(crate) struct HostRuntimes<'a> {
     /// What holds the containers of this worker, or what stands in their place.
     pub holder: &'a Runtime,
     /// What makes machines, or why nothing does.
-    pub machine: &'a Result<Runtime, microvm::Absent>,
+    pub machine: &'a Result<Runtime, Absent>,
 }
 
 impl HostRuntimes<'_> {

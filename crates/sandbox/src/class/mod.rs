@@ -23,10 +23,10 @@ pub(crate) mod container;
 mod detect;
 pub(crate) mod docker;
 pub(crate) mod gvisor;
-pub(crate) mod held;
 mod isolation;
 pub(crate) mod kept_memory;
 pub(crate) mod microvm;
+pub(crate) mod program;
 mod registry;
 pub(crate) mod remote;
 pub(crate) mod shown;
@@ -37,6 +37,7 @@ pub(crate) mod weak;
 
 pub(crate) use detect::{HostRuntimes, held_by};
 pub(crate) use isolation::{
-    Attempts, ClassProfile, Elsewhere, Holder, Isolation, ShowsHost, Snapshots,
+    Attempts, ClassProfile, Elsewhere, Holder, InputMounts, Isolation, LaunchInput, ReadyStart,
+    RemoteLine, ShowsHost, Snapshots, StartError, Started,
 };
 pub(crate) use registry::{all, detect, of};

@@ -1,6 +1,6 @@
 //! What a sandbox is given of this host, as its class shows it.
 //!
-//! `life` decides what is given, in order; a class says how (`InputMounts`): an OCI runtime is told to bind
+//! `life` decides what is given, in order; a class names the medium (`InputMounts`): an OCI runtime is told to bind
 //! places of ours, a machine has a disk, a provider gets bytes.
 
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use cofferdam_guest::wire::User;
 use serde_json::Value;
 
-use super::microvm::Given;
 use crate::agent::changes::Changed;
 use crate::host::hostpath::{Opened, Place};
+use crate::machine::{Given, changes_at};
 use crate::oci;
 use crate::spec::plan::Plan;
 
@@ -61,9 +61,22 @@ pub(crate) enum NotGiven {
     Full,
 }
 
+/// How paths of the host get into the sandboxes of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Medium {
+    /// A runtime of this host binds places of ours.
+    #[default]
+    Runtime,
+    /// A machine reads them from its disk, and mounts for itself.
+    Machine,
+    /// The agent writes bytes: the class gives no path ([`NotGiven::Elsewhere`]).
+    Bytes,
+}
+
 /// Inputs, resolved against this host.
 #[derive(Default)]
 pub(crate) struct Resolved<'a> {
+    medium: Medium,
     /// OCI mounts, in order.
     pub mounts: Vec<Value>,
     /// The same for a machine, which mounts for itself.
@@ -84,23 +97,85 @@ pub(crate) struct Resolved<'a> {
 }
 
 impl<'a> Resolved<'a> {
+    /// Nothing yet, for a class of this medium.
+    pub(crate) fn by(medium: Medium) -> Self {
+        Self { medium, ..Self::default() }
+    }
+
     /// Whether nothing of it is mounted: what remains is written once the agent answers.
     pub(crate) fn is_bare(&self) -> bool {
         let hosts = [self.shares.len(), self.overlays.len(), self.dirs.len(), self.given.len()];
         self.mounts.is_empty() && hosts.iter().all(|count| *count == 0)
     }
 
-    /// Has a file of ours written into the sandbox.
-    pub(crate) fn copied(&mut self, source: &Path, target: &'a str) {
-        let content = ShownContent::Ours(source.to_owned());
-        self.uploads.push(Upload { path: target, content, mode: 0o444 });
+    /// Shows a path of the host read-only.
+    pub(crate) fn show(&mut self, plan: &Plan, source: Place, target: &str) {
+        match self.medium {
+            Medium::Machine => self.given.push(Given::of(plan, source, target, None)),
+            Medium::Runtime | Medium::Bytes => {
+                self.bound(plan, source, target, plan.class.is_on_host_kernel());
+            }
+        }
+    }
+
+    /// Shows a file of ours.
+    pub(crate) fn show_ours(&mut self, plan: &Plan, file: &Path, target: &'a str) {
+        if self.medium == Medium::Bytes {
+            let content = ShownContent::Ours(file.to_owned());
+            self.uploads.push(Upload { path: target, content, mode: 0o444 });
+        } else {
+            self.show(plan, Place::Ours(file.to_owned()), target);
+        }
+    }
+
+    /// Shows a directory of the host copy-on-write, with its changes in a place of the layer.
+    pub(crate) fn show_on_write(&mut self, plan: &Plan, lower: Place, target: &str, place: &Path) {
+        match self.medium {
+            Medium::Machine => {
+                let shown = changes_at(self.given.len());
+                self.given.push(Given::of(plan, lower, target, Some(shown)));
+            }
+            Medium::Runtime | Medium::Bytes => self.overlaid(plan, target, lower, place),
+        }
+    }
+
+    /// The same of a directory whose changes a person may look at afterwards.
+    pub(crate) fn show_tree(&mut self, plan: &Plan, lower: Place, target: &str) {
+        let place = plan.traces.layer.join(format!("tree-{}", self.dirs.len()));
+        let changed = match self.medium {
+            Medium::Machine => Changed::Inside(changes_at(self.given.len())),
+            Medium::Runtime | Medium::Bytes => {
+                Changed::Host { upper: place.join("upper"), merged: place.join("merged") }
+            }
+        };
+        self.trees.push((target.to_owned(), changed));
+        self.show_on_write(plan, lower, target, &place);
+        // A machine has none.
+        if let Some(overlay) = self.overlays.last_mut() {
+            overlay.moves = true;
+        }
+    }
+
+    /// Shows an empty directory of the sandbox's own, which lies at a place of the layer and is kept for others.
+    pub(crate) fn show_own(&mut self, target: &str, place: &Path) {
+        match self.medium {
+            Medium::Machine => {
+                let shown = changes_at(self.given.len());
+                self.given.push(Given::own(target, shown.clone()));
+                self.fresh.push(shown);
+            }
+            Medium::Runtime | Medium::Bytes => {
+                self.mounts.push(oci::bind_writable(place, target));
+                self.dirs.push(place.to_owned());
+            }
+        }
     }
 
     /// Binds a path of the host read-only; `through` an overlay where a socket in it would have its listener.
-    pub(crate) fn bound(&mut self, plan: &Plan, source: Place, target: &str, through: bool) {
+    fn bound(&mut self, plan: &Plan, source: Place, target: &str, through: bool) {
         let (of, is_dir) =
             (source.name(), matches!(&source, Place::Given(given) if given.is_dir()));
-        let user = user_of(plan, &source);
+        let user = plan.user_of(&source);
         let mut at = self.placed(plan, source, true);
         if is_dir && through {
             let lower = std::mem::replace(&mut at, plan.traces.seen(self.overlays.len()));
@@ -123,9 +198,9 @@ impl<'a> Resolved<'a> {
     }
 
     /// Binds a directory of the host copy-on-write, with its changes in `place`.
-    pub(crate) fn overlaid(&mut self, plan: &Plan, target: &str, lower: Place, place: &Path) {
+    fn overlaid(&mut self, plan: &Plan, target: &str, lower: Place, place: &Path) {
         let (upper, work) = (place.join("upper"), place.join("work"));
-        let (of, user) = (lower.name(), user_of(plan, &lower));
+        let (of, user) = (lower.name(), plan.user_of(&lower));
         let lower = self.placed(plan, lower, true);
         let at = place.join("merged");
         self.mounts.push(oci::bind_writable(&at, target));
@@ -146,10 +221,4 @@ impl<'a> Resolved<'a> {
             }
         }
     }
-}
-
-/// Whom files that a tenant named belong to inside: what is ours has the ids that it should have. Root needs none of them.
-pub(super) fn user_of(plan: &Plan, source: &Place) -> Option<User> {
-    let is_given = matches!(source, Place::Given(_));
-    plan.task.user.filter(|user| is_given && user.uid != 0)
 }

@@ -11,7 +11,6 @@ use cofferdam_contracts::sandbox::DEFAULT_PIDS;
 use nix::sys::statfs::statfs;
 
 use super::finding::{Finding, Grade};
-use crate::class::microvm::monitor::{self, Kind};
 use crate::class::weak::{NO_USER_NAMESPACE, NOT_OWNED};
 use crate::doctor::known;
 use crate::host::ceiling::Tcp;
@@ -19,7 +18,8 @@ use crate::host::crypt::{self, LargeLayers};
 use crate::host::idrange::IdRanges;
 use crate::host::{dynmods, live, mounts};
 use crate::life::is_on;
-use crate::plan::large;
+use crate::machine::monitor::{self, Kind};
+use crate::plan::limits;
 use crate::spec::class::Offer;
 use crate::spec::facts::HostFacts;
 use crate::spec::machine::Accel;
@@ -275,7 +275,7 @@ fn live_dir(dir: &Path) -> Finding {
 
 /// By making a small one and destroying its key.
 fn large_layers(facts: &HostFacts) -> Finding {
-    let most = large::memory_most_mb(facts);
+    let most = limits::memory_most_mb(facts);
     let mend = "a larger limits.diskMB is refused: it needs ext4 with fscrypt, loop devices, mkfs.ext4 \
                 (apt-get install e2fsprogs) and a state directory on a disk";
     match &facts.large {

@@ -144,7 +144,7 @@ impl PlannedLists {
 }
 
 /// The lists of a request.
-pub(crate) fn plan(request: &SandboxRequest) -> PlannedLists {
+pub(crate) fn lists_of(request: &SandboxRequest) -> PlannedLists {
     let build = request.build.as_ref();
     PlannedLists {
         build: build.map_or_else(Vec::new, |build| build.egress.entries().to_vec()),

@@ -11,11 +11,11 @@ use cofferdam_contracts::sandbox::WipeStatus;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::boot::{provision, provision_filled};
 use super::error::ProvisionError;
 use super::host::Host;
 use super::keep::Filling;
 use super::names::Reserved;
+use super::provision::{provision, provision_filled};
 use super::sandbox::Sandbox;
 use super::waits::tell;
 use crate::spec::plan::Plan;

@@ -10,12 +10,9 @@
 use std::sync::Arc;
 
 use crate::agent::Agent;
-use crate::class::Holder;
+use crate::class::Started;
 use crate::life::error::BootError;
-use crate::life::hold::{
-    Ground, Life, Missed, StartedRuntime, Unmet, ready, start_container, start_monitor,
-    start_remote,
-};
+use crate::life::hold::{Ground, Life, Missed, StartedRuntime, Unmet};
 use crate::life::host::Host;
 use crate::life::warm::WarmPool;
 use crate::spec::facts::HostFacts;
@@ -28,7 +25,7 @@ pub(crate) async fn begin(
     facts: &Arc<HostFacts>,
     plan: &Plan,
     ground: &Ground<'_>,
-    ahead: Option<StartedRuntime>,
+    ahead: Option<Started>,
 ) -> Result<(Life, Agent), BootError> {
     let begun = async {
         match take_waiting(host, facts, plan, ground).await? {
@@ -45,7 +42,9 @@ pub(crate) async fn begin(
         },
     };
     // Not before: what it makes would have to share the processors.
-    WarmPool::want(&host.machines().warm(), host.machines().pool(), plan, Arc::clone(facts));
+    if ground.disk.is_some() {
+        WarmPool::want(&host.machines().warm(), host.machines().pool(), plan, Arc::clone(facts));
+    }
     begun
 }
 
@@ -77,15 +76,15 @@ async fn start(
     facts: &HostFacts,
     plan: &Plan,
     ground: &Ground<'_>,
-    ahead: Option<StartedRuntime>,
+    ahead: Option<Started>,
 ) -> Result<(Life, Agent), BootError> {
+    let launch = plan.isolation().launch;
     let pool = host.machines().pool();
-    let restoring = pool.take(plan, facts).filter(|_| ground.stored.is_none());
+    let restoring = ground.disk.as_ref().and_then(|_| pool.take(plan, facts));
+    let restoring = restoring.filter(|_| ground.stored.is_none());
     if let Some(mut restoring) = restoring {
-        let shown = ground.shown();
-        let lent = restoring.lent.take();
-        let StartedRuntime { life, stream } =
-            ready(plan, ground.groups, shown.as_ref(), facts, lent, None)?.start()?;
+        let on = ground.input(plan, facts, restoring.lent.take());
+        let StartedRuntime { life, stream } = Life::of(launch.start(on).await?, plan);
         match life.meet_or_end(stream, ground.parts.clone()).await {
             Ok(begun) => return Ok(begun),
             // The sandbox's own, which a boot would not change.
@@ -97,18 +96,11 @@ async fn start(
             }
         }
     }
-    let holder = plan.isolation().custody.holder(plan);
-    let StartedRuntime { mut life, mut stream } = match (ahead, holder) {
-        (Some(started), _) => started,
-        (None, Holder::Monitor(kind)) => start_monitor(plan, ground, facts, kind).await?,
-        (None, Holder::Engine) => start_container(plan, ground.mounts, ground.groups).await?,
-        (None, Holder::Provider) => start_remote(plan, facts).await?,
-        (None, Holder::Program) => {
-            let shown = ground.shown();
-            let (lent, memory) = (ground.lent()?, ground.memory);
-            ready(plan, ground.groups, shown.as_ref(), facts, lent, memory)?.start()?
-        }
+    let started = match ahead {
+        Some(started) => started,
+        None => launch.start(ground.input(plan, facts, ground.lent()?)).await?,
     };
+    let StartedRuntime { mut life, mut stream } = Life::of(started, plan);
     if ground.memory.is_some()
         && let Err(error) = Agent::wake(&mut stream).await
     {
@@ -117,15 +109,13 @@ async fn start(
     match life.meet(stream, ground.parts.clone()).await {
         Ok(agent) => {
             // Not before: its boot would have to share the processors.
-            pool.want(plan, facts);
+            if ground.disk.is_some() {
+                pool.want(plan, facts);
+            }
             Ok((life, agent))
         }
         Err(missed) => {
-            // A monitor does not end with its machine's stream.
-            let log = match holder {
-                Holder::Monitor(_) => life.killed().await,
-                _ => life.last_words().await,
-            };
+            let log = life.last_words().await;
             Err(match missed {
                 Missed::Late => BootError::Silent { log },
                 Missed::Ended => BootError::Ended { log },

@@ -16,14 +16,13 @@ pub(crate) fn fresh(layer: &Path, dirs: usize) -> Vec<PathBuf> {
 /// that layer, which a machine has inside. Last of all mounts: a cached directory may lie in one that is given.
 pub(crate) fn mount(resolved: &mut Resolved<'_>, plan: &Plan, base: Option<&CacheBase>) {
     let Some(planned) = &plan.cache else { return };
-    let inputs = plan.isolation().inputs;
     for (index, target) in planned.dirs.iter().enumerate() {
         let place = place(&plan.traces.layer, index);
         match base.and_then(|base| base.layer(index)) {
             Some(lower) => {
-                inputs.show_on_write(resolved, plan, Place::Ours(lower), target, &place);
+                resolved.show_on_write(plan, Place::Ours(lower), target, &place);
             }
-            None => inputs.show_own(resolved, target, &upper(&place)),
+            None => resolved.show_own(target, &upper(&place)),
         }
     }
 }

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence};
 
 use crate::agent::AgentError;
-use crate::class::docker::EngineError;
-use crate::class::remote::RemoteError;
+use crate::class::StartError;
 use crate::egress::EgressError;
 use crate::host::crypt::MakeError;
 use crate::host::hostpath::{HostPath, OpenError};
@@ -38,16 +37,14 @@ pub struct ProvisionError {
 pub(crate) enum BootError {
     #[error("{what} {path:?}")]
     Prepare { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("the runtime {path:?} could not be started")]
-    Spawn { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Start(#[from] StartError),
     #[error("the sandbox did not start: {log}")]
     Ended { log: String },
     #[error("the agent did not answer in time: {log}")]
     Silent { log: String },
     #[error("the machine could not be made a sandbox: {fault}")]
     Machine { fault: String },
-    #[error("{program} did not make the machine: {fault}; at last it said: {log}")]
-    Monitor { program: &'static str, fault: String, log: String },
     #[error("the agent's process was not found")]
     Unobserved,
     #[error("the worker is stopping and starts no sandbox")]
@@ -70,8 +67,6 @@ pub(crate) enum BootError {
          no sandbox begins with such files; begin with others, in which it is a directory"
     )]
     Displaced(String),
-    #[error("the class {0} cannot take the files of a snapshot")]
-    Unfillable(&'static str),
     #[error("its agent went on and does not say which commands run")]
     Woken { source: AgentError },
     #[error("an input cannot be given")]
@@ -84,10 +79,6 @@ pub(crate) enum BootError {
     Slow { path: String },
     #[error("the network of its phases cannot be set up")]
     Net(#[from] EgressError),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Remote(#[from] RemoteError),
     #[error(transparent)]
     Encrypted(#[from] MakeError),
     #[error(transparent)]
@@ -111,7 +102,8 @@ impl BootError {
             Self::Input(error) => error.is_permanent(),
             // A root that is kept from this run is not given a moment later.
             Self::Base(error) => error.is_permanent(),
-            Self::Fill { .. } | Self::Unfillable(_) | Self::Displaced(_) => true,
+            Self::Start(StartError::Unfillable(_)) => true,
+            Self::Fill { .. } | Self::Displaced(_) => true,
             // The agent cannot write there: no file can have the path, or the fresh layer is too small for it.
             Self::Upload { source: AgentError::Refused { .. }, .. } => true,
             _ => false,

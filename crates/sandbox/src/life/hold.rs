@@ -4,48 +4,37 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
 use crate::agent::Agent;
-use crate::class::docker;
-use crate::class::held::Held;
-use crate::class::microvm::monitor::{self, Kind};
-use crate::class::microvm::{self, Disk, EmulatorOrders, Lent, Parts, ShownDisk, Untold};
-use crate::class::remote::{self, Line, RemoteStart};
-use crate::class::tail::keep_last;
-use crate::host::starter;
+use crate::class::program::FirstProcess;
+use crate::class::tail::{self, RUNTIME_END_MS};
+use crate::class::{Holder, LaunchInput, RemoteLine, Started};
 use crate::host::task::Driver;
 use crate::life::error::BootError;
+use crate::machine::{self, Disk, EmulatorOrders, Lent, MACHINE_BOOT_MS, Parts, ShownDisk, Untold};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
 /// From the start of the runtime to the agent's first answer. Usually 5 ms; a host that needs
 /// seconds is overloaded and should rather take fewer sandboxes. Of a stored machine 0.2 s.
 const BOOT_MS: u64 = 15_000;
-/// The same for a machine that boots a kernel, in software perhaps: 1.5 s, and ten times as long
-/// where every processor is taken.
-const MACHINE_BOOT_MS: u64 = 60_000;
 /// Start of a machine that begins with files, in ms: an emulated one takes about 70 MB of them in a second.
 const FILL_MS: u64 = 300_000;
-/// A runtime whose container is dead has this long to clean up after it.
-const RUNTIME_END_MS: u64 = 5_000;
-/// What is kept of what the runtime and the agent say on standard error: their last words.
-const LOG_BYTES: usize = 8 * 1024;
 
 /// The host's hold on a sandbox: the runtime's process, the connection and the log.
 #[derive(Debug)]
 pub(crate) struct Life {
-    child: Held,
+    holder: Box<dyn Holder>,
     /// Whether the runtime cleans up after its sandbox, and is waited for.
     awaited: bool,
+    /// Whether it ends with the agent's stream.
+    ends_with_stream: bool,
     log: JoinHandle<String>,
     driver: Option<Driver>,
     /// Where its emulator takes orders.
@@ -68,9 +57,13 @@ pub(crate) enum Origin {
 }
 
 impl Life {
-    /// What holds it, with nothing else that only some have.
-    fn of(child: Held, log: JoinHandle<String>, origin: Origin) -> Self {
-        Self { child, awaited: false, log, driver: None, orders: None, origin }
+    /// What was started for a plan, and our end of its agent's connection.
+    pub(crate) fn of(started: Started, plan: &Plan) -> StartedRuntime {
+        let Started { holder, log, stream, is_restored, orders, ends_with_stream } = started;
+        let awaited = plan.isolation().supervision.awaits_runtime();
+        let origin = if is_restored { Origin::Restored } else { Origin::Booted };
+        let life = Self { holder, awaited, ends_with_stream, log, driver: None, orders, origin };
+        StartedRuntime { life, stream }
     }
 
     /// Waits for the runtime of a dead sandbox, and kills it if it dawdles. Whether it is gone.
@@ -78,12 +71,12 @@ impl Life {
         drop(self.driver.take());
         let limit = Duration::from_millis(RUNTIME_END_MS);
         if self.awaited {
-            let wait = tokio::time::timeout(limit, self.child.wait());
+            let wait = tokio::time::timeout(limit, self.holder.wait());
             if wait.await.is_ok_and(|done| done.is_some()) {
                 return true;
             }
         }
-        self.child.kill().await
+        self.holder.kill().await
     }
 
     /// Whether the runtime takes its own part of a dead sandbox away, and leaves the mounts to us.
@@ -105,25 +98,20 @@ impl Life {
     }
 
     /// The line to a sandbox elsewhere.
-    pub(crate) fn line(&self) -> Option<Line> {
-        match &self.child {
-            Held::Elsewhere(line) => Some(line.clone()),
-            Held::Process(_) | Held::Init(_) | Held::Container(_) => None,
-        }
+    pub(crate) fn line(&self) -> Option<Arc<dyn RemoteLine>> {
+        self.holder.line()
     }
 
     /// Ends a runtime that only waits, and holds the sandbox by its first process instead.
     pub(crate) async fn let_runtime_go(&mut self, init: Arc<OwnedFd>) {
-        if let Held::Process(runtime) = &mut self.child
-            && runtime.kill().await.is_ok()
-        {
-            self.child = Held::Init(init);
+        if self.holder.is_program() && self.holder.kill().await {
+            self.holder = Box::new(FirstProcess(init));
         }
     }
 
     /// Until what holds the sandbox has ended.
     pub(crate) async fn ended(&mut self) {
-        self.child.wait().await;
+        self.holder.wait().await;
     }
 
     /// It waited, and what it took meanwhile is not counted with the sandbox.
@@ -152,7 +140,7 @@ impl Life {
             let told = tokio::select! {
                 biased;
                 told = tokio::time::timeout(limit, parts.hand_over(&mut stream, has_greeted)) => told,
-                _ = self.child.wait() => return Err(Missed::Ended),
+                _ = self.holder.wait() => return Err(Missed::Ended),
             };
             match told {
                 Ok(Ok(())) => {}
@@ -171,7 +159,7 @@ impl Life {
                 Ok(Err(_)) => Err(Missed::Ended),
                 Err(_) => Err(Missed::Late),
             },
-            _ = self.child.wait() => Err(Missed::Ended),
+            _ = self.holder.wait() => Err(Missed::Ended),
         }
     }
 
@@ -194,17 +182,17 @@ impl Life {
         })
     }
 
-    pub(crate) async fn last_words(self) -> String {
-        let Self { mut child, log, driver, .. } = self;
-        drop(driver);
+    /// What it said at last, once it has ended with its agent's stream; one that does not is killed.
+    pub(crate) async fn last_words(mut self) -> String {
+        if !self.ends_with_stream {
+            return self.killed().await;
+        }
+        drop(self.driver.take());
         // Its stderr ends when it and the agent have ended, and neither outlives the closed stream
         // for long.
         let limit = Duration::from_millis(RUNTIME_END_MS);
-        let status = tokio::time::timeout(limit, child.wait()).await;
-        let said = match tokio::time::timeout(limit, log).await {
-            Ok(Ok(said)) if !said.trim().is_empty() => said.trim().to_owned(),
-            _ => "it said nothing".to_owned(),
-        };
+        let status = tokio::time::timeout(limit, self.holder.wait()).await;
+        let said = tail::said(self.log).await;
         match status {
             Ok(Some(status)) => format!("{said} ({status})"),
             _ => said,
@@ -214,12 +202,8 @@ impl Life {
     /// Ends it at once and waits until no process of it has its log open. What it said at last.
     pub(crate) async fn killed(mut self) -> String {
         drop(self.driver.take());
-        self.child.kill().await;
-        let limit = Duration::from_millis(RUNTIME_END_MS);
-        match tokio::time::timeout(limit, self.log).await {
-            Ok(Ok(said)) if !said.trim().is_empty() => said.trim().to_owned(),
-            _ => "it said nothing".to_owned(),
-        }
+        self.holder.kill().await;
+        tail::said(self.log).await
     }
 }
 
@@ -257,14 +241,22 @@ pub(crate) struct Ground<'a> {
     pub stored: Option<&'a File>,
 }
 
-impl Ground<'_> {
-    pub(crate) fn shown(&self) -> Option<Arc<ShownDisk>> {
-        self.disk.clone().map(ShownDisk::new)
+impl<'a> Ground<'a> {
+    /// What the sandbox of a plan is started on; `lent` is what a stored machine has.
+    pub(crate) fn input(
+        &'a self,
+        plan: &'a Plan,
+        facts: &'a HostFacts,
+        lent: Option<Lent>,
+    ) -> LaunchInput<'a> {
+        let disk = self.disk.clone().map(ShownDisk::new);
+        let Self { groups, mounts, memory, .. } = *self;
+        LaunchInput { plan, facts, groups, mounts, memory, disk, lent }
     }
 
-    /// That memory, for an emulator.
+    /// The memory that its machine goes on with, for an emulator.
     pub(crate) fn lent(&self) -> Result<Option<Lent>, BootError> {
-        let lent = self.stored.map(microvm::lend).transpose();
+        let lent = self.stored.map(machine::lend).transpose();
         lent.map_err(|source| BootError::Fill { source })
     }
 }
@@ -274,178 +266,4 @@ pub(crate) struct StartedRuntime {
     pub life: Life,
     /// Our end of its agent's connection.
     pub stream: UnixStream,
-}
-
-/// A runtime, or an emulator, that is about to be started.
-pub(crate) struct Ready {
-    command: Command,
-    path: PathBuf,
-    ours: UnixStream,
-    awaited: bool,
-    is_killed_with_us: bool,
-    /// What a stored machine has. Dropped when the process is there, which has its own.
-    lent: Option<Lent>,
-    orders: Option<EmulatorOrders>,
-}
-
-impl Ready {
-    pub(crate) fn start(self) -> Result<StartedRuntime, BootError> {
-        let path = self.path;
-        let mut command = self.command;
-        let spawned = match self.is_killed_with_us {
-            true => starter::start(move || command.spawn()),
-            false => command.spawn(),
-        };
-        let child = spawned.map_err(|source| BootError::Spawn { path, source })?;
-        let origin = if self.lent.is_some() { Origin::Restored } else { Origin::Booted };
-        let mut life = alive(child, self.awaited, origin, None);
-        life.orders = self.orders;
-        Ok(StartedRuntime { life, stream: self.ours })
-    }
-}
-
-/// Has a runtime ready, or an emulator with this disk.
-pub(crate) fn ready(
-    plan: &Plan,
-    groups: &[PathBuf],
-    disk: Option<&Arc<ShownDisk>>,
-    facts: &HostFacts,
-    lent: Option<Lent>,
-    memory: Option<&Path>,
-) -> Result<Ready, BootError> {
-    let (runtime, isolation) = (&plan.runtime, plan.isolation());
-    let fault = |source| BootError::Spawn { path: runtime.path.clone(), source };
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
-    ours.set_nonblocking(true).map_err(fault)?;
-    let ours = UnixStream::from_std(ours).map_err(fault)?;
-    // crun uses the first both ways; runc copies from the first and to the second.
-    let stdin = OwnedFd::from(theirs.try_clone().map_err(fault)?);
-    let stdout = match disk {
-        // An emulator uses the first both ways too, and has its disk behind the other.
-        Some(disk) => microvm::serve(disk).map_err(fault)?,
-        None => OwnedFd::from(theirs),
-    };
-    let mut command = match memory {
-        Some(memory) => isolation
-            .snapshots
-            .restore(plan, groups, memory)
-            .ok_or(BootError::Unfillable(plan.class.as_str()))?,
-        None => isolation.launch.command(plan, groups, facts, lent.as_ref()),
-    };
-    command
-        .env_clear()
-        .stdin(stdin)
-        .stdout(stdout)
-        .stderr(Stdio::piped())
-        // A Ctrl-C at the worker's terminal is the worker's business alone.
-        .process_group(0)
-        .kill_on_drop(true);
-    let (path, awaited) = (runtime.path.clone(), isolation.supervision.awaits_runtime());
-    let is_killed_with_us = isolation.launch.is_killed_with_us();
-    let orders = isolation.launch.orders(plan, &mut command).map_err(fault)?;
-    Ok(Ready { command, path, ours, awaited, is_killed_with_us, lent, orders })
-}
-
-/// Holds what was started; the disk of a machine is served until nobody has its log open.
-fn alive(
-    mut child: Child,
-    awaited: bool,
-    origin: Origin,
-    serving: Option<monitor::Serving>,
-) -> Life {
-    let log = child.stderr.take();
-    let log = tokio::spawn(async move {
-        let _serving = serving;
-        match log {
-            Some(pipe) => tail(pipe).await,
-            None => String::new(),
-        }
-    });
-    Life { awaited, ..Life::of(Held::Process(child), log, origin) }
-}
-
-/// Starts a monitor, tells it what its machine is and meets the machine's init.
-pub(crate) async fn start_monitor(
-    plan: &Plan,
-    ground: &Ground<'_>,
-    facts: &HostFacts,
-    kind: Kind,
-) -> Result<StartedRuntime, BootError> {
-    let fault = |source| BootError::Spawn { path: plan.runtime.path.clone(), source };
-    // Without them the class is absent, and no plan names it.
-    let (Some(machine), Some(disk)) = (&facts.machine, &ground.disk) else {
-        return Err(fault(io::ErrorKind::NotFound.into()));
-    };
-    let prepared = monitor::prepare(kind, plan, ground.groups, machine, Arc::clone(disk));
-    let (place, serving, mut command) = prepared.map_err(fault)?;
-    let spawned = starter::start(move || command.process_group(0).spawn());
-    let child = spawned.map_err(fault)?;
-    let mut life =
-        alive(child, plan.isolation().supervision.awaits_runtime(), Origin::Booted, Some(serving));
-    let limit = Duration::from_millis(MACHINE_BOOT_MS);
-    let begun = tokio::select! {
-        biased;
-        begun = tokio::time::timeout(limit, place.begin(kind.monitor())) => begun.unwrap_or_else(
-            |_| Err("its machine did not answer in time".to_owned()),
-        ),
-        _ = life.child.wait() => Err("it ended".to_owned()),
-    };
-    match begun {
-        Ok(stream) => Ok(StartedRuntime { life, stream }),
-        Err(fault) => {
-            let program = kind.program();
-            Err(BootError::Monitor { program, fault, log: life.killed().await })
-        }
-    }
-}
-
-pub(crate) async fn start_container(
-    plan: &Plan,
-    inputs: &[Value],
-    groups: &[PathBuf],
-) -> Result<StartedRuntime, BootError> {
-    let (attached, log, stream) = docker::start(plan, inputs, groups, LOG_BYTES).await?;
-    let awaited = plan.isolation().supervision.awaits_runtime();
-    let life = Life { awaited, ..Life::of(Held::Container(attached), log, Origin::Booted) };
-    Ok(StartedRuntime { life, stream })
-}
-
-pub(crate) async fn start_remote(
-    plan: &Plan,
-    facts: &HostFacts,
-) -> Result<StartedRuntime, BootError> {
-    Ok(elsewhere(remote::start(plan, facts.provider.as_ref(), LOG_BYTES).await?))
-}
-
-/// Meets the agent of a sandbox elsewhere that another worker began.
-pub(crate) async fn resume_remote(
-    plan: &Plan,
-    facts: &HostFacts,
-    id: &str,
-) -> Result<(Life, Agent), BootError> {
-    let called = remote::attach(plan, facts.provider.as_ref(), id, LOG_BYTES).await?;
-    let StartedRuntime { mut life, stream } = elsewhere(called);
-    match life.meet(stream, None).await {
-        Ok(agent) => Ok((life, agent)),
-        Err(Missed::Late) => Err(BootError::Silent { log: life.last_words().await }),
-        Err(_) => Err(BootError::Ended { log: life.last_words().await }),
-    }
-}
-
-fn elsewhere(start: RemoteStart) -> StartedRuntime {
-    let RemoteStart { line, log, stream } = start;
-    StartedRuntime { life: Life::of(Held::Elsewhere(line), log, Origin::Booted), stream }
-}
-
-/// The last bytes of a stream, read to its end so that its writer never blocks.
-async fn tail(mut pipe: impl AsyncRead + Unpin) -> String {
-    let mut kept = Vec::new();
-    let mut buffer = [0; 4096];
-    while let Ok(count) = pipe.read(&mut buffer).await {
-        if count == 0 {
-            break;
-        }
-        keep_last(&mut kept, buffer.get(..count).unwrap_or_default(), LOG_BYTES);
-    }
-    String::from_utf8_lossy(&kept).into_owned()
 }

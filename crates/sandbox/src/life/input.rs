@@ -17,12 +17,13 @@ use cofferdam_contracts::sandbox::AccessMode;
 
 use super::cached;
 use crate::cache::CacheBase;
+use crate::class::InputMounts;
 use crate::class::shown::{NotGiven, Resolved, ShownContent, Upload};
 use crate::host::hostpath::{HostPath, Links, OpenError, Opened, Place};
 use crate::host::task::blocking;
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
-use crate::spec::plan::Plan;
+use crate::spec::plan::{Plan, PlannedMount};
 use crate::spec::refuse;
 
 /// A host file that is copied is held in memory once on its way in; a larger one belongs into a
@@ -60,6 +61,36 @@ impl InputError {
     }
 }
 
+/// Something that is asked for, by the plan or beside it.
+enum WantedInput<'a> {
+    Bytes { path: &'a str, bytes: &'a [u8], mode: u32 },
+    Host(HostInput<'a>),
+}
+
+/// A path of the host that is asked for.
+struct HostInput<'a> {
+    path: &'a str,
+    source: &'a HostPath,
+    access: AccessMode,
+}
+
+impl<'a> From<&'a PlannedMount> for WantedInput<'a> {
+    fn from(PlannedMount { source, target, access }: &'a PlannedMount) -> Self {
+        Self::Host(HostInput { path: target, source, access: *access })
+    }
+}
+
+impl<'a> From<&'a Input> for WantedInput<'a> {
+    fn from(input: &'a Input) -> Self {
+        match input {
+            Input::Bytes { path, bytes, mode } => Self::Bytes { path, bytes, mode: *mode },
+            Input::Host { path, source, access } => {
+                Self::Host(HostInput { path, source, access: *access })
+            }
+        }
+    }
+}
+
 /// Resolves the mounts of the plan and then the inputs, in order, and last the cached directories.
 pub(crate) fn resolve<'a>(
     plan: &'a Plan,
@@ -67,20 +98,19 @@ pub(crate) fn resolve<'a>(
     base: Option<&CacheBase>,
     facts: &HostFacts,
 ) -> Result<Resolved<'a>, InputError> {
-    let mut resolved = Resolved::default();
-    for mount in &plan.mounts {
-        host(&mut resolved, plan, &mount.target, &mount.source, mount.access, facts)?;
-    }
-    for input in inputs {
-        match input {
-            Input::Bytes { path, bytes, mode } => {
+    let class = plan.isolation().inputs;
+    let mut resolved = Resolved::by(class.medium());
+    let mounts = plan.mounts.iter().map(WantedInput::from);
+    for wanted in mounts.chain(inputs.iter().map(WantedInput::from)) {
+        match wanted {
+            WantedInput::Bytes { path, bytes, mode } => {
                 refuse::absolute("path", path)?;
                 let content = ShownContent::Bytes(bytes);
                 resolved.uploads.push(Upload { path, content, mode: mode & MODE_BITS });
             }
-            Input::Host { path, source, access } => {
-                refuse::absolute("path", path)?;
-                host(&mut resolved, plan, path, source, *access, facts)?;
+            WantedInput::Host(asked) => {
+                refuse::absolute("path", asked.path)?;
+                host(&mut resolved, plan, asked, class, facts)?;
             }
         }
     }
@@ -88,45 +118,41 @@ pub(crate) fn resolve<'a>(
     Ok(resolved)
 }
 
+/// Opens a path of the host, and shows it if this class gives it.
 fn host<'a>(
     resolved: &mut Resolved<'a>,
     plan: &Plan,
-    target: &'a str,
-    source: &HostPath,
-    access: AccessMode,
+    asked: HostInput<'a>,
+    class: &dyn InputMounts,
     facts: &HostFacts,
 ) -> Result<(), InputError> {
-    let inputs = plan.isolation().inputs;
+    let HostInput { path, source, access } = asked;
     let not_given = |why| match why {
         NotGiven::Elsewhere => InputError::Elsewhere(source.clone()),
         NotGiven::Full => InputError::Full(source.clone()),
     };
-    inputs.gives(AccessMode::ReadOnly).map_err(not_given)?;
+    class.gives(AccessMode::ReadOnly).map_err(not_given)?;
     let opened = facts.allowed.open(source, Links::Beneath)?;
     // Only where the whole host is open to whoever asks, which is the host's own admin.
     if access == AccessMode::Full && !facts.is_open() {
         return Err(InputError::Full(source.clone()));
     }
-    inputs.gives(access).map_err(not_given)?;
+    class.gives(access).map_err(not_given)?;
     if !opened.is_dir() && !opened.is_file() {
         return Err(InputError::Kind(source.clone()));
     }
     match access {
-        AccessMode::ReadOnly => inputs.show(resolved, plan, Place::Given(opened), target),
-        AccessMode::Full => resolved.bound_through(plan, Place::Given(opened), target),
+        AccessMode::ReadOnly => resolved.show(plan, Place::Given(opened), path),
+        AccessMode::Full => resolved.bound_through(plan, Place::Given(opened), path),
         AccessMode::WorkspaceWrite if opened.is_dir() => {
-            inputs.show_tree(resolved, plan, Place::Given(opened), target);
+            resolved.show_tree(plan, Place::Given(opened), path);
         }
         AccessMode::WorkspaceWrite if opened.len() > MAX_COPY_BYTES => {
             return Err(InputError::Size { path: source.clone(), bytes: opened.len() });
         }
         AccessMode::WorkspaceWrite => {
             let mode = opened.mode();
-            resolved.uploads.push(Upload {
-                path: target,
-                content: ShownContent::Given(opened),
-                mode,
-            });
+            resolved.uploads.push(Upload { path, content: ShownContent::Given(opened), mode });
         }
     }
     Ok(())

@@ -33,7 +33,6 @@ use cofferdam_guest::pieces::PieceWriter;
 use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
 use crate::class;
-use crate::class::microvm::Storable;
 use crate::host::freeze::Frozen;
 use crate::host::idrange::{self, Taken};
 use crate::host::plain::PlainLayer;
@@ -44,6 +43,7 @@ use crate::life::inside_layer::{self, MachineSize};
 use crate::life::machine_memory;
 use crate::life::memory::{MAX_PIECE, StoredMemory};
 use crate::life::sandbox::{KillHandle, Sandbox};
+use crate::machine::Storable;
 use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
 

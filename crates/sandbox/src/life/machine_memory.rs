@@ -12,14 +12,14 @@ use std::io::{self, BufWriter, Read, Write};
 use cofferdam_guest::pieces::{PieceReader, PieceWriter, copied_whole};
 use tokio::runtime::Handle;
 
-pub(crate) use crate::class::microvm::most;
+pub(crate) use crate::machine::most;
 
 use crate::agent::keep::StandingTask;
 use crate::agent::{Agent, AgentError};
-use crate::class::microvm::{MAX_MARK, Storable, differs};
 use crate::life::inside_layer::{self, MachineSize};
 use crate::life::keep::KeepError;
 use crate::life::memory::{MAX_PIECE, unnamed};
+use crate::machine::{MAX_MARK, Storable, differs};
 
 /// Files are handed out in smaller pieces.
 const FILE_PIECE: usize = 128 * 1024;

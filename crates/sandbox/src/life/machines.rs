@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::class::microvm::{ImageCache, Pool};
 use crate::life::warm::WarmPool;
+use crate::machine::{ImageCache, Pool};
 
 /// Disk images, stored machines and waiting machines of one worker.
 #[derive(Debug, Clone, Default)]

@@ -1,19 +1,20 @@
 //! The life of a sandbox: made, driven, wiped, and looked for when its owner is gone.
 //!
 //! ```text
-//! Host (detected once) --boot--> Sandbox --exec, collect, changes--> outcome, files
-//!                         |         |
-//!                         +--error--+--wipe--> evidence <--reconcile, recheck (without its owner)
+//! Host (detected once) --provision--> Sandbox --exec, collect, changes--> outcome, files
+//!                             |          |
+//!                             +--error---+--wipe--> evidence <--reconcile, recheck (without its owner)
 //! ```
 
 mod ahead;
 mod attest;
 mod begin;
-mod boot;
+mod bundle;
 mod cached;
 mod egress;
 mod error;
 mod exec;
+mod furnish;
 mod hold;
 mod host;
 mod input;
@@ -28,6 +29,7 @@ mod meter;
 mod names;
 mod network;
 mod numbered;
+mod provision;
 mod put;
 mod raise;
 mod raised;
@@ -38,6 +40,7 @@ mod resume;
 mod root;
 mod sandbox;
 mod service;
+mod start;
 mod unwanted;
 mod waits;
 mod warm;
@@ -45,7 +48,6 @@ mod weigh;
 mod wipe;
 
 pub use ahead::Ahead;
-pub use boot::{provision, provision_filled, provision_on};
 pub use egress::Traffic;
 pub use error::ProvisionError;
 pub use exec::{Dropped, ExecOutcome};
@@ -53,6 +55,7 @@ pub use host::{Host, HostConfig, has_swap};
 pub use keep::{Filling, KeepError, LayerKeeper, SleepError, Sleeping, Still, Unkept};
 pub use names::{Reserved, SandboxNames};
 pub use network::{Network, NetworkError};
+pub use provision::{provision, provision_filled, provision_on};
 pub use recheck::verify_again;
 pub use reconcile::{abandoned, destroy_orphans, reconcile, remains, verify_absent};
 pub use resume::{ResumeError, resume};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::agent::Agent;
-use crate::class::microvm::Storable;
 use crate::egress::Unrouted;
 use crate::host::task::Driver;
 use crate::images;
 use crate::life::hold::Life;
 use crate::life::sandbox::KillHandle;
+use crate::machine::Storable;
 
 /// A sandbox whose agent answers, before anything but its shape is a request's.
 #[derive(Debug)]

@@ -8,15 +8,18 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::error::error_chain;
 
-use crate::class::remote::RemoteError;
+use crate::agent::Agent;
+use crate::class::remote::{self, RemoteError};
+use crate::class::tail::LOG_BYTES;
 use crate::life::error::BootError;
-use crate::life::hold::resume_remote;
+use crate::life::hold::{Life, Missed, StartedRuntime};
 use crate::life::host::Host;
 use crate::life::network::Network;
 use crate::life::numbered::CommandNames;
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::life::service::Services;
 use crate::life::wipe::Subject;
+use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 use crate::spec::provider::RemotePlace;
 
@@ -48,17 +51,11 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
     if own.as_ref() != Some(&place.provider) {
         return Err(ResumeError::Gone(format!("this worker does not ask {}", place.provider)));
     }
-    let (life, agent) = resume_remote(plan, &facts, &place.id).await.map_err(|error| {
-        let words = error_chain(&error);
-        match error {
-            BootError::Remote(RemoteError::Gone) => ResumeError::Gone(words),
-            _ => ResumeError::Silent(words),
-        }
-    })?;
+    let (life, agent) = met(plan, &facts, &place.id).await?;
     let gone = || ResumeError::Gone("the sandbox is not elsewhere".to_owned());
     let line = life.line().ok_or_else(gone)?;
     let mut effective = plan.effective.clone();
-    effective.limits = line.size().limits(effective.limits);
+    effective.limits = line.limits(effective.limits);
     let mut subject = Subject::found(plan.traces.clone());
     subject.class = Some(plan.class);
     let network = Network::new(host.egress(), plan.class, None, agent.clone());
@@ -87,4 +84,27 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
         cached: None,
         commands: CommandNames::default(),
     })
+}
+
+/// Meets the agent of a sandbox elsewhere that another worker began.
+async fn met(plan: &Plan, facts: &HostFacts, id: &str) -> Result<(Life, Agent), ResumeError> {
+    let started = remote::attach(plan, facts.provider.as_ref(), id, LOG_BYTES).await;
+    let started = started.map_err(|error| {
+        let words = error_chain(&error);
+        match error {
+            RemoteError::Gone => ResumeError::Gone(words),
+            _ => ResumeError::Silent(words),
+        }
+    })?;
+    let StartedRuntime { mut life, stream } = Life::of(started, plan);
+    let missed = match life.meet(stream, None).await {
+        Ok(agent) => return Ok((life, agent)),
+        Err(missed) => missed,
+    };
+    let log = life.last_words().await;
+    let error = match missed {
+        Missed::Late => BootError::Silent { log },
+        Missed::Ended | Missed::Said(_) | Missed::Files(_) => BootError::Ended { log },
+    };
+    Err(ResumeError::Silent(error.to_string()))
 }

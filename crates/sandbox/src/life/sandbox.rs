@@ -25,8 +25,7 @@ use crate::agent::ignored::{self, Ignored};
 use crate::agent::{Agent, AgentError, Collected, OutputSink, Stream};
 use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
 use crate::class;
-use crate::class::microvm::Storable;
-use crate::class::remote::Line;
+use crate::class::RemoteLine;
 use crate::egress::{self, Egress, Unrouted};
 use crate::host::ended::FileSystem;
 use crate::host::mounts;
@@ -44,6 +43,7 @@ use crate::life::numbered::CommandNames;
 use crate::life::reached::Watch;
 use crate::life::service::{ServiceEnd, Services};
 use crate::life::wipe::{self, Subject};
+use crate::machine::Storable;
 use crate::spec::class::Class;
 use crate::spec::command::Command;
 use crate::spec::facts::HostFacts;
@@ -85,7 +85,7 @@ pub struct KillHandle {
 #[derive(Debug, Clone)]
 enum Init {
     Process(Arc<OwnedFd>),
-    Elsewhere(Line),
+    Elsewhere(Arc<dyn RemoteLine>),
 }
 
 impl KillHandle {
@@ -93,7 +93,7 @@ impl KillHandle {
         Self { init: Init::Process(Arc::new(init)), killed: Arc::default() }
     }
 
-    pub(crate) fn of_line(line: Line) -> Self {
+    pub(crate) fn of_line(line: Arc<dyn RemoteLine>) -> Self {
         Self { init: Init::Elsewhere(line), killed: Arc::default() }
     }
 
@@ -467,7 +467,7 @@ impl Sandbox {
 }
 
 /// The line to it, where it needs nothing of this worker.
-fn outliving(sandbox: &Sandbox) -> Option<Line> {
+fn outliving(sandbox: &Sandbox) -> Option<Arc<dyn RemoteLine>> {
     let needs_us = sandbox.network.egress().is_some() || !sandbox.services.is_empty();
     sandbox.life.line().filter(|_| !needs_us)
 }
@@ -504,7 +504,10 @@ async fn run(
             let Some(line) = outliving(sandbox).filter(|_| request.jail.is_none()) else {
                 return sandbox.agent.exec(&request, &mut heard).await;
             };
-            return line.run(&sandbox.agent, sandbox.commands.take(), request, &mut heard).await;
+            let mut meter = &mut heard;
+            let mut output = |stream: Stream, bytes: &[u8]| meter.take(stream, bytes);
+            let name = sandbox.commands.take();
+            return line.run(&sandbox.agent, name, request, &mut output).await;
         };
         match ending::follow(&sandbox.agent, request, end, &mut heard).await? {
             Some(ended) => Ok(ended),

@@ -123,28 +123,24 @@ impl Nofile {
 }
 
 pub(crate) fn config(wanted: &OciInput<'_>) -> Value {
-    // Where it cannot be compiled the runtime compiles the list, and says why.
-    let needs = wanted.needs;
-    let program = wanted.takes_program.then(|| calls::annotation(needs)).and_then(Result::ok);
-    let seccomp = match program {
-        Some(_) => none_allowed(),
-        None => calls::filter(needs),
-    };
+    let process = process(wanted.nofile, wanted.ceilings);
+    let (mounts, resources) = (mounts(wanted.shown), resources(wanted));
+    let seccomp = calls::seccomp(wanted.needs, wanted.takes_program);
     let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
     json!({
         "ociVersion": "1.0.0",
-        "annotations": program.unwrap_or_else(|| json!({})),
-        "process": process(wanted.nofile, wanted.ceilings),
+        "annotations": seccomp.annotations,
+        "process": process,
         "root": {"path": wanted.root, "readonly": false},
         "hostname": "cofferdam",
-        "mounts": mounts(wanted.shown),
+        "mounts": mounts,
         "linux": {
             "cgroupsPath": Path::new("/").join(wanted.cgroup),
             "namespaces": namespaces,
-            "resources": resources(wanted),
+            "resources": resources,
             "maskedPaths": MASKED.as_slice(),
             "readonlyPaths": READ_ONLY,
-            "seccomp": seccomp,
+            "seccomp": seccomp.list,
         },
     })
 }
@@ -162,12 +158,6 @@ pub(crate) fn place(config: &mut Value, root: &Path, cgroup: &Path) {
             *found = json!(path);
         }
     }
-}
-
-/// Beside a compiled program, which the runtime takes instead: it reads no list of hundreds of calls, and one
-/// that overlooked the program would start nothing.
-fn none_allowed() -> Value {
-    json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": libc::ENOSYS})
 }
 
 fn process(nofile: Nofile, ceilings: Ceilings) -> Value {

@@ -2,26 +2,25 @@
 //!
 //! Nothing here looks at the host: the facts are an argument.
 
+use std::path::Path;
+
+use cofferdam_contracts::cache::{MAX_DIRS, MAX_LOCKS, MAX_REPO_BYTES};
 use cofferdam_contracts::sandbox::{
-    AccessMode, DEFAULT_PIDS, Egress, Limits, MAX_STREAM_BYTES, MAX_TIMEOUT_MS, MIN_NOFILE,
-    PhaseSpec, SandboxRequest, SandboxSpec,
+    AccessMode, Egress, MAX_TIMEOUT_MS, PhaseSpec, SandboxRequest, SandboxSpec,
 };
 use cofferdam_contracts::secret::{self, SecretUse, UseFault};
 use cofferdam_guest::glob::Glob;
 
-use super::large;
-use crate::class::ClassProfile;
-use crate::spec::cached;
 use crate::spec::facts::HostFacts;
-use crate::spec::refuse::{
-    Check, PlanError, absolute, argv, full_access, require, variables, within,
-};
+use crate::spec::refuse::{Check, PlanError, absolute, argv, full_access, require, variables};
 
 /// Files and globs of one request.
 const MAX_ITEMS: usize = 4_096;
+/// Where a cached directory would hide what a sandbox is made of.
+const RESERVED: [&str; 4] = ["/.cofferdam", "/dev", "/proc", "/sys"];
 
 /// Checks everything that does not depend on what the fields are merged into.
-pub(crate) fn check(request: &SandboxRequest, facts: &HostFacts) -> Check {
+pub(crate) fn request(request: &SandboxRequest, facts: &HostFacts) -> Check {
     argv("cmd", &request.cmd)?;
     variables("env", &request.env)?;
     require(
@@ -66,7 +65,7 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     require(spec.commands.is_none(), "spec.commands", TIER_ONE)?;
     require(spec.max_turns.is_none(), "spec.max_turns", TIER_ONE)?;
     require(spec.max_commands.is_none(), "spec.max_commands", TIER_ONE)?;
-    cached::check(request, spec)?;
+    cache(request, spec)?;
     require(
         spec.access_mode.is_none_or(|mode| mode == AccessMode::WorkspaceWrite),
         "spec.access_mode",
@@ -92,6 +91,48 @@ fn spec(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
     )?;
     phases(request, spec)?;
     mounts(spec)
+}
+
+fn cache(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
+    let Some(cache) = &spec.cache else { return Ok(()) };
+    require(
+        request.build.is_some(),
+        "spec.cache",
+        "is filled by the build phase, and there is none",
+    )?;
+    let named = cache.repo.as_ref().is_none_or(|repo| {
+        (1..=MAX_REPO_BYTES).contains(&repo.len()) && !repo.chars().any(char::is_control)
+    });
+    require(named, "spec.cache.repo", "must have 1 to 256 bytes and no control characters")?;
+    require(
+        (1..=MAX_LOCKS).contains(&cache.paths.len()),
+        "spec.cache.paths",
+        "must name 1 to 16 lock files: their bytes select the base",
+    )?;
+    for (index, path) in cache.paths.iter().enumerate() {
+        let whole = if path.starts_with('/') { path.clone() } else { format!("/{path}") };
+        absolute(&format!("spec.cache.paths[{index}]"), &whole)?;
+    }
+    let dirs = cache.base_dirs();
+    require(dirs.len() <= MAX_DIRS, "spec.cache.dirs", "at most 8 directories")?;
+    for (index, dir) in dirs.iter().enumerate() {
+        let field = format!("spec.cache.dirs[{index}]");
+        absolute(&field, dir)?;
+        let reserved = RESERVED.iter().any(|taken| Path::new(dir).starts_with(taken));
+        require(!reserved, &field, "lies where the sandbox keeps things of its own")?;
+        let apart = dirs.iter().enumerate().all(|(other, path)| {
+            other == index
+                || !(Path::new(path).starts_with(dir) || Path::new(dir).starts_with(path))
+        });
+        require(apart, &field, "lies in, above or at another cached directory")?;
+        let mounts = spec.mounts.as_deref().unwrap_or_default();
+        let given = request.files_in.iter().map(|file| &file.path);
+        let hides = given
+            .chain(mounts.iter().map(|mount| &mount.target))
+            .any(|path| Path::new(path).starts_with(dir));
+        require(!hides, &field, "would hold what the task is given; a base holds what is built")?;
+    }
+    Ok(())
 }
 
 fn phases(request: &SandboxRequest, spec: &SandboxSpec) -> Check {
@@ -179,65 +220,4 @@ fn globs(request: &SandboxRequest) -> Check {
         }
     }
     Ok(())
-}
-
-/// Merges the two places that may set limits, and holds the result against the machine and the class, which
-/// refuses here whatever else it cannot enforce.
-pub(crate) fn limits(
-    request: &SandboxRequest,
-    facts: &HostFacts,
-    profile: &dyn ClassProfile,
-) -> Result<Limits, PlanError> {
-    let spec = request.spec.as_ref().and_then(|spec| spec.limits).unwrap_or_default();
-    let asked = request.limits;
-    let merged = Limits {
-        cpu: one_of("spec.limits.cpu", asked.cpu, spec.cpu)?,
-        mem_mb: one_of("spec.limits.mem_mb", asked.mem_mb, spec.mem_mb)?,
-        pids: one_of("spec.limits.pids", asked.pids, spec.pids)?,
-        disk_mb: one_of("spec.limits.disk_mb", asked.disk_mb, spec.disk_mb)?,
-        output_bytes: one_of("spec.limits.output_bytes", asked.output_bytes, spec.output_bytes)?,
-        nofile: one_of("spec.limits.nofile", asked.nofile, spec.nofile)?,
-    };
-    if let Some(cpu) = merged.cpu {
-        let most = f64::from(facts.cpus);
-        let message = format!("must be 0.01 to {most}, the CPUs of this host");
-        require((0.01..=most).contains(&cpu), "limits.cpu", &message)?;
-    }
-    let least = profile.least_mem_mb();
-    within("limits.memMB", merged.mem_mb, least, facts.mem_mb, "MiB of this host")?;
-    profile.refuse(request, merged, facts)?;
-    within("limits.pids", merged.pids, 1, facts.pids, "processes of this host")?;
-    large::check(profile, merged, facts)?;
-    let (most, of) = (MAX_STREAM_BYTES, "bytes of a stream that a host keeps");
-    within("limits.outputBytes", merged.output_bytes, 1, most, of)?;
-    within(
-        "limits.nofile",
-        merged.nofile,
-        MIN_NOFILE,
-        facts.nofile_most,
-        "hard limit of this host",
-    )?;
-    if profile.class().is_on_host_kernel() {
-        let most = facts.ceilings.nofile(merged.pids.unwrap_or(DEFAULT_PIDS));
-        let message = format!(
-            "must be at most {most} for each of so many processes (limits.pids): together they may have half of the \
-             files that this host's kernel opens (fs.file-max)"
-        );
-        require(merged.nofile.is_none_or(|asked| asked <= most), "limits.nofile", &message)?;
-    }
-    for (controller, field) in
-        [("memory", "limits.memMB"), ("pids", "limits.pids"), ("cpu", "limits.cpu")]
-    {
-        let message = format!("the cgroup controller `{controller}` is not available on this host");
-        require(facts.cgroups.has(controller), field, &message)?;
-    }
-    Ok(merged)
-}
-
-fn one_of<T: PartialEq>(field: &str, a: Option<T>, b: Option<T>) -> Result<Option<T>, PlanError> {
-    match (a, b) {
-        (Some(a), Some(b)) if a != b => Err(PlanError::new(field, "differs from limits")),
-        (Some(value), _) | (None, Some(value)) => Ok(Some(value)),
-        (None, None) => Ok(None),
-    }
 }

@@ -9,7 +9,7 @@ use crate::spec::facts::HostFacts;
 use crate::spec::refuse::PlanError;
 
 /// The cheapest present class that is at least as strong as the request wants. Pure.
-pub(crate) fn choose<'a>(
+pub(crate) fn class<'a>(
     request: &SandboxRequest,
     facts: &'a HostFacts,
 ) -> Result<(Class, &'a Runtime), PlanError> {

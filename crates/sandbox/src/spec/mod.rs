@@ -8,6 +8,7 @@
 pub(crate) mod cached;
 pub(crate) mod class;
 pub(crate) mod command;
+pub(crate) mod environment;
 pub(crate) mod facts;
 pub(crate) mod input;
 pub(crate) mod machine;
@@ -15,3 +16,4 @@ pub(crate) mod plan;
 pub(crate) mod provider;
 pub(crate) mod refuse;
 pub(crate) mod service;
+pub(crate) mod users;

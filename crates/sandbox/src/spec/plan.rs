@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use cofferdam_contracts::sandbox::{AccessMode, EffectivePolicy};
+use cofferdam_contracts::sandbox::{AccessMode, EffectivePolicy, Mount};
+use cofferdam_guest::wire::User;
 use serde_json::Value;
 
 use super::cached;
@@ -11,7 +12,7 @@ use super::command::Command;
 use super::service::PlannedService;
 use crate::egress;
 use crate::host::base::Base;
-use crate::host::hostpath::HostPath;
+use crate::host::hostpath::{HostPath, Place};
 use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
 use crate::oci::Nofile;
@@ -29,6 +30,14 @@ pub struct PlannedMount {
     pub target: String,
     /// Read-only or copy-on-write.
     pub access: AccessMode,
+}
+
+impl PlannedMount {
+    /// As a spec names it.
+    pub(crate) fn of(mount: &Mount) -> Self {
+        let Mount { source, target, access } = mount;
+        Self { source: HostPath::said(source), target: target.clone(), access: *access }
+    }
 }
 
 /// Everything that [`crate::provision`] does, decided.
@@ -73,4 +82,12 @@ pub struct Plan {
     pub(crate) egress: egress::PlannedLists,
     /// What will be enforced.
     pub effective: EffectivePolicy,
+}
+
+impl Plan {
+    /// Whom files that a tenant named belong to inside: what is ours has the ids that it should have. Root needs none of them.
+    pub(crate) fn user_of(&self, source: &Place) -> Option<User> {
+        let is_given = matches!(source, Place::Given(_));
+        self.task.user.filter(|user| is_given && user.uid != 0)
+    }
 }

@@ -15,10 +15,10 @@ pub(crate) async fn list(call: Call) -> Answered {
 
 pub(crate) async fn evict(call: Call) -> Answered {
     let older_than_s = call.number("olderThanS", 0..=MAX_AGE_S, 0)?;
-    answer(StatusCode::ACCEPTED, &call.flows().cache_evict(&call.who, older_than_s).await?)
+    answer(StatusCode::ACCEPTED, &call.flows().bases.evict(&call.who, older_than_s).await?)
 }
 
 pub(crate) async fn forget(call: Call) -> Answered {
     let key: Digest = call.id("key")?;
-    answer(StatusCode::ACCEPTED, &call.flows().cache_forget(&call.who, &key).await?)
+    answer(StatusCode::ACCEPTED, &call.flows().bases.forget(&call.who, &key).await?)
 }

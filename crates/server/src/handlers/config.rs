@@ -11,20 +11,20 @@ fn key(call: &Call) -> Result<ConfigKey, Refusal> {
 }
 
 pub(crate) async fn list(call: Call) -> Answered {
-    ok(&call.flows().config_list(&call.who).await?)
+    ok(&call.flows().config.list(&call.who).await?)
 }
 
 pub(crate) async fn get(call: Call) -> Answered {
-    ok(&call.flows().config_get(&call.who, key(&call)?).await?)
+    ok(&call.flows().config.get(&call.who, key(&call)?).await?)
 }
 
 pub(crate) async fn history(call: Call) -> Answered {
     let limit = call.number("limit", 1..=500, 100)?;
-    ok(&call.flows().config_history(&call.who, key(&call)?, limit).await?)
+    ok(&call.flows().config.history(&call.who, key(&call)?, limit).await?)
 }
 
 pub(crate) async fn put(mut call: Call) -> Answered {
     let key = key(&call)?;
     let body: ConfigPut = call.body()?;
-    ok(&call.flows().config_put(&call.who, key, &body).await?)
+    ok(&call.flows().config.put(&call.who, key, &body).await?)
 }

@@ -13,7 +13,7 @@ pub(crate) async fn list(call: Call) -> Answered {
 
 pub(crate) async fn create(mut call: Call) -> Answered {
     let request: DelegationRequest = call.body()?;
-    answer(StatusCode::CREATED, &call.flows().delegation_create(&call.who, &request).await?)
+    answer(StatusCode::CREATED, &call.flows().gates.delegate(&call.who, &request).await?)
 }
 
 pub(crate) async fn end(call: Call) -> Answered {
@@ -24,6 +24,6 @@ pub(crate) async fn end(call: Call) -> Answered {
                 "a delegation's id is its number, as `cofferdam gate delegations` lists it",
             )
         })?;
-    call.flows().delegation_end(&call.who, id).await?;
+    call.flows().gates.end_delegation(&call.who, id).await?;
     ok(&DelegationEnded { ended: true })
 }

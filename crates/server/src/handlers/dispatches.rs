@@ -16,7 +16,7 @@ use crate::call::{Call, query_error};
 
 pub(crate) async fn spawn(mut call: Call) -> Answered {
     let request: SpawnRequest = call.body()?;
-    answer(StatusCode::CREATED, &call.flows().dispatch_spawn(&call.who, &request).await?)
+    answer(StatusCode::CREATED, &call.flows().dispatches.spawn(&call.who, &request).await?)
 }
 
 pub(crate) async fn list(call: Call) -> Answered {
@@ -37,7 +37,7 @@ pub(crate) async fn get(call: Call) -> Answered {
     let waited = Stopwatch::start();
     let mut wakes = call.flows().wakes.subscribe();
     loop {
-        let view = call.flows().dispatch_view(&call.who, &id).await?;
+        let view = call.flows().dispatches.view(&call.who, &id).await?;
         let left = wait.saturating_sub(waited.elapsed());
         if view.status.is_terminal() || left.is_zero() {
             return ok(&view);
@@ -54,7 +54,7 @@ pub(crate) async fn get(call: Call) -> Answered {
 /// The URI of what it wrote on standard output.
 pub(crate) async fn output(call: Call) -> Answered {
     let id: DispatchId = call.id("id")?;
-    let view = call.flows().dispatch_view(&call.who, &id).await?;
+    let view = call.flows().dispatches.view(&call.who, &id).await?;
     let uri = match &view.run_id {
         Some(run) => call.flows().ledger.dispatches().output(run).await?,
         None => None,
@@ -64,22 +64,22 @@ pub(crate) async fn output(call: Call) -> Answered {
 
 pub(crate) async fn kill(call: Call) -> Answered {
     let id: DispatchId = call.id("id")?;
-    answer(StatusCode::ACCEPTED, &call.flows().dispatch_kill(&call.who, &id).await?)
+    answer(StatusCode::ACCEPTED, &call.flows().dispatches.kill(&call.who, &id).await?)
 }
 
 pub(crate) async fn retry(call: Call) -> Answered {
     let id: DispatchId = call.id("id")?;
-    answer(StatusCode::CREATED, &call.flows().dispatch_retry(&call.who, &id).await?)
+    answer(StatusCode::CREATED, &call.flows().dispatches.retry(&call.who, &id).await?)
 }
 
 pub(crate) async fn prune(mut call: Call) -> Answered {
     let request: PruneRequest = call.body()?;
-    ok(&call.flows().dispatch_prune(&call.who, &request).await?)
+    ok(&call.flows().dispatches.prune(&call.who, &request).await?)
 }
 
 pub(crate) async fn import(mut call: Call) -> Answered {
     let request: ImportRequest = call.body()?;
-    ok(&call.flows().dispatch_import(&call.who, &request).await?)
+    ok(&call.flows().dispatches.import(&call.who, &request).await?)
 }
 
 pub(crate) async fn tokens(call: Call) -> Answered {
@@ -88,7 +88,7 @@ pub(crate) async fn tokens(call: Call) -> Answered {
         Some(text) => Some(text.parse().map_err(|_| query_error("id", "a dispatch's id"))?),
     };
     if let Some(id) = &id {
-        call.flows().dispatch_view(&call.who, id).await?;
+        call.flows().dispatches.view(&call.who, id).await?;
     }
     let scope = call.query.get("scope").map(String::as_str);
     ok(&call.flows().ledger.dispatches().tokens(&call.who.tenant, id.as_ref(), scope).await?)

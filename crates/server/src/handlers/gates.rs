@@ -61,12 +61,12 @@ pub(crate) async fn gate_reply(mut call: Call) -> Answered {
     let gate: GateKey = call.id("gate")?;
     let run: WorkflowId = call.id("id")?;
     let request: ReplyRequest = call.body()?;
-    ok(&call.flows().gate_reply(&call.who, run.as_str(), &gate, &request).await?)
+    ok(&call.flows().gates.reply(&call.who, run.as_str(), &gate, &request).await?)
 }
 
 pub(crate) async fn hitl_event(mut call: Call) -> Answered {
     let event: HitlEvent = call.body()?;
-    ok(&call.flows().gate_event(&call.who, &event).await?)
+    ok(&call.flows().gates.event(&call.who, &event).await?)
 }
 
 pub(crate) async fn plan_approve(mut call: Call) -> Answered {
@@ -74,6 +74,6 @@ pub(crate) async fn plan_approve(mut call: Call) -> Answered {
     let request: ApprovePlanRequest = call.body()?;
     answer(
         StatusCode::ACCEPTED,
-        &call.flows().plan_approve(&call.who, run.as_str(), &request).await?,
+        &call.flows().gates.approve_plan(&call.who, run.as_str(), &request).await?,
     )
 }

@@ -13,9 +13,9 @@ const ALL: &str = "*";
 
 pub(crate) async fn list(call: Call) -> Answered {
     if call.query.get("tenant").is_some_and(|tenant| tenant == ALL) {
-        return ok(&call.flows().key_list_all(&call.who).await?);
+        return ok(&call.flows().keys.list_all(&call.who).await?);
     }
-    ok(&call.flows().key_list(&call.who, tenant(&call)?.as_ref()).await?)
+    ok(&call.flows().keys.list(&call.who, tenant(&call)?.as_ref()).await?)
 }
 
 fn tenant(call: &Call) -> Result<Option<TenantId>, Refusal> {
@@ -25,7 +25,7 @@ fn tenant(call: &Call) -> Result<Option<TenantId>, Refusal> {
 
 pub(crate) async fn create(mut call: Call) -> Answered {
     let request = call.body()?;
-    answer(StatusCode::CREATED, &call.flows().key_create(&call.who, &request).await?)
+    answer(StatusCode::CREATED, &call.flows().keys.create(&call.who, &request).await?)
 }
 
 pub(crate) async fn revoke(call: Call) -> Answered {
@@ -37,6 +37,6 @@ pub(crate) async fn revoke(call: Call) -> Answered {
         )
         .into());
     }
-    call.flows().key_revoke(&call.who, tenant(&call)?.as_ref(), &key).await?;
+    call.flows().keys.revoke(&call.who, tenant(&call)?.as_ref(), &key).await?;
     ok(&KeyRevoked { revoked: key })
 }

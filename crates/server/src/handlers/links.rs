@@ -45,13 +45,13 @@ pub(crate) async fn create(mut call: Call) -> Answered {
     let run: WorkflowId = call.id("id")?;
     let request: LinkRequest = call.body()?;
     let url = &call.shared.public_url;
-    let made = call.flows().link_create(&call.who, run.as_str(), &gate, &request, url).await?;
+    let made = call.flows().gates.link(&call.who, run.as_str(), &gate, &request, url).await?;
     answer(StatusCode::CREATED, &made)
 }
 
 /// A page for browsers, JSON for everything else. Changes nothing: mail scanners follow links too.
 pub(crate) async fn view(call: Call) -> Answered {
-    let view = call.flows().link_view(call.param("token")).await?;
+    let view = call.flows().gates.link_view(call.param("token")).await?;
     if !call.wants_page {
         return ok(&view);
     }
@@ -61,7 +61,7 @@ pub(crate) async fn view(call: Call) -> Answered {
 
 pub(crate) async fn reply(mut call: Call) -> Answered {
     let reply: LinkReply = call.body()?;
-    ok(&call.flows().link_reply(call.param("token"), &reply).await?)
+    ok(&call.flows().gates.link_reply(call.param("token"), &reply).await?)
 }
 
 fn page(view: &LinkView, nonce: &str) -> String {

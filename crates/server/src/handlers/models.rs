@@ -13,12 +13,12 @@ pub(crate) async fn list(call: Call) -> Answered {
 
 pub(crate) async fn put(mut call: Call) -> Answered {
     let provider = call.body()?;
-    answer(StatusCode::CREATED, &call.flows().model_put(&call.who, &provider).await?)
+    answer(StatusCode::CREATED, &call.flows().models.put(&call.who, &provider).await?)
 }
 
 pub(crate) async fn remove(call: Call) -> Answered {
     let name: ProviderName = call.id("provider")?;
-    call.flows().model_remove(&call.who, &name).await?;
+    call.flows().models.remove(&call.who, &name).await?;
     ok(&ProviderRemoved { removed: name })
 }
 

@@ -42,17 +42,17 @@ pub(crate) async fn steps(call: Call) -> Answered {
 
 pub(crate) async fn cancel(mut call: Call) -> Answered {
     let (id, action): (WorkflowId, OpsAction) = (call.id("wid")?, call.body()?);
-    answer(StatusCode::ACCEPTED, &call.flows().ops_cancel(&call.who, &id, &action).await?)
+    answer(StatusCode::ACCEPTED, &call.flows().runs.cancel(&call.who, &id, &action).await?)
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answered {
     let (id, action): (WorkflowId, OpsAction) = (call.id("wid")?, call.body()?);
-    answer(StatusCode::ACCEPTED, &call.flows().ops_resume(&call.who, &id, &action).await?)
+    answer(StatusCode::ACCEPTED, &call.flows().runs.resume(&call.who, &id, &action).await?)
 }
 
 pub(crate) async fn fork(mut call: Call) -> Answered {
     let (id, action): (WorkflowId, OpsAction) = (call.id("wid")?, call.body()?);
-    answer(StatusCode::ACCEPTED, &call.flows().ops_fork(&call.who, &id, &action).await?)
+    answer(StatusCode::ACCEPTED, &call.flows().runs.fork(&call.who, &id, &action).await?)
 }
 
 pub(crate) async fn queue_depth(call: Call) -> Answered {

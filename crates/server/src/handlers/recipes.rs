@@ -33,7 +33,7 @@ pub(crate) async fn versions(call: Call) -> Answered {
 pub(crate) async fn import(mut call: Call) -> Answered {
     let request: RecipeImport = call.body()?;
     let recipes = check(&call.who.tenant, || parse(&request)).await??;
-    let stored = call.flows().recipes_import(&call.who, &recipes).await?;
+    let stored = call.flows().recipes.import(&call.who, &recipes).await?;
     let (Some(recipe), Some(last)) = (recipes.last(), stored.last()) else {
         return Err(Refusal::not_found("recipe").into());
     };
@@ -127,7 +127,7 @@ pub(crate) async fn promote(mut call: Call) -> Answered {
     }
     let what = Promotion { id: &id, v: &request.v, hash: request.hash.as_ref(), to: request.to };
     let reason = request.reason.as_deref().unwrap_or("");
-    let now = call.flows().recipe_promote(&call.who, &what, reason).await?;
+    let now = call.flows().recipes.promote(&call.who, &what, reason).await?;
     let recipe_ref = RecipeRef { id: id.clone(), v: request.v.clone() };
     ok(&RecipePromoted { recipe_ref, hash: now.hash, status: now.status })
 }

@@ -16,18 +16,18 @@ use crate::call::Call;
 
 pub(crate) async fn intent_create(mut call: Call) -> Answered {
     let request: IntentRequest = call.body()?;
-    answer(StatusCode::CREATED, &call.flows().intent_create(&call.who, &request).await?)
+    answer(StatusCode::CREATED, &call.flows().runs.intent(&call.who, &request).await?)
 }
 
 pub(crate) async fn run_create(mut call: Call) -> Answered {
     let request: RunRequest = call.body()?;
-    submitted(&call.flows().run_submit(&call.who, &request).await?)
+    submitted(&call.flows().runs.submit(&call.who, &request).await?)
 }
 
 pub(crate) async fn recipe_run(mut call: Call) -> Answered {
     let fed = call.flag("output")?;
     let request: RecipeRunRequest = call.body()?;
-    submitted(&call.flows().recipe_submit(&call.who, &request, fed).await?)
+    submitted(&call.flows().runs.submit_recipe(&call.who, &request, fed).await?)
 }
 
 /// The run's output for the client that started it. Waits for the first piece after those that the client has.
@@ -36,7 +36,7 @@ pub(crate) async fn run_output(call: Call) -> Answered {
     let wait_s = call.number("timeoutS", 0..=30, 0)?;
     let wait = Duration::from_secs(u64::try_from(wait_s).unwrap_or(0));
     let run = call.run().await?;
-    let feeds = &call.flows().feeds;
+    let feeds = &call.flows().runs.feeds;
     let feed = feeds.of(&run.run_id, &call.who.key_id);
     let page = match &feed {
         Some(feed) => feed.page(from, wait).await,
@@ -98,12 +98,12 @@ pub(crate) async fn run_applies(call: Call) -> Answered {
 pub(crate) async fn run_applied(mut call: Call) -> Answered {
     let run = call.run().await?;
     let record: ApplyRecord = call.body()?;
-    ok(&call.flows().apply_record(&call.who, &run, &record).await?)
+    ok(&call.flows().applies.record(&call.who, &run, &record).await?)
 }
 
 pub(crate) async fn run_retry(call: Call) -> Answered {
     let run: WorkflowId = call.id("id")?;
-    answer(StatusCode::ACCEPTED, &call.flows().run_retry(&call.who, run.as_str()).await?)
+    answer(StatusCode::ACCEPTED, &call.flows().runs.retry(&call.who, run.as_str()).await?)
 }
 
 /// Recipe, inputs and digests: with these and the same seed the run can be repeated elsewhere.

@@ -13,17 +13,17 @@ pub(crate) async fn list(call: Call) -> Answered {
 pub(crate) async fn put(mut call: Call) -> Answered {
     let name: SecretName = call.id("secret")?;
     let body = call.body()?;
-    ok(&call.flows().secret_put(&call.who, &name, body).await?)
+    ok(&call.flows().secrets.put(&call.who, &name, body).await?)
 }
 
 pub(crate) async fn rotate(mut call: Call) -> Answered {
     let name: SecretName = call.id("secret")?;
     let body = call.body()?;
-    ok(&call.flows().secret_rotate(&call.who, &name, body).await?)
+    ok(&call.flows().secrets.rotate(&call.who, &name, body).await?)
 }
 
 pub(crate) async fn remove(call: Call) -> Answered {
     let name: SecretName = call.id("secret")?;
-    call.flows().secret_remove(&call.who, &name).await?;
+    call.flows().secrets.remove(&call.who, &name).await?;
     ok(&SecretRemoved { removed: name })
 }

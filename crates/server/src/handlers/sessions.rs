@@ -22,5 +22,5 @@ pub(crate) async fn get(call: Call) -> Answered {
 
 pub(crate) async fn settle(mut call: Call) -> Answered {
     let (id, request): (SandboxId, SettleRequest) = (call.id("sandbox")?, call.body()?);
-    ok(&call.flows().session_settle(&call.who, &id, &request).await?)
+    ok(&call.flows().runs.settle(&call.who, &id, &request).await?)
 }

@@ -14,12 +14,12 @@ pub(crate) async fn list(call: Call) -> Answered {
 
 pub(crate) async fn add(mut call: Call) -> Answered {
     let request = call.body()?;
-    answer(StatusCode::CREATED, &call.flows().webhook_add(&call.who, &request).await?)
+    answer(StatusCode::CREATED, &call.flows().webhooks.add(&call.who, &request).await?)
 }
 
 pub(crate) async fn remove(call: Call) -> Answered {
     let webhook: WebhookId = call.id("webhook")?;
-    call.flows().webhook_remove(&call.who, &webhook).await?;
+    call.flows().webhooks.remove(&call.who, &webhook).await?;
     ok(&WebhookRemoved { removed: webhook })
 }
 
@@ -35,6 +35,6 @@ pub(crate) async fn deliveries(call: Call) -> Answered {
 pub(crate) async fn replay(call: Call) -> Answered {
     let webhook: WebhookId = call.id("webhook")?;
     let delivery: DeliveryId = call.id("delivery")?;
-    let replayed = call.flows().delivery_replay(&call.who, &webhook, &delivery).await?;
+    let replayed = call.flows().webhooks.replay(&call.who, &webhook, &delivery).await?;
     answer(StatusCode::ACCEPTED, &replayed)
 }

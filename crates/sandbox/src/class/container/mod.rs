@@ -9,10 +9,10 @@ use tokio::process::Command;
 
 use super::detect::{HostRuntimes, absent};
 use super::isolation::{
-    Attempts, ClassProfile, Custodian, Custody, Footing, Holder, InputMounts, Launch, ShowsHost,
-    Snapshots, Supervision,
+    Attempts, ClassProfile, Custodian, Custody, Footing, InputMounts, Launch, LaunchInput, Pending,
+    ReadyStart, ShowsHost, Snapshots, StartError, Started, Supervision,
 };
-use super::microvm::{Given, Lent};
+use super::program;
 use super::shown::NotGiven;
 use super::weak::{NO_USER_NAMESPACE, NOT_OWNED};
 use crate::agent::Agent;
@@ -22,6 +22,7 @@ use crate::host::hostpath::Place;
 use crate::host::process::Netns;
 use crate::host::processors;
 use crate::host::runtime::Runtime;
+use crate::machine::Given;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -96,14 +97,19 @@ impl Launch for ContainerClass {
         Footing { layer_mb, has_users: true, apart, shown_groups, ..Footing::default() }
     }
 
-    fn command(
-        &self,
-        plan: &Plan,
-        _groups: &[PathBuf],
-        _facts: &HostFacts,
-        _lent: Option<&Lent>,
-    ) -> Command {
-        let (runtime, traces) = (&plan.runtime, &plan.traces);
+    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+        Box::pin(async move { program::start(self, on) })
+    }
+
+    fn start_ahead(&self, on: LaunchInput<'_>) -> Option<Result<ReadyStart, StartError>> {
+        Some(program::later(self, on))
+    }
+
+    fn command(&self, on: &LaunchInput<'_>) -> Option<Command> {
+        if on.memory.is_some() {
+            return None;
+        }
+        let (runtime, traces) = (&on.plan.runtime, &on.plan.traces);
         let mut command = Command::new(runtime.program());
         command
             .arg0(&runtime.path)
@@ -113,11 +119,7 @@ impl Launch for ContainerClass {
             .args(["run", "--bundle"])
             .arg(&traces.dir)
             .arg(traces.id.as_str());
-        command
-    }
-
-    fn starts_ahead(&self) -> bool {
-        true
+        Some(command)
     }
 
     fn may_wait(&self) -> bool {
@@ -126,10 +128,6 @@ impl Launch for ContainerClass {
 }
 
 impl Custody for ContainerClass {
-    fn holder(&self, _plan: &Plan) -> Holder {
-        Holder::Program
-    }
-
     fn custodian(&self) -> Option<&dyn Custodian> {
         None
     }

@@ -32,10 +32,8 @@ use crate::host::traces::Traces;
 use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
 
-pub(crate) use client::EngineError;
 pub(crate) use operations::CLASS;
-pub(crate) use start::start;
-pub(crate) use stream::Attached;
+use start::start;
 
 /// The name of the runtime, for the operator who wants it and in every record.
 pub(crate) const NAME: &str = "docker";

@@ -4,17 +4,16 @@ use std::path::PathBuf;
 
 use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
 use serde_json::Value;
-use tokio::process::Command;
 
-use super::wipe;
+use super::{start, wipe};
 use crate::agent::Agent;
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{
-    Absence, Attempts, ClassProfile, Custodian, Custody, Footing, Holder, InputMounts, Launch,
-    ShowsHost, Snapshots, Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, Footing, InputMounts, Launch, LaunchInput,
+    Pending, ShowsHost, Snapshots, StartError, Started, Supervision,
 };
-use crate::class::microvm::{Given, Lent};
 use crate::class::shown::NotGiven;
+use crate::class::tail::LOG_BYTES;
 use crate::class::weak::NO_USER_NAMESPACE;
 use crate::egress::Way;
 use crate::host::guest::AGENT_PIDS;
@@ -22,6 +21,7 @@ use crate::host::hostpath::Place;
 use crate::host::process::Netns;
 use crate::host::runtime::Runtime;
 use crate::host::traces::{Traces, cgroup_prefix};
+use crate::machine::Given;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -86,22 +86,15 @@ impl Launch for DockerClass {
     }
 
     /// An engine is asked; no program of it is started here.
-    fn command(
-        &self,
-        plan: &Plan,
-        _groups: &[PathBuf],
-        _facts: &HostFacts,
-        _lent: Option<&Lent>,
-    ) -> Command {
-        Command::new(plan.runtime.program())
+    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+        Box::pin(async move {
+            let started = start(on.plan, on.mounts, on.groups, LOG_BYTES).await;
+            started.map_err(|error| StartError::Holder(Box::new(error)))
+        })
     }
 }
 
 impl Custody for DockerClass {
-    fn holder(&self, _plan: &Plan) -> Holder {
-        Holder::Engine
-    }
-
     fn custodian(&self) -> Option<&dyn Custodian> {
         Some(self)
     }

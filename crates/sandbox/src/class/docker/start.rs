@@ -7,24 +7,23 @@ use bollard::Docker;
 use bollard::container::AttachContainerResults;
 use bollard::query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder};
 use serde_json::Value;
-use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
 
 use super::client::{EngineError, connect};
-use super::stream::{Attached, carry};
+use super::stream::carry;
 use super::wipe::Marker;
 use super::{create, image, name, root};
+use crate::class::isolation::Started;
 use crate::host::task::blocking;
 use crate::spec::plan::Plan;
 
 /// Makes the container of a plan, in these cgroups, and shows it the root that was mounted for it with
 /// these inputs. What is left of one that fails is found by its marker.
-pub(crate) async fn start(
+pub(super) async fn start(
     plan: &Plan,
     inputs: &[Value],
     groups: &[PathBuf],
     kept_bytes: usize,
-) -> Result<(Attached, JoinHandle<String>, UnixStream), EngineError> {
+) -> Result<Started, EngineError> {
     let socket = &plan.runtime.path;
     let docker = connect(socket).await?;
     let image = image::ensure(&docker).await?;
@@ -49,10 +48,7 @@ pub(crate) async fn start(
     stream(attached, kept_bytes)
 }
 
-fn stream(
-    attached: AttachContainerResults,
-    kept_bytes: usize,
-) -> Result<(Attached, JoinHandle<String>, UnixStream), EngineError> {
+fn stream(attached: AttachContainerResults, kept_bytes: usize) -> Result<Started, EngineError> {
     let fault = |source| EngineError::Root { what: "its stream".to_owned(), source };
     carry(attached, kept_bytes).map_err(fault)
 }

@@ -15,29 +15,33 @@ use futures_util::StreamExt as _;
 use tokio::io::{AsyncWriteExt as _, copy};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
+use crate::class::isolation::{Holder, Pending, Started};
 use crate::class::tail::keep_last;
 
 /// A container that we are attached to.
 #[derive(Debug)]
-pub(crate) struct Attached {
+struct Attached {
     ended: watch::Receiver<()>,
 }
 
-impl Attached {
+impl Holder for Attached {
     /// Waits for the end of what its agent says, which is its own.
-    pub(crate) async fn wait(&mut self) {
-        // Nothing is ever sent: it is an error when the pump is gone, again and again.
-        let _ = self.ended.changed().await;
+    fn wait(&mut self) -> Pending<'_, Option<String>> {
+        Box::pin(async move {
+            // Nothing is ever sent: it is an error when the pump is gone, again and again.
+            let _ = self.ended.changed().await;
+            Some("the container ended".to_owned())
+        })
+    }
+
+    fn kill(&mut self) -> Pending<'_, bool> {
+        Box::pin(std::future::ready(true))
     }
 }
 
 /// Carries a container's streams until it ends; gives the last words, of so many bytes.
-pub(super) fn carry(
-    results: AttachContainerResults,
-    kept_bytes: usize,
-) -> io::Result<(Attached, JoinHandle<String>, UnixStream)> {
+pub(super) fn carry(results: AttachContainerResults, kept_bytes: usize) -> io::Result<Started> {
     let (ours, theirs) = UnixStream::pair()?;
     let (sender, ended) = watch::channel(());
     let log = tokio::spawn(async move {
@@ -45,7 +49,7 @@ pub(super) fn carry(
         drop(sender);
         said
     });
-    Ok((Attached { ended }, log, ours))
+    Ok(Started::of(Box::new(Attached { ended }), log, ours))
 }
 
 async fn pump(results: AttachContainerResults, theirs: UnixStream, kept_bytes: usize) -> String {

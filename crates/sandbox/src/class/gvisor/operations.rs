@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::iter;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cofferdam_ambient::env;
 use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest};
@@ -15,15 +15,16 @@ use super::{
 };
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{
-    Attempts, ClassProfile, Custodian, Custody, Footing, Heard, Holder, InputMounts, Launch,
-    ShowsHost, Snapshots, Supervision,
+    Attempts, ClassProfile, Custodian, Custody, Footing, Heard, InputMounts, Launch, LaunchInput,
+    Pending, ShowsHost, Snapshots, StartError, Started, Supervision,
 };
 use crate::class::kept_memory::KeptMemory;
-use crate::class::microvm::{Given, Lent};
+use crate::class::program;
 use crate::class::shown::NotGiven;
 use crate::host::hostpath::Place;
 use crate::host::runtime;
 use crate::host::traces::Traces;
+use crate::machine::Given;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -102,14 +103,15 @@ impl Launch for GvisorClass {
         connects::hear(traces).map(Some)
     }
 
-    fn command(
-        &self,
-        plan: &Plan,
-        groups: &[PathBuf],
-        _facts: &HostFacts,
-        _lent: Option<&Lent>,
-    ) -> Command {
-        command(plan, groups)
+    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+        Box::pin(async move { program::start(self, on) })
+    }
+
+    fn command(&self, on: &LaunchInput<'_>) -> Option<Command> {
+        Some(match on.memory {
+            Some(memory) => restore(on.plan, on.groups, memory),
+            None => command(on.plan, on.groups),
+        })
     }
 
     fn is_killed_with_us(&self) -> bool {
@@ -118,10 +120,6 @@ impl Launch for GvisorClass {
 }
 
 impl Custody for GvisorClass {
-    fn holder(&self, _plan: &Plan) -> Holder {
-        Holder::Program
-    }
-
     fn custodian(&self) -> Option<&dyn Custodian> {
         None
     }
@@ -165,9 +163,5 @@ impl Snapshots for GvisorClass {
         most: u64,
     ) -> io::Result<()> {
         memory::store(traces, members, out, most)
-    }
-
-    fn restore(&self, plan: &Plan, groups: &[PathBuf], memory: &Path) -> Option<Command> {
-        Some(restore(plan, groups, memory))
     }
 }

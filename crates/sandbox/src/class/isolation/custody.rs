@@ -1,24 +1,9 @@
-//! What holds the sandboxes of a class, and what is found and removed where that is not a process of this host.
+//! What holds sandboxes of a class besides this worker, and what is found and removed there.
 
 use cofferdam_contracts::sandbox::{Looked, WipeCheck, WipeMethod};
 
-use crate::class::microvm::monitor::Kind;
 use crate::host::traces::Traces;
 use crate::spec::facts::HostFacts;
-use crate::spec::plan::Plan;
-
-/// What holds a sandbox of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Holder {
-    /// A program that is started with the agent's stream, and ends with it.
-    Program,
-    /// A monitor that is told over HTTP what its machine is.
-    Monitor(Kind),
-    /// A Docker engine.
-    Engine,
-    /// A service elsewhere.
-    Provider,
-}
 
 /// What came of having a class take away what it held of a sandbox.
 #[derive(Debug, Default)]
@@ -38,9 +23,6 @@ pub(crate) struct Elsewhere {
 /// What holds a class's sandboxes. **Nothing is assumed**: an engine or a provider that is not named here would keep sandboxes
 /// that no wipe removes and no reconciler finds.
 pub(crate) trait Custody: Sync {
-    /// What holds the sandbox of a plan.
-    fn holder(&self, plan: &Plan) -> Holder;
-
     /// What holds sandboxes of this class besides programs of this host; `None`: nothing does.
     fn custodian(&self) -> Option<&dyn Custodian>;
 }

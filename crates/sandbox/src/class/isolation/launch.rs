@@ -1,20 +1,24 @@
 //! How a sandbox of a class starts.
 
+use std::error::Error;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cofferdam_contracts::sandbox::Limits;
 use serde_json::Value;
+use tokio::net::UnixStream;
 use tokio::process::Command;
+use tokio::task::JoinHandle;
 
-use crate::class::microvm::{EmulatorOrders, Given, Lent, Parts};
+use super::holder::{Holder, Pending};
 use crate::egress::Unrouted;
 use crate::host::cgroup::OwnGroup;
 use crate::host::hostpath::Place;
 use crate::host::limit::{self, Groups};
 use crate::host::task::Driver;
 use crate::host::traces::Traces;
+use crate::machine::{EmulatorOrders, Given, Lent, Parts, ShownDisk};
 use crate::oci::OciInput;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
@@ -49,6 +53,69 @@ impl Footing {
 /// Where what is heard of attempts goes, and what hears it.
 pub(crate) type Heard = (Arc<Unrouted>, Driver);
 
+/// What a sandbox is started on.
+pub(crate) struct LaunchInput<'a> {
+    pub plan: &'a Plan,
+    pub facts: &'a HostFacts,
+    /// The cgroups that were made for it.
+    pub groups: &'a [PathBuf],
+    /// For an engine: what is shown besides the root.
+    pub mounts: &'a [Value],
+    /// The directory of what its kernel goes on with.
+    pub memory: Option<&'a Path>,
+    /// Of a machine.
+    pub disk: Option<Arc<ShownDisk>>,
+    /// What a stored machine has.
+    pub lent: Option<Lent>,
+}
+
+impl<'a> LaunchInput<'a> {
+    /// With its plan alone, before anything of it is made.
+    pub fn bare(plan: &'a Plan, facts: &'a HostFacts) -> Self {
+        Self { plan, facts, groups: &[], mounts: &[], memory: None, disk: None, lent: None }
+    }
+}
+
+/// A sandbox whose holder runs. Its agent has not answered.
+pub(crate) struct Started {
+    pub holder: Box<dyn Holder>,
+    /// What it and the agent say at last.
+    pub log: JoinHandle<String>,
+    /// Our end of the agent's connection.
+    pub stream: UnixStream,
+    /// Whether a stored machine goes on, and no kernel boots.
+    pub is_restored: bool,
+    /// Where its emulator takes orders.
+    pub orders: Option<EmulatorOrders>,
+    /// Whether the holder ends with the agent's stream; another one is killed before its last words are read.
+    pub ends_with_stream: bool,
+}
+
+impl Started {
+    /// What ends with the agent's stream, and takes no orders.
+    pub fn of(holder: Box<dyn Holder>, log: JoinHandle<String>, stream: UnixStream) -> Self {
+        let (is_restored, orders, ends_with_stream) = (false, None, true);
+        Self { holder, log, stream, is_restored, orders, ends_with_stream }
+    }
+}
+
+/// Why a sandbox was not started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("the runtime {path:?} could not be started")]
+    Spawn { path: PathBuf, source: io::Error },
+    #[error("{program} did not make the machine: {fault}; at last it said: {log}")]
+    Monitor { program: &'static str, fault: String, log: String },
+    #[error("the class {0} cannot take the files of a snapshot")]
+    Unfillable(&'static str),
+    /// In the words of an engine or a provider.
+    #[error(transparent)]
+    Holder(Box<dyn Error + Send + Sync>),
+}
+
+/// Starts what was made ready. Within a runtime.
+pub(crate) type ReadyStart = Box<dyn FnOnce() -> Result<Started, StartError> + Send>;
+
 /// What is made and started for a sandbox. By default nothing but that program has to be made.
 pub(crate) trait Launch: Sync {
     /// The OCI configuration; null where no runtime reads one.
@@ -69,23 +136,23 @@ pub(crate) trait Launch: Sync {
         Ok(None)
     }
 
-    /// The program that holds it; `groups` are the cgroups that were made for it, `lent` what a stored machine has.
-    fn command(
-        &self,
-        plan: &Plan,
-        groups: &[PathBuf],
-        facts: &HostFacts,
-        lent: Option<&Lent>,
-    ) -> Command;
+    /// Starts what holds the sandbox. Its root, layer and cgroups are made.
+    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>>;
 
-    /// Has the program that holds it, and is about to be started, take orders from us: then its machine can be stored with it.
-    fn orders(&self, _plan: &Plan, _command: &mut Command) -> io::Result<Option<EmulatorOrders>> {
-        Ok(None)
+    /// Makes a runtime ready that is started before there is a root: it opens its configuration first, and waits there. `None`:
+    /// it has to find its root.
+    fn start_ahead(&self, _on: LaunchInput<'_>) -> Option<Result<ReadyStart, StartError>> {
+        None
     }
 
-    /// Whether the runtime may be started before there is a root: it opens its configuration first, and waits there.
-    fn starts_ahead(&self) -> bool {
-        false
+    /// The program that holds it, where that is one of this host; `None`: it cannot go on with that memory.
+    fn command(&self, on: &LaunchInput<'_>) -> Option<Command> {
+        on.memory.is_none().then(|| Command::new(on.plan.runtime.program()))
+    }
+
+    /// Has that program, which is about to be started, take orders from us: then its machine can be stored with it.
+    fn orders(&self, _command: &mut Command) -> io::Result<Option<EmulatorOrders>> {
+        Ok(None)
     }
 
     /// Whether the host's kernel kills what it starts with this process: a [`starter`](crate::host::starter) starts it then.

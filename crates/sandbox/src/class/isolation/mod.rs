@@ -2,25 +2,27 @@
 //!
 //! ```text
 //! ClassProfile   detect, weak, refuse, limits, root, kernel ..     the host, the plan and the record
-//! InputMounts    gives, show ..                                    what it is given of the host
-//! Launch         config, footing, hear, command ..                 the start
+//! InputMounts    gives, medium, shows_host                         what it is given of the host
+//! Launch         config, footing, hear, start ..                   the start, up to a `Holder`
 //! Supervision    init, settle, way, attempts ..                    its life
-//! Snapshots      keeps_files, kept_memory, store_memory, restore   a pause
-//! Custody        holder, take_away, known, again                   what holds it, and every look behind it
+//! Snapshots      keeps_files, kept_memory, store_memory            a pause
+//! Custody        take_away, known, again                          what else holds it, and every look behind it
 //! ```
 //! Where most classes answer alike, a part has the answer of a program of this host that is started on a root, a layer and
 //! cgroups of this host. **Where such an answer could hide a weakness, an attempt or a sandbox, a class has to give its own.**
 
 mod custody;
+mod holder;
 mod inputs;
 mod launch;
 mod profile;
 mod snapshots;
 mod supervision;
 
-pub(crate) use custody::{Absence, Custodian, Custody, Elsewhere, Holder};
+pub(crate) use custody::{Absence, Custodian, Custody, Elsewhere};
+pub(crate) use holder::{Holder, Pending, RemoteLine, TakeOutput};
 pub(crate) use inputs::{InputMounts, ShowsHost};
-pub(crate) use launch::{Footing, Heard, Launch};
+pub(crate) use launch::{Footing, Heard, Launch, LaunchInput, ReadyStart, StartError, Started};
 pub(crate) use profile::ClassProfile;
 pub(crate) use snapshots::Snapshots;
 pub(crate) use supervision::{Attempts, Supervision};

@@ -1,14 +1,10 @@
 //! Whether files and memory of a class's sandboxes are kept, and how another begins with them.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-
-use tokio::process::Command;
 
 use crate::class::kept_memory::KeptMemory;
 use crate::host::traces::Traces;
 use crate::spec::facts::HostFacts;
-use crate::spec::plan::Plan;
 
 /// Kept files and memory. Without more a class keeps neither.
 pub(crate) trait Snapshots: Sync {
@@ -40,10 +36,5 @@ pub(crate) trait Snapshots: Sync {
         _most: u64,
     ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// The program that begins a sandbox with what a kernel wrote, which lies in this directory; in place of `command`.
-    fn restore(&self, _plan: &Plan, _groups: &[PathBuf], _memory: &Path) -> Option<Command> {
-        None
     }
 }

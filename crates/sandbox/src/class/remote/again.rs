@@ -14,7 +14,8 @@ use cofferdam_guest::wire::{ExecEnd, ExecRequest};
 use super::api::{RemoteError, Result};
 use super::start::begun;
 use super::stream::Line;
-use crate::agent::{Agent, AgentError, OutputSink, Stream};
+use crate::agent::{Agent, AgentError, Stream};
+use crate::class::isolation::TakeOutput;
 
 /// A provider that does not answer for so long while a command runs is lost. What merely cuts streams, as
 /// proxies do after a while, lets the next one through at once.
@@ -23,12 +24,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 impl Line {
     /// Runs a command that goes on without this worker, and follows it to its end.
-    pub(crate) async fn run(
+    pub(super) async fn followed(
         &self,
         agent: &Agent,
         name: String,
         exec: ExecRequest,
-        mut heard: impl OutputSink,
+        output: &mut TakeOutput<'_>,
     ) -> std::result::Result<ExecEnd, AgentError> {
         let mut wanted = JobRequest { name, exec, stdout: 0, stderr: 0 };
         loop {
@@ -39,7 +40,7 @@ impl Line {
                     Stream::Stdout => out += length,
                     Stream::Stderr => err += length,
                 }
-                heard.take(stream, bytes);
+                output(stream, bytes);
             });
             let ended = followed.await;
             (wanted.stdout, wanted.stderr) = (out, err);

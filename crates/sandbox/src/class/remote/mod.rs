@@ -31,8 +31,8 @@ pub(crate) use api::RemoteError;
 pub(crate) use operations::CLASS;
 pub(crate) use provider::{NAME, detect};
 use refuse::refuse;
-pub(crate) use start::{attach, start};
-pub(crate) use stream::{Line, RemoteStart};
+pub(crate) use start::attach;
+use start::start;
 
 /// What a record says of a sandbox whose host is not this one.
 pub(crate) const ELSEWHERE: &str = "remote";

@@ -1,26 +1,26 @@
 //! The operations of the class `remote`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cofferdam_contracts::sandbox::{
     AccessMode, Limits, Looked, MAX_STREAM_BYTES, SandboxRequest, WipeMethod,
 };
 use cofferdam_contracts::session::HardwareIsolation;
-use tokio::process::Command;
 
-use super::{ELSEWHERE, refuse, weak, wipe};
+use super::{ELSEWHERE, refuse, start, weak, wipe};
 use crate::class::detect::{HostRuntimes, absent};
 use crate::class::isolation::{
-    Absence, Attempts, ClassProfile, Custodian, Custody, Elsewhere, Footing, Holder, InputMounts,
-    Launch, Snapshots, Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, Elsewhere, Footing, InputMounts, Launch,
+    LaunchInput, Pending, Snapshots, StartError, Started, Supervision,
 };
-use crate::class::microvm::{Given, Lent};
-use crate::class::shown::{NotGiven, Resolved};
+use crate::class::shown::{Medium, NotGiven};
+use crate::class::tail::LOG_BYTES;
 use crate::host::base::Base;
 use crate::host::cgroup::CgroupMode;
 use crate::host::hostpath::Place;
 use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
+use crate::machine::Given;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
@@ -99,14 +99,8 @@ impl InputMounts for RemoteClass {
         Err(NotGiven::Elsewhere)
     }
 
-    fn show_ours<'a>(
-        &self,
-        resolved: &mut Resolved<'a>,
-        _plan: &Plan,
-        file: &Path,
-        target: &'a str,
-    ) {
-        resolved.copied(file, target);
+    fn medium(&self) -> Medium {
+        Medium::Bytes
     }
 }
 
@@ -122,22 +116,15 @@ impl Launch for RemoteClass {
     }
 
     /// A provider is asked; no program of it is started here.
-    fn command(
-        &self,
-        plan: &Plan,
-        _groups: &[PathBuf],
-        _facts: &HostFacts,
-        _lent: Option<&Lent>,
-    ) -> Command {
-        Command::new(plan.runtime.program())
+    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+        Box::pin(async move {
+            let started = start(on.plan, on.facts.provider.as_ref(), LOG_BYTES).await;
+            started.map_err(|error| StartError::Holder(Box::new(error)))
+        })
     }
 }
 
 impl Custody for RemoteClass {
-    fn holder(&self, _plan: &Plan) -> Holder {
-        Holder::Provider
-    }
-
     fn custodian(&self) -> Option<&dyn Custodian> {
         Some(self)
     }

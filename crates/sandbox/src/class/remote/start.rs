@@ -8,8 +8,9 @@ use reqwest::Response;
 use super::api::{Api, Created, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::Event;
-use super::stream::{ProcessEvents, RemoteSandbox, RemoteStart, line};
+use super::stream::{ProcessEvents, RemoteSandbox, line};
 use super::wipe::ProviderMarker;
+use crate::class::isolation::Started;
 use crate::spec::plan::Plan;
 use crate::spec::provider::Provider;
 
@@ -17,11 +18,11 @@ use crate::spec::provider::Provider;
 const START: Duration = Duration::from_secs(30);
 
 /// Makes the sandbox of a plan. What is left of one that fails is found by its marker.
-pub(crate) async fn start(
+pub(super) async fn start(
     plan: &Plan,
     provider: Option<&Arc<Provider>>,
     kept_bytes: usize,
-) -> Result<RemoteStart> {
+) -> Result<Started> {
     let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
     let api = Api::of(Arc::clone(&provider))?;
     // From here on the provider may hold something; before, whoever wipes need not ask it.
@@ -44,7 +45,7 @@ pub(crate) async fn attach(
     provider: Option<&Arc<Provider>>,
     id: &str,
     kept_bytes: usize,
-) -> Result<RemoteStart> {
+) -> Result<Started> {
     let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
     let api = Api::of(Arc::clone(&provider))?;
     let (made, size) = api.described(id).await?.ok_or(RemoteError::Gone)?;

@@ -20,10 +20,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::sandbox::Limits;
+use cofferdam_guest::wire::{ExecEnd, ExecRequest};
 
 use super::api::{Api, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::{Event, MessageFrames};
+use crate::agent::{Agent, AgentError};
+use crate::class::isolation::{Holder, Pending, RemoteLine, Started, TakeOutput};
 use crate::class::tail::keep_last;
 use crate::host::task::Driver;
 use crate::spec::provider::RemotePlace;
@@ -34,7 +38,7 @@ const PIECE_BYTES: usize = 256 * 1024;
 
 /// The hold on a sandbox elsewhere.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
+pub(super) struct Line {
     pub(super) held: Arc<RemoteSandbox>,
     cut: Arc<watch::Sender<bool>>,
     up: Arc<Mutex<Up>>,
@@ -49,35 +53,8 @@ struct Up {
 }
 
 impl Line {
-    /// What the provider says that it gave.
-    pub(crate) fn size(&self) -> &Size {
-        &self.held.size
-    }
-
-    /// Who holds the sandbox, and its name there.
-    pub(crate) fn place(&self) -> RemotePlace {
-        RemotePlace { provider: self.held.api.provider.place(), id: self.held.id.clone() }
-    }
-
-    /// Ends the sandbox, and with it the stream.
-    pub(crate) fn cut(&self) {
-        self.cut.send_replace(true);
-    }
-
     pub(super) fn is_cut(&self) -> bool {
         *self.cut.borrow()
-    }
-
-    /// Whether the agent's stream has not ended.
-    pub(crate) fn is_up(&self) -> bool {
-        self.up().ended.has_changed().is_ok()
-    }
-
-    /// Waits for the end of the stream.
-    pub(crate) async fn wait(&mut self) {
-        let mut ended = self.up().ended.clone();
-        // Nothing is ever sent: it is an error when the pump is gone, again and again.
-        let _ = ended.changed().await;
     }
 
     /// The stream of this process is the one that is up.
@@ -96,6 +73,55 @@ impl Line {
     fn up(&self) -> MutexGuard<'_, Up> {
         // A poisoned lock only means that somebody panicked beside it; what it holds is whole.
         self.up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Holder for Line {
+    /// Waits for the end of the stream.
+    fn wait(&mut self) -> Pending<'_, Option<String>> {
+        let mut ended = self.up().ended.clone();
+        Box::pin(async move {
+            // Nothing is ever sent: it is an error when the pump is gone, again and again.
+            let _ = ended.changed().await;
+            Some("the remote agent's stream ended".to_owned())
+        })
+    }
+
+    fn kill(&mut self) -> Pending<'_, bool> {
+        self.cut();
+        Box::pin(std::future::ready(true))
+    }
+
+    fn line(&self) -> Option<Arc<dyn RemoteLine>> {
+        Some(Arc::new(self.clone()))
+    }
+}
+
+impl RemoteLine for Line {
+    fn limits(&self, asked: Limits) -> Limits {
+        self.held.size.limits(asked)
+    }
+
+    fn place(&self) -> RemotePlace {
+        RemotePlace { provider: self.held.api.provider.place(), id: self.held.id.clone() }
+    }
+
+    fn is_up(&self) -> bool {
+        self.up().ended.has_changed().is_ok()
+    }
+
+    fn cut(&self) {
+        self.cut.send_replace(true);
+    }
+
+    fn run<'a>(
+        &'a self,
+        agent: &'a Agent,
+        name: String,
+        exec: ExecRequest,
+        output: &'a mut TakeOutput<'_>,
+    ) -> Pending<'a, std::result::Result<ExecEnd, AgentError>> {
+        Box::pin(self.followed(agent, name, exec, output))
     }
 }
 
@@ -142,26 +168,17 @@ pub(super) struct Carrying {
     log: JoinHandle<String>,
 }
 
-/// A sandbox elsewhere whose agent runs.
-pub(crate) struct RemoteStart {
-    pub line: Line,
-    /// What the agent says at last.
-    pub log: JoinHandle<String>,
-    /// The agent's stream.
-    pub stream: UnixStream,
-}
-
 /// The line to a sandbox whose agent is this process; its last words, of so many bytes.
 pub(super) fn line(
     held: RemoteSandbox,
     pid: u32,
     events: ProcessEvents,
     kept_bytes: usize,
-) -> Result<RemoteStart> {
+) -> Result<Started> {
     let (held, cut) = (Arc::new(held), Arc::new(watch::Sender::new(false)));
     let (Carrying { ended, log }, stream) = carry(&held, &cut, pid, events, kept_bytes)?;
     let up = Arc::new(Mutex::new(Up { ended, _driver: None }));
-    Ok(RemoteStart { line: Line { held, cut, up }, log, stream })
+    Ok(Started::of(Box::new(Line { held, cut, up }), log, stream))
 }
 
 /// Carries a process's streams until it ends.

@@ -6,17 +6,17 @@ mod tests;
 use std::path::PathBuf;
 
 use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest, WipeCheck};
-use tokio::process::Command;
 
 use super::detect::{HostRuntimes, absent};
 use super::isolation::{
-    Absence, Attempts, ClassProfile, Custodian, Custody, Footing, Holder, InputMounts, Launch,
-    Snapshots, Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, Footing, InputMounts, Launch, LaunchInput,
+    Pending, Snapshots, StartError, Started, Supervision,
 };
-use super::microvm::{Given, Lent};
+use super::program;
 use super::shown::NotGiven;
 use crate::host::hostpath::Place;
 use crate::host::traces::Traces;
+use crate::machine::Given;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
@@ -71,22 +71,12 @@ impl Launch for SixthClass {
         Footing::of(plan, self.host_limits(plan.effective.limits), facts)
     }
 
-    fn command(
-        &self,
-        plan: &Plan,
-        _groups: &[PathBuf],
-        _facts: &HostFacts,
-        _lent: Option<&Lent>,
-    ) -> Command {
-        Command::new(plan.runtime.program())
+    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+        Box::pin(async move { program::start(self, on) })
     }
 }
 
 impl Custody for SixthClass {
-    fn holder(&self, _plan: &Plan) -> Holder {
-        Holder::Program
-    }
-
     fn custodian(&self) -> Option<&dyn Custodian> {
         Some(self)
     }

@@ -11,8 +11,7 @@ use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
 use super::{Host, HostConfig};
-use crate::class::microvm::monitor::Kind;
-use crate::class::{self, HostRuntimes, docker, microvm, remote};
+use crate::class::{self, HostRuntimes, docker, remote};
 use crate::egress;
 use crate::host::agents::agents_dir;
 use crate::host::ceiling::Ceilings;
@@ -26,6 +25,8 @@ use crate::host::runtime::Runtime;
 use crate::host::weight::Weights;
 use crate::host::{base, live, mounts, nofile};
 use crate::life::machines::Machines;
+use crate::machine;
+use crate::machine::monitor::Kind;
 use crate::spec::facts::HostFacts;
 use crate::spec::service::Programs;
 
@@ -64,7 +65,7 @@ impl Host {
         let guest = base::guest(&state_dir.join("guest"))?;
         let polling_guest = base::polling_guest(&state_dir.join("guest"))?;
         let empty = base::empty(&state_dir.join("base"))?;
-        let (machine, qemu) = match microvm::detect(&state_dir, &guest, kind) {
+        let (machine, qemu) = match machine::detect(&state_dir, &guest, kind) {
             Ok((machine, qemu)) => (Some(machine), Ok(qemu)),
             Err(absent) => (None, Err(absent)),
         };

@@ -15,10 +15,10 @@ use crate::host::account;
 use crate::host::hostpath::{HostPath, Links};
 use crate::images::{ImageRoot, Images, SCHEME};
 use crate::plan::plan_on;
-use crate::plan::users::{self, Accounts};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 use crate::spec::refuse::{self, PlanError};
+use crate::spec::users::{self, Accounts};
 
 /// How an `envRef` names a directory of the host.
 const DIRECTORY: &str = "dir:";

@@ -7,9 +7,9 @@ use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{Phase, WipeStatus};
 
 use super::*;
-use crate::class::microvm::tests::machines;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
+use crate::machine::tests::machines;
 use crate::{Command, Filling, Plan, provision, provision_filled};
 
 fn stream(is_whole: bool) -> Vec<u8> {

@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use super::env::{self, HOST, POSTGRES_USER};
 use super::probe;
 use crate::agent::{Agent, AgentError, Manner};
-use crate::plan::users;
 use crate::spec::service::{PlannedService, Program};
+use crate::spec::users;
 
 /// Where services keep their data: in the sandbox's layer, so it is wiped with it.
 const DATA: &str = "/var/lib/cofferdam";

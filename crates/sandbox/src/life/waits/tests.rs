@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::fill::expect_like;
 use super::*;
-use crate::class::microvm::tests::Left;
 use crate::host::process;
 use crate::life::sandbox::Sandbox;
 use crate::life::{abandoned, reconcile};
+use crate::machine::tests::Left;
 use crate::{Host, HostConfig, Input, enter_private_mounts, provision, verify_absent};
 
 /// Far beyond what a busy machine needs.

@@ -21,11 +21,12 @@ use tokio::net::UnixStream;
 
 use super::Names;
 use crate::agent::Agent;
-use crate::class::microvm::{self, Disk, Restoring, ShownDisk, Untold};
+use crate::class::LaunchInput;
 use crate::host::limit;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
-use crate::life::hold::{self, Ground, Life, Ready, StartedRuntime, Unmet};
+use crate::life::hold::{Ground, Life, StartedRuntime, Unmet};
+use crate::machine::{self, Disk, Restoring, ShownDisk, Untold};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
@@ -62,16 +63,19 @@ impl WarmMachine {
         let place = WaitingCgroups::make(names, Arc::clone(&facts), &plan)
             .map_err(|(path, error)| format!("{}: {error}", path.display()))?;
         let plan = Plan { traces: place.traces.clone(), ..plan };
-        let shown = microvm::empty().map_err(|error| error.to_string())?;
+        let shown = machine::empty().map_err(|error| error.to_string())?;
         let lent = restoring.lent.take();
-        let held = hold::ready(&plan, &place.groups, Some(&shown), &facts, lent, None);
-        let held = held.and_then(Ready::start);
-        let StartedRuntime { life, stream } = held.map_err(|error| error_chain(&error))?;
+        let disk = Some(Arc::clone(&shown));
+        let on =
+            LaunchInput { groups: &place.groups, disk, lent, ..LaunchInput::bare(&plan, &facts) };
+        let started = plan.isolation().launch.start(on).await;
+        let started = started.map_err(|error| error_chain(&error))?;
+        let StartedRuntime { life, stream } = Life::of(started, &plan);
         let mut machine = Self { life, stream, shown, place };
         let limit = Duration::from_millis(MAKE_MS);
         let rehearsed = tokio::select! {
             biased;
-            done = tokio::time::timeout(limit, microvm::rehearse(&mut machine.stream)) => match done {
+            done = tokio::time::timeout(limit, machine::rehearse(&mut machine.stream)) => match done {
                 Ok(Ok(())) => return Ok(machine),
                 Ok(Err(Untold::Said(fault))) => fault,
                 Ok(Err(_)) => "its stream ended".to_owned(),

@@ -20,9 +20,9 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use tokio::sync::Notify;
 
-use crate::class::microvm::{MachineKey, Pool};
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
+use crate::machine::{MachineKey, Pool};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 

@@ -3,10 +3,10 @@
 use cofferdam_contracts::sandbox::WipeStatus;
 
 use super::*;
-use crate::class::microvm::tests::machines;
 use crate::host::process;
 use crate::host::traces::Traces;
 use crate::life::reconcile;
+use crate::machine::tests::machines;
 use crate::provision;
 
 /// Far beyond what a busy machine needs.

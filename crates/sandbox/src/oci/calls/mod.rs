@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 pub(crate) use call::EPERM;
 use call::{Call, ENOSYS};
-pub(crate) use program::annotation;
+use program::annotation;
 use ruled::{Case, Ruled, WHOLE};
 
 const EAFNOSUPPORT: u32 = 97;
@@ -72,8 +72,30 @@ fn denied() -> impl Iterator<Item = &'static Call> {
     denied::COMMON.iter().chain(denied::OLD)
 }
 
+/// A filter in the two places of an OCI configuration that may hold it.
+pub(crate) struct Seccomp {
+    /// With the compiled program, where there is one.
+    pub annotations: Value,
+    /// The value of `linux.seccomp`.
+    pub list: Value,
+}
+
+/// The filter for a runtime, compiled where it takes that. Where it cannot be compiled the runtime compiles the list, and says why.
+pub(crate) fn seccomp(needs: Needs, takes_program: bool) -> Seccomp {
+    match takes_program.then(|| annotation(needs)).and_then(Result::ok) {
+        Some(annotations) => Seccomp { annotations, list: none_allowed() },
+        None => Seccomp { annotations: json!({}), list: filter(needs) },
+    }
+}
+
+/// Beside a compiled program, which the runtime takes instead: it reads no list of hundreds of calls, and one
+/// that overlooked the program would start nothing.
+fn none_allowed() -> Value {
+    json!({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": ENOSYS})
+}
+
 /// The filter as `linux.seccomp` of an OCI configuration.
-pub(crate) fn filter(needs: Needs) -> Value {
+fn filter(needs: Needs) -> Value {
     let mut rules = vec![
         json!({"names": names(needs.allowed()), "action": "SCMP_ACT_ALLOW"}),
         refused(&names(denied()), EPERM, None),

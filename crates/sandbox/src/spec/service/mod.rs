@@ -10,10 +10,12 @@ use cofferdam_contracts::sandbox::SandboxSpec;
 use cofferdam_contracts::service::{
     DEFAULT_READY_MS, MAX_READY_MS, MAX_SERVICES, Probe, Service, ServiceDetail,
 };
-use cofferdam_contracts::user::UserName;
 
 use crate::host::account::Account;
+use crate::images::ImageRoot;
+use crate::spec::environment::environment;
 use crate::spec::refuse::{self, PlanError};
+use crate::spec::users::PlanUsers;
 
 pub use programs::Programs;
 
@@ -55,28 +57,21 @@ pub struct PlannedService {
     pub ready_ms: u64,
 }
 
-/// Variables by name.
-type Environment = BTreeMap<String, String>;
-/// Finds the account of the user that a field names.
-type FindUser<'f, 'a> = dyn Fn(&str, &UserName) -> Result<&'a Account, PlanError> + 'f;
-/// Makes the whole environment, from what was asked for and the user.
-type Surround<'f> = dyn Fn(&Environment, Option<&Account>) -> Environment + 'f;
-
 /// What a command of a service finds.
-pub(crate) struct Surroundings<'f, 'a> {
-    /// Its account.
-    pub users: &'f FindUser<'f, 'a>,
-    /// Its environment.
-    pub environment: &'f Surround<'f>,
+pub(crate) struct Surroundings<'a> {
+    /// The accounts of its sandbox.
+    pub users: &'a PlanUsers<'a>,
+    /// The image of its root, where that is one.
+    pub image: Option<&'a ImageRoot>,
 }
 
 /// Plans the services of a spec, in their order. `programs` is what the root file system is known to
-/// have, nothing for one that is not the host's.
-pub(crate) fn plan(
+/// have, absent for one that is not the host's.
+pub(crate) fn planned(
     spec: Option<&SandboxSpec>,
     env_ref: &str,
-    programs: &Programs,
-    around: &Surroundings<'_, '_>,
+    programs: Option<&Programs>,
+    around: &Surroundings<'_>,
 ) -> Result<Vec<PlannedService>, PlanError> {
     let asked = spec.and_then(|spec| spec.services.as_deref()).unwrap_or_default();
     if asked.len() > MAX_SERVICES {
@@ -114,8 +109,8 @@ fn one(
     service: &Service,
     field: &Field,
     env_ref: &str,
-    programs: &Programs,
-    around: &Surroundings<'_, '_>,
+    programs: Option<&Programs>,
+    around: &Surroundings<'_>,
 ) -> Result<PlannedService, PlanError> {
     let name = &service.name;
     if !is_name(name) {
@@ -148,16 +143,16 @@ fn command(
     argv: &[String],
     detail: &ServiceDetail,
     field: &Field,
-    around: &Surroundings<'_, '_>,
+    around: &Surroundings<'_>,
 ) -> Result<(Program, u16, Probe), PlanError> {
     refuse::argv(&field.name(".cmd"), argv)?;
     refuse::variables(&field.name(".env"), &detail.env)?;
     let port = detail.port.ok_or_else(|| {
         field.refuse(".port", "a command's port must be given: it is how its health is asked")
     })?;
-    let user = detail.user.as_ref().map(|name| (around.users)(&field.name(".user"), name));
+    let user = detail.user.as_ref().map(|name| around.users.of(&field.name(".user"), name));
     let user = user.transpose()?;
-    let env = (around.environment)(&detail.env, user);
+    let env = environment(&detail.env, around.image, user.map(|user| user.home.as_str()));
     let program = Program::Command { argv: argv.to_vec(), env, user: user.cloned() };
     Ok((program, port, Probe::Tcp))
 }
@@ -166,7 +161,7 @@ fn known(
     name: &str,
     detail: &ServiceDetail,
     field: &Field,
-    programs: &Programs,
+    programs: Option<&Programs>,
 ) -> Result<(Program, u16, Probe), PlanError> {
     if !detail.env.is_empty() {
         let message =
@@ -179,11 +174,11 @@ fn known(
     }
     let (program, port, probe, package) = match name {
         "postgres" => {
-            let program = programs.postgres.clone().map(Program::Postgres);
+            let program = programs.and_then(|has| has.postgres.clone()).map(Program::Postgres);
             (program, POSTGRES_PORT, Probe::Postgres, "postgresql")
         }
         "redis" => {
-            let program = programs.redis.clone().map(Program::Redis);
+            let program = programs.and_then(|has| has.redis.clone()).map(Program::Redis);
             (program, REDIS_PORT, Probe::Redis, "redis-server")
         }
         _ => {

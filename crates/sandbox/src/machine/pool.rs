@@ -1,0 +1,286 @@
+//! Stored machines for the shapes that are asked for.
+//!
+//! ```text
+//! sandboxes --take--> stored, by shape       the first sandbox of a shape finds none, and boots
+//!     |                    ^      |
+//!   want                  put    removed when nobody has taken it for a while, or for a newer one
+//!     +--> one thread: stores one machine at a time
+//! ```
+//! **A machine is never used again**: what is kept was stored before it could be anybody's, and each
+//! sandbox gets a new emulator with its own copy. One that failed is not tried again for a while.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use cofferdam_ambient::clock::Stopwatch;
+
+use super::shape::Shape;
+use super::stored::{Restoring, Stored};
+use crate::host::runtime::Runtime;
+use crate::spec::facts::HostFacts;
+use crate::spec::machine::{Accel, Machine};
+use crate::spec::plan::Plan;
+
+/// Stored machines at once, each with about 90 MB of this worker's memory: a worker's usual shapes.
+const MAX_STORED: usize = 4;
+/// One that nobody took for so long is given up.
+const IDLE_MS: u64 = 300_000;
+/// And one that could not be made, or not be restored, is not tried for so long.
+const FAILED_MS: u64 = 600_000;
+/// Shapes that wait for the thread, of which most are the same.
+const MAX_ORDERS: usize = 16;
+
+/// What a stored machine is for: a shape, and the files that it was booted from as they are now.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct MachineKey {
+    shape: Shape,
+    files: [(u64, u64, i64, i64); 3],
+}
+
+impl MachineKey {
+    fn of(machine: &Machine, qemu: &Runtime, shape: Shape) -> Option<Self> {
+        let one = |path: &Path| {
+            let found = fs::metadata(path).ok()?;
+            Some((found.dev(), found.ino(), found.ctime(), found.ctime_nsec()))
+        };
+        Some(Self {
+            shape,
+            files: [one(&machine.kernel)?, one(&machine.initrd)?, one(&qemu.path)?],
+        })
+    }
+}
+
+#[derive(Debug)]
+enum Kept {
+    Ready { stored: Arc<Stored>, unused: Stopwatch },
+    Failed(Stopwatch),
+}
+
+impl Kept {
+    fn since(&self) -> &Stopwatch {
+        match self {
+            Self::Ready { unused: since, .. } | Self::Failed(since) => since,
+        }
+    }
+
+    /// For how long it is kept yet.
+    fn left_ms(&self, idle_ms: u64) -> u64 {
+        let limit = match self {
+            Self::Ready { .. } => idle_ms,
+            Self::Failed(_) => FAILED_MS,
+        };
+        limit.saturating_sub(self.since().elapsed_ms())
+    }
+}
+
+type MachineShelf = Arc<Mutex<HashMap<MachineKey, Kept>>>;
+
+/// A machine to be stored, and who waits for it.
+struct Order {
+    machine: Machine,
+    qemu: Runtime,
+    shape: Shape,
+    done: Option<SyncSender<()>>,
+}
+
+/// A worker's stored machines.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    shelf: MachineShelf,
+    idle_ms: u64,
+    /// Its thread ends when this does.
+    orders: Mutex<Option<SyncSender<Box<Order>>>>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { shelf: MachineShelf::default(), idle_ms: IDLE_MS, orders: Mutex::default() }
+    }
+}
+
+impl Pool {
+    /// What a stored machine for this plan would be; `None` where none is stored.
+    pub fn key(plan: &Plan, facts: &HostFacts) -> Option<MachineKey> {
+        let (machine, shape) = wanted(plan, facts)?;
+        MachineKey::of(machine, &plan.runtime, shape)
+    }
+
+    /// A stored machine for this plan, if there is one of its shape.
+    pub fn take(&self, plan: &Plan, facts: &HostFacts) -> Option<Restoring> {
+        let key = Self::key(plan, facts)?;
+        let stored = match lock(&self.shelf).get_mut(&key)? {
+            Kept::Ready { stored, unused } => {
+                *unused = Stopwatch::start();
+                Arc::clone(stored)
+            }
+            Kept::Failed(_) => return None,
+        };
+        let lent = Stored::lend(&stored);
+        lent.inspect_err(|error| tracing::warn!(%error, "a stored machine was not lent")).ok()
+    }
+
+    /// Has one of this plan's shape made, if none was tried.
+    pub fn want(&self, plan: &Plan, facts: &HostFacts) {
+        self.order(plan, facts, None);
+    }
+
+    /// The same, and waits until it was tried. Blocking, for seconds. Whether there is one now.
+    pub fn warm(&self, plan: &Plan, facts: &HostFacts) -> bool {
+        let (done, was_done) = sync_channel(1);
+        self.order(plan, facts, Some(done));
+        // Without an answer there is no thread, or it has too much to do.
+        let _ = was_done.recv();
+        self.take(plan, facts).is_some()
+    }
+
+    /// One from which a machine did not come to life.
+    pub fn failed(&self, stored: &Arc<Stored>) {
+        for kept in lock(&self.shelf).values_mut() {
+            match kept {
+                Kept::Ready { stored: one, .. } if Arc::ptr_eq(one, stored) => {
+                    *kept = Kept::Failed(Stopwatch::start());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn order(&self, plan: &Plan, facts: &HostFacts, done: Option<SyncSender<()>>) {
+        let Some((machine, shape)) = wanted(plan, facts) else { return };
+        let (machine, qemu) = (machine.clone(), plan.runtime.clone());
+        let order = Box::new(Order { machine, qemu, shape, done });
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = match orders.take() {
+            Some(sender) => Some(sender),
+            None => {
+                start(&self.shelf, self.idle_ms).inspect_err(log("the thread was not started")).ok()
+            }
+        };
+        let sent = sender.as_ref().map(|sender| sender.try_send(order));
+        // A full line has many of the same.
+        if let Some(Ok(()) | Err(TrySendError::Full(_))) = sent {
+            *orders = sender;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Pool {
+    /// One that gives up sooner.
+    pub fn with_idle(idle_ms: u64) -> Self {
+        Self { idle_ms, ..Self::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        lock(&self.shelf).is_empty()
+    }
+
+    /// Keeps one for this plan's shape.
+    pub fn put(&self, plan: &Plan, facts: &HostFacts, stored: Stored) {
+        let (machine, shape) = wanted(plan, facts).unwrap();
+        let key = MachineKey::of(machine, &plan.runtime, shape).unwrap();
+        let kept = Kept::Ready { stored: Arc::new(stored), unused: Stopwatch::start() };
+        lock(&self.shelf).insert(key, kept);
+    }
+}
+
+/// What a plan's machine would be stored as; `None` where none is.
+fn wanted<'a>(plan: &Plan, facts: &'a HostFacts) -> Option<(&'a Machine, Shape)> {
+    let machine = facts.machine.as_ref()?;
+    match machine.accel {
+        // Not tried yet, and less needed: where the processor helps a kernel boots in a third of a second.
+        Accel::Kvm => None,
+        Accel::Software { .. } => Some((machine, Shape::of(plan, machine))),
+    }
+}
+
+/// The thread that stores machines and gives them up. It has what it was given when the pool is gone.
+fn start(shelf: &MachineShelf, idle_ms: u64) -> io::Result<SyncSender<Box<Order>>> {
+    let (sender, orders) = sync_channel(MAX_ORDERS);
+    let shelf = Arc::clone(shelf);
+    thread::Builder::new()
+        .name("machine-pool".to_owned())
+        .spawn(move || keep(&shelf, idle_ms, &orders))?;
+    Ok(sender)
+}
+
+fn keep(shelf: &MachineShelf, idle_ms: u64, orders: &Receiver<Box<Order>>) {
+    loop {
+        // Until the first of them is over.
+        let next = lock(shelf).values().map(|kept| kept.left_ms(idle_ms)).min().unwrap_or(idle_ms);
+        match orders.recv_timeout(Duration::from_millis(next)) {
+            Ok(order) => {
+                make(shelf, &order);
+                if let Some(done) = &order.done {
+                    let _ = done.try_send(());
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        lock(shelf).retain(|_, kept| kept.left_ms(idle_ms) > 0);
+    }
+}
+
+fn make(shelf: &MachineShelf, order: &Order) {
+    let Order { machine, qemu, shape, .. } = order;
+    let Some(key) = MachineKey::of(machine, qemu, *shape) else { return };
+    if lock(shelf).contains_key(&key) {
+        return;
+    }
+    let clock = Stopwatch::start();
+    let kept = match Stored::make(machine, qemu, *shape) {
+        Ok(stored) => {
+            tracing::debug!(mem_mb = shape.mem_mb, ms = clock.elapsed_ms(), "a machine was stored");
+            Kept::Ready { stored: Arc::new(stored), unused: Stopwatch::start() }
+        }
+        Err(why) => {
+            tracing::warn!(mem_mb = shape.mem_mb, why, "no machine was stored: machines boot");
+            Kept::Failed(Stopwatch::start())
+        }
+    };
+    place(&mut lock(shelf), key, kept);
+}
+
+/// For a newer one the one goes that was unused for longest.
+fn place(shelf: &mut HashMap<MachineKey, Kept>, key: MachineKey, kept: Kept) {
+    while shelf.len() >= MAX_STORED {
+        let oldest = shelf.iter().max_by_key(|(_, kept)| kept.since().elapsed());
+        let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
+        shelf.remove(&oldest);
+    }
+    shelf.insert(key, kept);
+}
+
+fn lock(shelf: &MachineShelf) -> MutexGuard<'_, HashMap<MachineKey, Kept>> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn log(what: &'static str) -> impl FnOnce(&io::Error) {
+    move |error| tracing::warn!(%error, "the pool of machines: {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shelf_holds_four_and_the_one_unused_for_longest_goes() {
+        let key =
+            |mem_mb| MachineKey { shape: Shape { mem_mb, cpus: 1 }, files: [(0, 0, 0, 0); 3] };
+        let mut shelf = HashMap::new();
+        for mem_mb in 1..=6 {
+            place(&mut shelf, key(mem_mb), Kept::Failed(Stopwatch::start()));
+        }
+        let mut left: Vec<_> = shelf.keys().map(|key| key.shape.mem_mb).collect();
+        left.sort_unstable();
+        assert_eq!(left, [3, 4, 5, 6]);
+    }
+}
