@@ -1,9 +1,10 @@
-//! Builds the guest agent as a static binary, so that the host binary can carry it inside.
+//! Builds the guest agent and the escape self-test as static binaries, so that the host binary can carry them inside.
 //!
 //! It is a cargo invocation of its own with a target directory of its own (`target/guest`), because
 //! the outer cargo holds the lock of its target directory, and because the agent wants other flags:
 //! static, small, no unwinding. All profiles of the host share the one agent. Both forms of it share the directory, and so the
-//! macros that their crates are made with: cargo keeps what it built with other flags.
+//! macros that their crates are made with: cargo keeps what it built with other flags. The self-test is built together with the usual
+//! form, so that what they share is compiled once.
 
 #![expect(
     clippy::disallowed_methods,
@@ -13,7 +14,7 @@
 use std::env;
 use std::error::Error;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the outer cargo, or a wrapper such as clippy, set for itself.
@@ -41,36 +42,47 @@ const WHERE_IT_IS_LINKED: &str = "-C relocation-model=static";
 /// runtime keeps a few hundred bytes of each pipe that has ended (decision 0115).
 const WAITS_BY_POLL: &str = "--cfg mio_unsupported_force_poll_poll";
 
+const AGENT: &str = "cofferdam-guest";
+const SELF_TEST: &str = "cofferdam-probe";
+
 fn main() -> Result<(), Box<dyn Error>> {
     let manifest = env::var("CARGO_MANIFEST_DIR")?;
     let workspace =
         Path::new(&manifest).ancestors().nth(2).ok_or("the crate lies in <workspace>/crates")?;
-    for input in ["crates/guest/src", "crates/guest/Cargo.toml", "Cargo.lock"] {
-        println!("cargo::rerun-if-changed={}", workspace.join(input).display());
+    for input in ["guest/src", "guest/Cargo.toml", "probe/src", "probe/Cargo.toml"] {
+        println!("cargo::rerun-if-changed={}", workspace.join("crates").join(input).display());
     }
+    println!("cargo::rerun-if-changed={}", workspace.join("Cargo.lock").display());
     let target_dir = workspace.join("target/guest");
     fs::create_dir_all(&target_dir)?;
     // Both forms are built under one name: no other build may replace it before it is copied.
     let lock = File::create(target_dir.join("forms.lock"))?;
     lock.lock()?;
-    build(workspace, &target_dir, "", "cofferdam-guest")?;
-    build(workspace, &target_dir, WAITS_BY_POLL, "cofferdam-guest-poll")
+    let included = PathBuf::from(env::var("OUT_DIR")?);
+    let built = build(workspace, &target_dir, "", &[AGENT, SELF_TEST])?;
+    fs::copy(built.join(AGENT), included.join(AGENT))?;
+    fs::copy(built.join(SELF_TEST), included.join(SELF_TEST))?;
+    let built = build(workspace, &target_dir, WAITS_BY_POLL, &[AGENT])?;
+    fs::copy(built.join(AGENT), included.join("cofferdam-guest-poll"))?;
+    Ok(())
 }
 
-/// Builds one of them and copies it to where the crate includes it from.
+/// Builds these programs, each the only one of the package of its name, and says in which directory they are.
 fn build(
     workspace: &Path,
     target_dir: &Path,
     flags: &str,
-    name: &str,
-) -> Result<(), Box<dyn Error>> {
+    programs: &[&str],
+) -> Result<PathBuf, Box<dyn Error>> {
     let target = format!("{}-unknown-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(workspace)
-        .args(["build", "--release", "--package", "cofferdam-guest", "--bin", "cofferdam-guest"])
-        .args(["--target", &target, "--target-dir"])
+        .args(["build", "--release", "--bins", "--target", &target, "--target-dir"])
         .arg(target_dir);
+    for program in programs {
+        cargo.args(["--package", program]);
+    }
     for outer in OUTER {
         cargo.env_remove(outer);
     }
@@ -86,9 +98,7 @@ fn build(
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
         .status()?;
     if !status.success() {
-        return Err(format!("building cofferdam-guest for {target}: {status}").into());
+        return Err(format!("building {programs:?} for {target}: {status}").into());
     }
-    let built = target_dir.join(target).join("release/cofferdam-guest");
-    fs::copy(built, Path::new(&env::var("OUT_DIR")?).join(name))?;
-    Ok(())
+    Ok(target_dir.join(target).join("release"))
 }

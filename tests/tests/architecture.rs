@@ -12,8 +12,10 @@ mod messages;
 mod nouns;
 mod signatures;
 mod source;
+mod system_calls;
 mod tenant_paths;
 mod tenant_text;
+mod test_lines;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("hostile", &[]),
     ("ledger", &["ambient", "contracts"]),
     ("opencode", &["contracts"]),
+    ("probe", &["guest"]),
     ("sandbox", &["ambient", "contracts", "guest"]),
     ("flows", &["ambient", "contracts", "ledger", "sandbox"]),
     ("planner", &["ambient", "contracts", "flows", "ledger", "opencode", "sandbox"]),
@@ -70,6 +73,8 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("getrandom", &["ambient"]),
     ("rusqlite", &["cli"]),
     ("landlock", &["guest"]),
+    ("io-uring", &["probe"]),
+    ("linux-keyutils", &["probe"]),
     ("bollard", &["sandbox"]),
     ("bolero", &["hostile"]),
 ];
@@ -202,7 +207,7 @@ fn a_library_of_others_has_its_owner() {
 fn no_back_door_leads_from_the_sandbox_to_the_ledger() {
     for kind in [None, Some("dev"), Some("build")] {
         let packages = packages(kind);
-        for name in ["ambient", "contracts", "guest", "sandbox"] {
+        for name in ["ambient", "contracts", "guest", "probe", "sandbox"] {
             let never = [
                 "ledger", "flows", "e2b", "http", "live", "planner", "server", "cli", "sqlx",
                 "dbos",

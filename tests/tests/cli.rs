@@ -267,17 +267,7 @@ async fn a_run_is_listed_shown_logged_gated_canceled_resumed_retried_and_forked(
     assert!(stdout(&home.run(&["gate", "show", &gated])).contains("yes"));
     assert_eq!(code(&home.run(&["gate", "show", "rn_00000000000000000000000000000000"])), 1);
 
-    let runs = home.run_json(&["ps", "--json"]);
-    assert_eq!(runs["runs"][0]["runId"], json!(gated), "{runs}");
-    assert_eq!(home.run_json(&["ps", "--json", "--status", "failed"])["runs"], json!([]));
-    let table = home.run(&["ps"]);
-    no_ansi(&table);
-    assert!(stdout(&table).starts_with("RUN ") && stdout(&table).contains("succeeded"));
-    let show = stdout(&home.run(&["show", &gated]));
-    assert!(show.contains("ExecuteST:hello") && show.contains("verified"), "{show}");
-    assert_eq!(stdout(&home.run(&["logs", &gated])), "hello, with consent\n");
-    assert_eq!(code(&home.run(&["show", "rn_00000000000000000000000000000000"])), 1);
-    assert_eq!(code(&home.run(&["logs", "rn_00000000000000000000000000000000"])), 1);
+    assert_listed(&home, &gated);
 
     // Canceled, resumed, and then to its end.
     let slow = "id: slow\nv: \"1\"\nplan:\n  gate: approve-plan\n  tasks:\n    - {name: t, exec: {run: \"echo t\", timeout: 30s}}\n";
@@ -310,6 +300,20 @@ async fn a_run_is_listed_shown_logged_gated_canceled_resumed_retried_and_forked(
     assert_eq!(up.wait_terminal(&forked).await["status"], "succeeded");
     assert_eq!(code(&home.run(&["fork", &slow, "--step", "4000"])), 1, "no such step");
     support::assert_proven(&home);
+}
+
+fn assert_listed(home: &Home, gated: &str) {
+    let runs = home.run_json(&["ps", "--json"]);
+    assert_eq!(runs["runs"][0]["runId"], json!(gated), "{runs}");
+    assert_eq!(home.run_json(&["ps", "--json", "--status", "failed"])["runs"], json!([]));
+    let table = home.run(&["ps"]);
+    no_ansi(&table);
+    assert!(stdout(&table).starts_with("RUN ") && stdout(&table).contains("succeeded"));
+    let show = stdout(&home.run(&["show", gated]));
+    assert!(show.contains("ExecuteST:hello") && show.contains("verified"), "{show}");
+    assert_eq!(stdout(&home.run(&["logs", gated])), "hello, with consent\n");
+    assert_eq!(code(&home.run(&["show", "rn_00000000000000000000000000000000"])), 1);
+    assert_eq!(code(&home.run(&["logs", "rn_00000000000000000000000000000000"])), 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::support;
 
 use cofferdam_tests::{Home, Server, row_counts, text};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::said;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,6 +187,19 @@ async fn both_forms_of_every_flag_mean_the_same() {
         assert!(!dir.path().join("out.txt").exists(), "the recorded path is only recorded");
         views.push(home.run_json(&["dispatch", "status", &id, "--json"]));
     }
+    assert_alike(&views);
+    let shown = home.run(&["dispatch", "status", views[0]["id"].as_str().unwrap()]);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.contains("requested") && text.contains("max_turns"), "{text}");
+    let listed = home.run_json(&["dispatch", "list", "--scope-id=s", "--json"]);
+    assert_eq!(listed["dispatches"].as_array().unwrap().len(), 2, "{listed}");
+    let pruned = home.run_json(&["dispatch", "prune", "--older-than=0", "--json"]);
+    assert_eq!(pruned, json!({"schemaVersion": 1, "pruned": 2}));
+    drop(up);
+}
+
+/// Nothing that was given is missing, and both say the same.
+fn assert_alike(views: &[Value]) {
     for field in [
         "id",
         "agent_type",
@@ -214,12 +227,4 @@ async fn both_forms_of_every_flag_mean_the_same() {
         assert_eq!(views[0][field], views[1][field], "{field}");
         assert!(!views[0][field].is_null(), "{field}");
     }
-    let shown = home.run(&["dispatch", "status", views[0]["id"].as_str().unwrap()]);
-    let text = String::from_utf8(shown.stdout).unwrap();
-    assert!(text.contains("requested") && text.contains("max_turns"), "{text}");
-    let listed = home.run_json(&["dispatch", "list", "--scope-id=s", "--json"]);
-    assert_eq!(listed["dispatches"].as_array().unwrap().len(), 2, "{listed}");
-    let pruned = home.run_json(&["dispatch", "prune", "--older-than=0", "--json"]);
-    assert_eq!(pruned, json!({"schemaVersion": 1, "pruned": 2}));
-    drop(up);
 }

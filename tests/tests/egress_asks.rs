@@ -119,38 +119,9 @@ async fn a_granted_name_is_reached_by_the_task_that_asked_and_stands_in_its_poli
     );
     let (_, inbox) = up.get("/api/hitl/inbox").await;
     assert_eq!(inbox[0]["gateKey"], "egress-1");
-    // e6: whoever is asked reads what for, wherever the question is met.
-    let asks = json!({"name": "wanted.example", "phase": "exec"});
-    assert_eq!((&inbox[0]["asks"], &gate["asks"]), (&asks, &asks));
-    for args in [vec!["gate", "ls"], vec!["gate", "show", &run]] {
-        let output = home.run(&args);
-        assert!(said(&output).contains("wanted.example (exec)"), "{}", said(&output));
-    }
-    let body = json!({"for": "Ada", "expiresS": 60});
-    let (status, made) = up.post(&format!("/api/runs/{run}/gates/egress-1/links"), &body).await;
-    assert_eq!(status, 201, "{made}");
-    let (_, view) = up.request("GET", &text(&made, "path"), None, None).await;
-    assert_eq!((&view["asks"], view.get("plan")), (&asks, None));
     let sql = up.sql().await;
-    let told = "SELECT asked_name FROM app.webhook_deliveries";
-    assert_eq!(texts(&sql, told).await, ["wanted.example"], "e6: and whoever is notified");
-    // What a person may not grant.
-    let before = count(&sql, "SELECT count(*) FROM app.human_interactions").await;
-    for bad in [
-        json!({"choice": "yes"}),
-        granted("other.example", 60_000),
-        granted("*.example", 60_000),
-        granted("@pip", 60_000),
-        granted("127.0.0.1", 60_000),
-        json!({"choice": "yes", "grant": {"name": "wanted.example"}}),
-        json!({"choice": "yes", "grant": {"name": "wanted.example", "until": "soon"}}),
-        json!({"choice": "yes", "grant": {"name": "wanted.example", "until": 1, "phase": "build"}}),
-        json!({"grant": {"name": "wanted.example", "until": 1}}),
-    ] {
-        let (status, answer) = reply(&up, &run, bad.clone()).await;
-        assert_eq!((status, &answer["code"]), (400, &json!("schema_violation")), "{bad}");
-    }
-    assert_eq!(count(&sql, "SELECT count(*) FROM app.human_interactions").await, before);
+    assert_told(&home, &up, &run, &gate, &inbox).await;
+    assert_not_granted(&up, &run).await;
     let output = home.run(&[
         "gate",
         "reply",
@@ -178,6 +149,45 @@ async fn a_granted_name_is_reached_by_the_task_that_asked_and_stands_in_its_poli
     assert_eq!(out, ["hello\n"]);
     assert_proven(&home);
     assert_wiped(&home, &sql).await;
+}
+
+/// e6: whoever is asked reads what for, wherever the question is met.
+async fn assert_told(home: &Home, up: &Server, run: &str, gate: &Value, inbox: &Value) {
+    let asks = json!({"name": "wanted.example", "phase": "exec"});
+    assert_eq!((&inbox[0]["asks"], &gate["asks"]), (&asks, &asks));
+    for args in [vec!["gate", "ls"], vec!["gate", "show", run]] {
+        let output = home.run(&args);
+        assert!(said(&output).contains("wanted.example (exec)"), "{}", said(&output));
+    }
+    let body = json!({"for": "Ada", "expiresS": 60});
+    let (status, made) = up.post(&format!("/api/runs/{run}/gates/egress-1/links"), &body).await;
+    assert_eq!(status, 201, "{made}");
+    let (_, view) = up.request("GET", &text(&made, "path"), None, None).await;
+    assert_eq!((&view["asks"], view.get("plan")), (&asks, None));
+    let sql = up.sql().await;
+    let told = "SELECT asked_name FROM app.webhook_deliveries";
+    assert_eq!(texts(&sql, told).await, ["wanted.example"], "e6: and whoever is notified");
+}
+
+/// What a person may not grant.
+async fn assert_not_granted(up: &Server, run: &str) {
+    let sql = up.sql().await;
+    let before = count(&sql, "SELECT count(*) FROM app.human_interactions").await;
+    for bad in [
+        json!({"choice": "yes"}),
+        granted("other.example", 60_000),
+        granted("*.example", 60_000),
+        granted("@pip", 60_000),
+        granted("127.0.0.1", 60_000),
+        json!({"choice": "yes", "grant": {"name": "wanted.example"}}),
+        json!({"choice": "yes", "grant": {"name": "wanted.example", "until": "soon"}}),
+        json!({"choice": "yes", "grant": {"name": "wanted.example", "until": 1, "phase": "build"}}),
+        json!({"grant": {"name": "wanted.example", "until": 1}}),
+    ] {
+        let (status, answer) = reply(up, run, bad.clone()).await;
+        assert_eq!((status, &answer["code"]), (400, &json!("schema_violation")), "{bad}");
+    }
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.human_interactions").await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]

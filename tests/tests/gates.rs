@@ -88,29 +88,7 @@ async fn a_yes_is_recorded_published_and_executed_once() {
     let sql = server.sql().await;
     let run = waiting(&server, "a", json!({})).await;
     assert_eq!(run["nextAction"], "APPROVE_PLAN");
-    let view = gate(&server, &run).await;
-    assert_eq!(
-        (&view["state"], &view["topic"]),
-        (&json!("PENDING"), &json!(format!("human:{GATE}")))
-    );
-    assert_eq!((&view["workflowID"], &view["gateKey"]), (&run["workflowID"], &json!(GATE)));
-    assert!(
-        view["result"].is_null() && view["origin"].is_null() && view["payloadHash"].is_null(),
-        "{view}"
-    );
-
-    let (prompt, _) = event(&sql, &run, &format!("ui:{GATE}")).await;
-    let prompt = prompt.unwrap();
-    assert_eq!((&prompt["schemaVersion"], &prompt["ttlS"]), (&json!(1), &json!(3600)), "{prompt}");
-    assert_eq!(
-        prompt["deadlineAt"].as_i64().unwrap() - prompt["createdAt"].as_i64().unwrap(),
-        3_600_000
-    );
-    assert_eq!(prompt["formSchema"]["type"], "object");
-    let allowed =
-        ["schemaVersion", "formSchema", "ttlS", "createdAt", "deadlineAt", "uiHints", "defaults"];
-    assert!(keys(&prompt).iter().all(|k| allowed.contains(k)), "{prompt}");
-    assert_eq!(view["prompt"], prompt);
+    assert_asked(&server, &sql, &run).await;
     assert_eq!(number(&sql, TASKS, &run).await, 0, "nothing is queued before consent");
 
     let first =
@@ -120,45 +98,7 @@ async fn a_yes_is_recorded_published_and_executed_once() {
     let end = server.wait_terminal(&text(&run, "runId")).await;
     assert_eq!(end["status"], "succeeded", "{end}");
 
-    let (result, times) = event(&sql, &run, &format!("ui:{GATE}:result")).await;
-    let result = result.unwrap();
-    assert_eq!(
-        (&result["schemaVersion"], &result["state"], times),
-        (&json!(1), &json!("RECEIVED"), 1),
-        "{result}"
-    );
-    assert_eq!(result["payload"], first["payload"]);
-    let (decision, times) = event(&sql, &run, &format!("decision:{GATE}")).await;
-    let decision = decision.unwrap();
-    assert_eq!((&decision["decision"], times), (&json!("yes"), 1), "{decision}");
-    assert_eq!(
-        (&decision["schemaVersion"], &decision["payload"]),
-        (&json!(1), &json!({"rationale": "looks right"}))
-    );
-    assert!(decision["at"].is_i64() && result["at"] == decision["at"], "{decision}");
-    assert_eq!(event(&sql, &run, &format!("ui:{GATE}")).await.1, 1, "a prompt is emitted once");
-
-    let row =
-        value(&sql, "SELECT to_jsonb(i) FROM app.human_interactions i WHERE run_id = $1", &run)
-            .await;
-    assert_eq!(
-        (&row["origin"], &row["outcome"], &row["payload"]),
-        (&json!("api-shim"), &json!("accepted"), &first["payload"])
-    );
-    assert_eq!(row["payload_hash"], result["payloadHash"]);
-    // sha256 of the RFC 8785 text, computed by the database.
-    let canonical = r#"{"choice":"yes","rationale":"looks right"}"#;
-    let hash: String = sqlx::query_scalar("SELECT encode(sha256(convert_to($1, 'UTF8')), 'hex')")
-        .bind(canonical)
-        .fetch_one(&sql)
-        .await
-        .unwrap();
-    assert_eq!(row["payload_hash"], json!(hash));
-    let view = gate(&server, &run).await;
-    assert_eq!(
-        (&view["state"], &view["origin"], &view["payloadHash"]),
-        (&json!("RESOLVED"), &json!("api-shim"), &json!(hash))
-    );
+    assert_published(&server, &sql, &run, &first["payload"]).await;
 
     // The very same again is a replay, with the run long over.
     assert_eq!(reply(&server, &run, &first).await, (200, json!({"ok": true, "isReplay": true})));
@@ -184,6 +124,75 @@ async fn a_yes_is_recorded_published_and_executed_once() {
     let outcomes: Vec<&Value> = listed.as_array().unwrap().iter().map(|i| &i["outcome"]).collect();
     assert_eq!(outcomes, ["accepted", "already_decided"], "{listed}");
     assert_eq!(server.get("/api/proofs").await.1["verdict"], "GO");
+}
+
+/// Its prompt, as a reader sees it and as it was published.
+async fn assert_asked(server: &Server, sql: &PgPool, run: &Value) {
+    let view = gate(server, run).await;
+    assert_eq!(
+        (&view["state"], &view["topic"]),
+        (&json!("PENDING"), &json!(format!("human:{GATE}")))
+    );
+    assert_eq!((&view["workflowID"], &view["gateKey"]), (&run["workflowID"], &json!(GATE)));
+    assert!(
+        view["result"].is_null() && view["origin"].is_null() && view["payloadHash"].is_null(),
+        "{view}"
+    );
+
+    let (prompt, _) = event(sql, run, &format!("ui:{GATE}")).await;
+    let prompt = prompt.unwrap();
+    assert_eq!((&prompt["schemaVersion"], &prompt["ttlS"]), (&json!(1), &json!(3600)), "{prompt}");
+    assert_eq!(
+        prompt["deadlineAt"].as_i64().unwrap() - prompt["createdAt"].as_i64().unwrap(),
+        3_600_000
+    );
+    assert_eq!(prompt["formSchema"]["type"], "object");
+    let allowed =
+        ["schemaVersion", "formSchema", "ttlS", "createdAt", "deadlineAt", "uiHints", "defaults"];
+    assert!(keys(&prompt).iter().all(|k| allowed.contains(k)), "{prompt}");
+    assert_eq!(view["prompt"], prompt);
+}
+
+/// The result, the decision and the row of the reply, which say the same.
+async fn assert_published(server: &Server, sql: &PgPool, run: &Value, payload: &Value) {
+    let (result, times) = event(sql, run, &format!("ui:{GATE}:result")).await;
+    let result = result.unwrap();
+    assert_eq!(
+        (&result["schemaVersion"], &result["state"], times),
+        (&json!(1), &json!("RECEIVED"), 1),
+        "{result}"
+    );
+    assert_eq!(result["payload"], *payload);
+    let (decision, times) = event(sql, run, &format!("decision:{GATE}")).await;
+    let decision = decision.unwrap();
+    assert_eq!((&decision["decision"], times), (&json!("yes"), 1), "{decision}");
+    assert_eq!(
+        (&decision["schemaVersion"], &decision["payload"]),
+        (&json!(1), &json!({"rationale": "looks right"}))
+    );
+    assert!(decision["at"].is_i64() && result["at"] == decision["at"], "{decision}");
+    assert_eq!(event(sql, run, &format!("ui:{GATE}")).await.1, 1, "a prompt is emitted once");
+
+    let row =
+        value(sql, "SELECT to_jsonb(i) FROM app.human_interactions i WHERE run_id = $1", run).await;
+    assert_eq!(
+        (&row["origin"], &row["outcome"], &row["payload"]),
+        (&json!("api-shim"), &json!("accepted"), payload)
+    );
+    assert_eq!(row["payload_hash"], result["payloadHash"]);
+    // sha256 of the RFC 8785 text, computed by the database.
+    let canonical = r#"{"choice":"yes","rationale":"looks right"}"#;
+    let hash: String = sqlx::query_scalar("SELECT encode(sha256(convert_to($1, 'UTF8')), 'hex')")
+        .bind(canonical)
+        .fetch_one(sql)
+        .await
+        .unwrap();
+    assert_eq!(row["payload_hash"], json!(hash));
+    let view = gate(server, run).await;
+    assert_eq!(
+        (&view["state"], &view["origin"], &view["payloadHash"]),
+        (&json!("RESOLVED"), &json!("api-shim"), &json!(hash))
+    );
 }
 
 #[tokio::test]

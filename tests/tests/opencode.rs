@@ -248,19 +248,35 @@ async fn answers(daemon: &Daemon) -> Vec<String> {
     let mut falling = (1..).map(|n| Ids::derive(&ids.session, "later", n).unwrap());
     let lower = falling.find(|later| later.message() < ids.message()).unwrap();
     all.push(said(daemon.prompt(&lower, Agent::Build, &hello, false).await));
+    structured(daemon, &mut all).await;
+    aborted(daemon, &mut all).await;
+    permitted(daemon, &mut all).await;
+    refused(daemon, &mut all).await;
+    watched(daemon, &mut all).await;
+    all.push(beside(daemon).await);
+    all
+}
 
+/// Answers under a schema, a provider that refuses, and a command.
+async fn structured(daemon: &Daemon, all: &mut Vec<String>) {
+    let client = &daemon.client;
+    let hello = json!([{"text": "hello"}]);
     let steps = json!([{"sh": "echo hi"}, {"tool": ["StructuredOutput", {"a": "x"}]}]);
     all.push(daemon.case("structured", Agent::Build, steps, true).await);
     let steps = json!([{"tool": ["StructuredOutput", {"b": 1}]}]);
     all.push(daemon.case("not validated", Agent::Build, steps, true).await);
-    all.push(daemon.case("no structured", Agent::Build, hello.clone(), true).await);
+    all.push(daemon.case("no structured", Agent::Build, hello, true).await);
     let ids = daemon.session("refused", Agent::Build).await;
     all.push(said(daemon.prompt(&ids, Agent::Build, &json!([{"fail": 401}]), false).await));
     all.push(became(client.read_back(&ids).await.unwrap()));
     let steps = json!([{"sh": "touch made"}, {"text": "fin"}]);
     let answer = daemon.case("command", Agent::Build, steps, false).await;
     all.push(format!("{answer}, file {}", daemon.made("made")));
+}
 
+/// A turn that is aborted while its command runs, and once more after its end.
+async fn aborted(daemon: &Daemon, all: &mut Vec<String>) {
+    let client = &daemon.client;
     let ids = daemon.session("busy", Agent::Build).await;
     daemon.begin(&ids, &json!([{"sh": "sleep 30"}, {"text": "fin"}])).await;
     let running =
@@ -274,7 +290,10 @@ async fn answers(daemon: &Daemon) -> Vec<String> {
     all.push(became(found("its end", over).await));
     client.abort(&ids.session).await.unwrap();
     all.push("ok".to_owned());
+}
 
+async fn permitted(daemon: &Daemon, all: &mut Vec<String>) {
+    let client = &daemon.client;
     for (case, once) in [("rejected", false), ("once", true)] {
         let (ids, file) = (daemon.session(case, Agent::Build).await, format!("asked-{case}"));
         let steps = json!([{"sh": format!("touch {file}")}, {"text": "fin"}]);
@@ -295,7 +314,11 @@ async fn answers(daemon: &Daemon) -> Vec<String> {
             false => format!("{answer}, {read}, again {again}, file {made}"),
         });
     }
+}
 
+/// What no turn may do: ask a question, begin a task, write while it plans, take an unknown model.
+async fn refused(daemon: &Daemon, all: &mut Vec<String>) {
+    let client = &daemon.client;
     let ids = daemon.session("question", Agent::Build).await;
     let question = json!({"questions": [{"question": "q", "header": "h", "options": []}]});
     let steps = json!([{"tool": ["question", question]}, {"text": "fin"}]);
@@ -314,10 +337,14 @@ async fn answers(daemon: &Daemon) -> Vec<String> {
     let none = Model { model: "none".to_owned(), ..model() };
     let prompt = Prompt { ids: &ids, agent: Agent::Build, model: &none, text: "x", schema: None };
     all.push(wrong(&client.prompt(&prompt).await.unwrap_err()));
+}
 
+/// A turn by its events, and a child that somebody made.
+async fn watched(daemon: &Daemon, all: &mut Vec<String>) {
+    let client = &daemon.client;
     let ids = daemon.session("events", Agent::Build).await;
     let mut events = client.events(&ids.session).await.unwrap();
-    daemon.begin(&ids, &hello).await;
+    daemon.begin(&ids, &json!([{"text": "hello"}])).await;
     let mut has_words = false;
     loop {
         match events.next().await.unwrap() {
@@ -335,8 +362,6 @@ async fn answers(daemon: &Daemon) -> Vec<String> {
         reqwest::Client::new().post(url).basic_auth("u", Some("p")).json(&child).send().await;
     assert!(made.unwrap().status().is_success());
     all.push(wrong(&client.check_children(&ids.session).await.unwrap_err()));
-    all.push(beside(daemon).await);
-    all
 }
 
 /// A session that somebody makes beside ours, and removes before anybody looks.

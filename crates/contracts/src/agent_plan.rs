@@ -41,6 +41,7 @@ const MAX_TEXT: usize = 8_000;
 const MAX_SHOWN: usize = 64 * 1024;
 
 /// OpenCode plans, a person approves, OpenCode builds; `tasks` are the tests of what it built.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
@@ -53,22 +54,17 @@ pub struct AgentSpec {
     /// Providers and budgets.
     pub models: ModelsSpec,
     /// The agent's program on the worker's host; absent: the image has it in its `PATH`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
     /// Image of the agent's sandbox; default `host`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Limits of the agent's sandbox; default 2,048 MiB of memory.
     #[serde(default)]
     pub limits: Limits,
     /// Weakest boundary accepted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationSpec>,
     /// Wall time of planning, and of building: a duration; default 30m.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
     /// How long a turn may be silent: a duration; default 5m.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience: Option<String>,
 }
 

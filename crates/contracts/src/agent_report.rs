@@ -18,20 +18,17 @@ pub struct AgentReport {
 }
 
 /// The columns of a dispatch that its own run finds out. The names are the table's.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Findings {
     /// Commit of the project's HEAD when the agent started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_repo_commit: Option<String>,
     /// `base_moved` or `overlap`: the project on the host changed while the agent worked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflict_type: Option<String>,
     /// `pass`, `warn` or `fail`, from the agent's verdict.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict_status: Option<String>,
     /// The verdict's summary in one line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict_summary: Option<String>,
 }
 

@@ -11,12 +11,13 @@
 
 use std::collections::BTreeSet;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::canonical::digest_bytes;
 use crate::id::{Digest, TaskKey, TenantId};
 use crate::named::named;
+use crate::own_schema::own_schema;
 use crate::sandbox::SandboxRequest;
 
 /// Where a build leaves its dependencies when the request does not say.
@@ -31,15 +32,14 @@ pub const MAX_REPO_BYTES: usize = 256;
 const MAX_SOURCE_BYTES: usize = 240;
 
 /// A dependency cache that a spec asks for.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSpec {
     /// Organisation, the outer key: the tenant itself, and another's is refused. Omitted: the tenant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
     /// A word that keeps bases of one source apart: 1 to 256 bytes, no control characters. It never
     /// brings two sources together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<String>,
     /// Lock files whose bytes select the base, as the task sees them: absolute, or relative to its
     /// working directory. They must be among the files that the task is given.
@@ -70,15 +70,10 @@ pub enum BuildCache {
     Spec(CacheSpec),
 }
 
-impl JsonSchema for BuildCache {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "BuildCache".into()
-    }
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        let spec = generator.subschema_for::<CacheSpec>();
-        schemars::json_schema!({"oneOf": [{"type": "string", "minLength": 1}, spec]})
-    }
-}
+own_schema!(BuildCache, |generator| {
+    let spec = generator.subschema_for::<CacheSpec>();
+    json_schema!({"oneOf": [{"type": "string", "minLength": 1}, spec]})
+});
 
 impl Serialize for BuildCache {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -126,6 +121,7 @@ named! {
 }
 
 /// What came of the cache, in a result and in the effective policy.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CacheReport {
@@ -140,7 +136,6 @@ pub struct CacheReport {
     /// The base's key.
     pub key: Digest,
     /// Digest of the base's manifest, where there is a base.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// Bytes of the base's files.
     #[serde(default)]
@@ -149,7 +144,6 @@ pub struct CacheReport {
     #[serde(default)]
     pub files: u64,
     /// Why nothing was kept, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 

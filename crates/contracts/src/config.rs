@@ -9,15 +9,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
+use serde_with::SerializeDisplay;
 
 use crate::egress::{Entry, MAX_ENTRIES, Mirror};
 use crate::error::{ErrorCode, Refusal, Violation};
 use crate::floor::{self, CLASS_MIN, TENANTS, TenantClasses};
 use crate::id::TenantId;
+use crate::own_schema::own_schema;
 use crate::policy::{BUILD_ALLOWED, EXEC_ALLOWED, MIRRORS, MirrorGrants};
 use crate::profile::{Ceiling, Language, Profile, Settings, Sourced};
 use crate::sandbox::IsolationClass;
@@ -41,7 +43,7 @@ pub const DEFAULT_SPAWN_DEPTH: u64 = 5;
 pub const DEFAULT_LIVE_PER_SCOPE: u64 = 256;
 
 /// What can be configured. A closed list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
 pub enum ConfigKey {
     /// `limits.ceiling`, see [`Ceiling`].
     Ceiling,
@@ -183,12 +185,6 @@ impl FromStr for ConfigKey {
     }
 }
 
-impl Serialize for ConfigKey {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 impl<'de> Deserialize<'de> for ConfigKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -196,15 +192,10 @@ impl<'de> Deserialize<'de> for ConfigKey {
     }
 }
 
-impl JsonSchema for ConfigKey {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "ConfigKey".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        let names: Vec<String> = Self::all().map(|key| key.to_string()).collect();
-        schemars::json_schema!({"type": "string", "enum": names})
-    }
-}
+own_schema!(ConfigKey, |_| {
+    let names: Vec<String> = Self::all().map(|key| key.to_string()).collect();
+    json_schema!({"type": "string", "enum": names})
+});
 
 /// Whose value.
 #[derive(

@@ -63,6 +63,7 @@ pub struct Facts {
 }
 
 /// One difference, as a person is shown it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
@@ -71,10 +72,8 @@ pub struct Difference {
     /// JSON Pointer within it.
     pub path: String,
     /// What was approved, as JSON; absent: nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
     /// What would run now, as JSON; absent: nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<String>,
 }
 

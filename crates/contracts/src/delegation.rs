@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::GroupId;
 
 /// `POST /api/delegations`: the caller's own standing, given to another key.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DelegationRequest {
@@ -13,19 +14,18 @@ pub struct DelegationRequest {
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
     pub to: String,
     /// Only at gates of this group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
     /// For how long, in seconds: up to 30 days.
     #[serde(rename = "ttlS")]
     #[schemars(range(min = 1, max = 2_592_000))]
     pub ttl_s: u32,
     /// Why, for the record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1_000), regex(pattern = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$"))]
     pub reason: Option<String>,
 }
 
 /// A delegation as it stands.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DelegationRow {
@@ -36,7 +36,6 @@ pub struct DelegationRow {
     /// Who holds it.
     pub to: String,
     /// Only at gates of this group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
     /// Reason, for the record.
     pub reason: String,
@@ -45,7 +44,6 @@ pub struct DelegationRow {
     /// ms since the epoch.
     pub expires_at: i64,
     /// ms since the epoch; absent unless it was ended early.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<i64>,
 }
 

@@ -87,6 +87,7 @@ impl DispatchStatus {
 }
 
 /// `POST /api/dispatches`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpawnRequest {
@@ -97,11 +98,9 @@ pub struct SpawnRequest {
     #[schemars(length(min = 1, max = 262_144))]
     pub prompt: String,
     /// The file that it was read from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub prompt_file: Option<String>,
     /// argv, for the type `command` alone; without it the prompt is a shell script.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub cmd: Option<Vec<String>>,
     /// Absolute path of a directory of the worker's host.
@@ -111,34 +110,26 @@ pub struct SpawnRequest {
     #[serde(default, skip_serializing_if = "is_own")]
     pub project_at: ProjectPlace,
     /// Absolute path of the repository of the linked git worktree that the project is; shown copy-on-write at its own path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub worktree_of: Option<String>,
     /// A repository whose commit the agent works on instead of the directory; its changes are kept as a patch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<RepoSpec>,
     /// Where a client that waits writes the agent's output.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub output_file: Option<String>,
     /// A name for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub name: Option<String>,
     /// The agent's model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub model: Option<String>,
     /// Absolute path of the agent's program on the worker's host, which the sandbox sees read-only; left out: the one that
     /// is installed there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub agent_program: Option<String>,
     /// The old, simple policy; the spec's `access_mode` supersedes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<AccessMode>,
     /// The requested policy: a `SandboxSpec`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_spec: Option<Value>,
     /// Keeps fields of the spec that are not known, and says in the effective record that they were
     /// not enforced.
@@ -148,14 +139,11 @@ pub struct SpawnRequest {
     #[serde(default)]
     pub enforce: bool,
     /// Groups dispatches; a tenant's scope has a limit on live ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub scope_id: Option<String>,
     /// The dispatch that spawns this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<DispatchId>,
     /// Wall time in seconds: 1 to 86,400.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_sec: Option<u64>,
     /// Runs after interactive work.
@@ -250,6 +238,7 @@ fn violation(instance_path: String, message: String) -> Violation {
 }
 
 /// The work of a dispatch's one task.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentWork {
@@ -263,23 +252,18 @@ pub struct AgentWork {
     /// Path in the sandbox of the file that is the agent's standard input.
     pub stdin: String,
     /// The agent's own tools that it may use; absent: all. Work stored before `commands` existed has programs here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_allowed: Option<Vec<String>>,
     /// The agent's own tools that it may not use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_denied: Option<Vec<String>>,
     /// What may be executed beside the agent itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands: Option<CommandPolicy>,
     /// What it may do with its working directory.
     pub access_mode: AccessMode,
     /// The working directory on the host.
     pub working_dir: String,
     /// Advisory unless `enforce`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u64>,
     /// Advisory unless `enforce`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_commands: Option<u64>,
     /// Whether a limit ends it.
     #[serde(default)]
@@ -298,6 +282,7 @@ impl AgentWork {
 }
 
 /// One dispatch, as the API and `status --json` show it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the field names are the table's columns")]
@@ -314,55 +299,36 @@ pub struct DispatchView {
     pub cache_hits: i64,
     /// Seconds since the epoch.
     pub created_at: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_file: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_hash: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_file: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict_file: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     pub sandbox: String,
     #[serde(default)]
+    #[serialize_always]
     pub sandbox_spec: Option<Value>,
     #[serde(default)]
+    #[serialize_always]
     pub sandbox_effective: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_sec: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict_status: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict_summary: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_repo_commit: Option<String>,
     pub retry_count: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflict_type: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_reason: Option<String>,
     pub spawn_depth: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_dispatch_id: Option<String>,
     /// Its run; absent where it was imported.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
 }
 

@@ -10,8 +10,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::json_schema;
+use serde_with::{DeserializeFromStr, SerializeDisplay};
+
+use crate::own_schema::own_schema;
 
 /// What published schemas say of a duration.
 pub(crate) const PATTERN: &str = "^[0-9]{1,15}(ms|s|m|h|d)$";
@@ -59,7 +61,9 @@ impl Unit {
 }
 
 /// A length of time, to the millisecond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr,
+)]
 pub struct Duration(u64);
 
 /// Why a text is not a duration that its field takes.
@@ -157,26 +161,7 @@ impl fmt::Display for Duration {
     }
 }
 
-impl Serialize for Duration {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Duration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl JsonSchema for Duration {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Duration".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "pattern": PATTERN})
-    }
-}
+own_schema!(Duration, |_| json_schema!({"type": "string", "pattern": PATTERN}));
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 mod entry;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -11,6 +11,7 @@ pub use entry::{ENTRY_PATTERN, Entry, EntryError, MAX_NAME_BYTES, Mirror, NAME_P
 use crate::grant::grant_gate_form;
 use crate::id::GateKey;
 use crate::named::named;
+use crate::own_schema::own_schema;
 
 const APT_OF_HOST: &str = "`@apt` installs nothing with the image `host`, whose packages are this machine's and read-only; use an \
      image with packages of its own: `cofferdam image pull REF`, then `image: image:NAME`";
@@ -51,20 +52,13 @@ impl Egress {
     }
 }
 
-impl JsonSchema for Egress {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Egress".into()
-    }
-    // Each keyword speaks of its own type, so that a violation names the entry and not the list.
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "type": ["string", "array"],
-            "pattern": "^none$",
-            "minItems": 1, "maxItems": MAX_ENTRIES,
-            "items": generator.subschema_for::<Entry>()
-        })
-    }
-}
+// Each keyword speaks of its own type, so that a violation names the entry and not the list.
+own_schema!(Egress, |generator| json_schema!({
+    "type": ["string", "array"],
+    "pattern": "^none$",
+    "minItems": 1, "maxItems": MAX_ENTRIES,
+    "items": generator.subschema_for::<Entry>()
+}));
 
 impl Serialize for Egress {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -217,19 +211,17 @@ impl ViolationWhy {
 }
 
 /// Attempts of one kind that the egress proxy refused. Nothing of them left the sandbox.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Violation {
     /// When in the sandbox's life.
     pub phase: Phase,
     /// What was asked for, as far as it can be printed: at most 253 characters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The address that was asked for, or that the name leads to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The port that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// Why it was refused.
     pub why: ViolationWhy,

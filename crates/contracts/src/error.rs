@@ -103,6 +103,7 @@ pub struct Violation {
 }
 
 /// The body of every error.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorBody {
@@ -111,10 +112,8 @@ pub struct ErrorBody {
     /// For a program.
     pub code: ErrorCode,
     /// More, where there is more: a list of violations, a drift, a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
     /// Of a start that differs from the run that exists: each field, as `details` has it too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<serde_json::Value>,
 }
 

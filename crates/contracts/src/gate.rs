@@ -30,6 +30,7 @@ named! {
 }
 
 /// The `ui:<gate>` event.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Prompt {
@@ -45,14 +46,13 @@ pub struct Prompt {
     /// ms since the epoch.
     pub deadline_at: i64,
     /// What to show beside the form.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ui_hints: Option<Value>,
     /// Values to start from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defaults: Option<Value>,
 }
 
 /// The `ui:<gate>:result` event.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PromptResult {
@@ -61,13 +61,10 @@ pub struct PromptResult {
     /// RECEIVED or TIMED_OUT.
     pub state: ResultState,
     /// What was answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
     /// Its digest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_hash: Option<Digest>,
     /// ms since the epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<i64>,
 }
 
@@ -129,6 +126,7 @@ pub struct GateMessage {
 }
 
 /// `POST /api/runs/:id/gates/:gate/reply`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplyRequest {
@@ -138,10 +136,8 @@ pub struct ReplyRequest {
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
     pub dedupe_key: String,
     /// Where it came from; stamped by the server where left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// `human:<gate>` or `sys:<kind>`; must be the gate's topic where given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 140),
         regex(pattern = r"^(human|sys):[a-z0-9][a-z0-9:_-]{0,127}$")

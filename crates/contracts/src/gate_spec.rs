@@ -8,7 +8,7 @@
 //! The short form and its long form with every default are one gate: they serialize alike, so a
 //! recipe's hash does not depend on which was written.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use crate::duration::Duration;
 use crate::gate::{Choice, plan_form};
 use crate::id::{GateKey, GroupId};
 use crate::key::Role;
+use crate::own_schema::own_schema;
 use crate::sandbox::MAX_TIMEOUT_MS;
 
 /// People whose yes a gate may ask for: a committee, not an electorate.
@@ -101,14 +102,13 @@ pub struct OnTimeout {
 }
 
 /// How a gate is escalated.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Escalate {
     /// This group may answer too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
     /// The gate's new place in the inbox: higher first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub priority: Option<u16>,
     /// How much longer it waits, such as `30m`.
@@ -116,12 +116,12 @@ pub struct Escalate {
 }
 
 /// The long form on the wire.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "GateSpecFields")]
 struct Fields {
     key: GateKey,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     group: Option<GroupId>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
@@ -133,9 +133,7 @@ struct Fields {
     veto: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     self_approval: SelfApproval,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     deadline: Option<Duration>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     remind: Option<Duration>,
     #[serde(default, skip_serializing_if = "is_default")]
     on_timeout: OnTimeout,
@@ -352,16 +350,11 @@ impl<'de> Deserialize<'de> for GateSpec {
     }
 }
 
-impl JsonSchema for GateSpec {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "GateSpec".into()
-    }
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        let key = generator.subschema_for::<GateKey>();
-        let fields = generator.subschema_for::<Fields>();
-        schemars::json_schema!({"oneOf": [key, fields]})
-    }
-}
+own_schema!(GateSpec, |generator| {
+    let key = generator.subschema_for::<GateKey>();
+    let fields = generator.subschema_for::<Fields>();
+    json_schema!({"oneOf": [key, fields]})
+});
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Whether this server can do its work. `ok` is false with status 503.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Health {
@@ -12,13 +13,10 @@ pub struct Health {
     /// Whether the database answers. Where it does not, nothing below is known.
     pub db: bool,
     /// Workers that beat.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<i64>,
     /// Sessions whose wipe could not be verified: an operator's task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_sessions: Option<i64>,
     /// Work that waits, by queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<Vec<QueueBacklog>>,
 }
 

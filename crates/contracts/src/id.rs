@@ -4,8 +4,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
+use schemars::json_schema;
 use serde::{Deserialize, Serialize};
+
+use crate::own_schema::own_schema;
 
 /// Why a text is not the id it was offered as.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,14 +28,7 @@ macro_rules! id {
         #[serde(try_from = "String", into = "String")]
         pub struct $name(String);
 
-        impl JsonSchema for $name {
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($name).into()
-            }
-            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({"type": "string", "pattern": $pattern})
-            }
-        }
+        own_schema!($name, |_| json_schema!({"type": "string", "pattern": $pattern}));
 
         impl $name {
             /// Parses the text, or says what would have been accepted.

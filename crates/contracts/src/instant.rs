@@ -3,11 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::json_schema;
+use serde_with::{DeserializeFromStr, SerializeDisplay};
+
+use crate::own_schema::own_schema;
 
 /// A point in time, to the millisecond. Written as `2026-01-19T08:30:00.000Z`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr,
+)]
 pub struct Instant(i64);
 
 /// A text that is not an instant.
@@ -142,26 +146,7 @@ impl FromStr for Instant {
     }
 }
 
-impl Serialize for Instant {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Instant {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl JsonSchema for Instant {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Instant".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "format": "date-time"})
-    }
-}
+own_schema!(Instant, |_| json_schema!({"type": "string", "format": "date-time"}));
 
 #[cfg(test)]
 mod tests {

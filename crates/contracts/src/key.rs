@@ -46,11 +46,11 @@ impl KeyFormat {
 }
 
 /// `POST /api/keys`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRequest {
     /// Its tenant; default the caller's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
     /// Its roles, at least one.
     #[schemars(length(min = 1, max = 5))]
@@ -60,7 +60,6 @@ pub struct KeyRequest {
     #[schemars(length(max = 32))]
     pub groups: Vec<GroupId>,
     /// A note for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub label: Option<String>,
     /// How the secret is written.

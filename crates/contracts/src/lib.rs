@@ -21,6 +21,7 @@
 //!    service shell::scan
 //! address agent_report duration error grant health id instant named patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
+//! own_schema
 //! ```
 
 pub mod address;
@@ -54,6 +55,7 @@ pub mod model;
 mod named;
 pub mod ops;
 pub mod output;
+mod own_schema;
 pub mod patch;
 pub mod plan;
 pub mod plan_text;

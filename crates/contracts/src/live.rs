@@ -40,13 +40,13 @@ pub struct LiveWork {
 }
 
 /// `POST /api/sandboxes`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveRequest {
     /// Template: `base`, or one that was built or added on the host.
     pub template: String,
     /// Time to live from its start in seconds: 1 to 86,400. Default 300.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_s: Option<u64>,
     /// Labels by which a list can be filtered; at most 64.
@@ -62,25 +62,21 @@ pub struct LiveRequest {
     #[serde(default)]
     pub limits: Limits,
     /// Weakest isolation class accepted. Default: the cheapest that the host has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_min: Option<IsolationClass>,
     /// Whether requests for its ports need a token of their own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
     /// Files that it begins with: those of a snapshot of the tenant. Default: the template's alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
     /// Whether the end of its time pauses it instead of ending it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pause_on_timeout: bool,
     /// Whether that pause keeps its memory, where its class can; `false`: files alone. Default: it does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_memory: Option<bool>,
     /// Whether the first request to it resumes it while it is paused; needs `pauseOnTimeout`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resume_on_traffic: bool,
     /// Repeating a request with this key returns the first one's sandbox; at most 256 bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub dedup: Option<String>,
 }
@@ -95,6 +91,7 @@ pub struct LiveExtend {
 }
 
 /// `POST /api/sandboxes/{id}/exec`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveExec {
@@ -105,13 +102,10 @@ pub struct LiveExec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Working directory. Default: the user's home.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// `user` or `root`. Default `user`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Wall time in seconds: 1 to 240, below the patience of the API for one answer. Default 60.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 240))]
     pub timeout_s: Option<u64>,
 }
@@ -151,6 +145,7 @@ named! {
 }
 
 /// A long-lived sandbox.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveView {
@@ -168,27 +163,22 @@ pub struct LiveView {
     /// The run that holds it.
     pub run_id: RunId,
     /// The session of its sandbox, once there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SandboxId>,
     /// CPUs as enforced; absent before its start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
     /// Memory as enforced, in MiB.
-    #[serde(default, rename = "memMB", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "memMB")]
     pub mem_mb: Option<u64>,
     /// Writable layer as enforced, in MiB.
-    #[serde(default, rename = "diskMB", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "diskMB")]
     pub disk_mb: Option<u64>,
     /// ms since the epoch.
     pub created_at: i64,
     /// ms since the epoch; absent before its start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<i64>,
     /// When its time is over, in ms since the epoch; absent before its start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<i64>,
     /// Since when it is paused, in ms since the epoch; absent while it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<i64>,
     /// Whether the end of its time pauses it instead of ending it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -197,13 +187,10 @@ pub struct LiveView {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resume_on_traffic: bool,
     /// ms since the epoch; absent before its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<i64>,
     /// Why it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_reason: Option<String>,
     /// How its template's program ended without success, with its last words; the sandbox goes on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_failed: Option<String>,
     /// Whether its wipe is verified, or it never had a sandbox.
     pub wiped: bool,

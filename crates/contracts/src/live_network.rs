@@ -33,6 +33,7 @@ named! {
 }
 
 /// One change of a sandbox's network.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveNetworkChange {
@@ -45,18 +46,14 @@ pub struct LiveNetworkChange {
     /// What became of it.
     pub outcome: LiveNetworkOutcome,
     /// Names that the proxy admitted after it; mirrors are there by the names of their hosts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<Vec<String>>,
     /// Connections that it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<i32>,
     /// Why it is not in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Who let the names be; `recipe` where there is none.
     pub source: PolicySource,
     /// Version of the organisation's policy, where that let them be.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<i32>,
     /// Key that asked.
     pub key_id: String,
@@ -65,6 +62,5 @@ pub struct LiveNetworkChange {
     /// ms since the epoch.
     pub created_at: i64,
     /// When its outcome was known, in ms since the epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_at: Option<i64>,
 }

@@ -81,6 +81,7 @@ named! {
 }
 
 /// The policy of one phase of one run: a row of `app.egress_policy_snapshots`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EgressSnapshot {
@@ -93,13 +94,10 @@ pub struct EgressSnapshot {
     /// Who let it be.
     pub source: PolicySource,
     /// The organisation's policy: its key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_key: Option<String>,
     /// The organisation's policy: its version.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<i32>,
     /// Who consented, by name; of the host's own admin the key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approver: Option<String>,
     /// ms since the epoch.
     pub created_at: i64,

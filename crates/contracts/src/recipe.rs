@@ -4,7 +4,7 @@ mod check;
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,6 +15,7 @@ use crate::gate_spec::GateSpec;
 use crate::id::{Digest, RecipeId};
 use crate::model::ModelsSpec;
 use crate::named::named;
+use crate::own_schema::own_schema;
 use crate::patch::RepoSpec;
 use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
@@ -50,6 +51,7 @@ named! {
 }
 
 /// A recipe.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
@@ -58,16 +60,13 @@ pub struct Recipe {
     /// Its version.
     pub v: String,
     /// What it is for, shown beside its form.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// JSON Schema of the inputs. Absent: no inputs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
     /// Bounds that no run of it may pass.
     #[serde(default)]
     pub caps: Caps,
     /// Where its runs queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueSpec>,
     /// What it does.
     pub plan: PlanSpec,
@@ -126,14 +125,13 @@ pub struct QueueSpec {
 }
 
 /// What a recipe does.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSpec {
     /// People must agree first: the gate's key, or its key and its law.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateSpec>,
     /// OpenCode plans and builds; `tasks` are its tests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentSpec>,
     /// The work.
     pub tasks: Vec<TaskSpec>,
@@ -148,17 +146,10 @@ pub enum Cmd {
     Argv(Vec<String>),
 }
 
-impl JsonSchema for Cmd {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Cmd".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"oneOf": [
-            {"type": "string", "minLength": 1},
-            {"type": "array", "minItems": 1, "items": {"type": "string"}}
-        ]})
-    }
-}
+own_schema!(Cmd, |_| json_schema!({"oneOf": [
+    {"type": "string", "minLength": 1},
+    {"type": "array", "minItems": 1, "items": {"type": "string"}}
+]}));
 
 impl Serialize for Cmd {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -199,14 +190,13 @@ impl<'de> Deserialize<'de> for Cmd {
 }
 
 /// A file or directory for a task. Exactly one of `from` and `text`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileSpec {
     /// Path on the host (absolute, or relative to where the CLI was started), or `artifact://...`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// The file's text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Absolute path inside.
     pub to: String,
@@ -216,6 +206,7 @@ pub struct FileSpec {
 }
 
 /// A task's first phase.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BuildSpec {
@@ -234,10 +225,8 @@ pub struct BuildSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// What selects a cached base: a lock file, or what a task's `cache` says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<BuildCache>,
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
     /// Whom this phase runs as; default: the task's `user`.
     #[serde(default, deserialize_with = "user::template", skip_serializing_if = "Option::is_none")]
@@ -246,6 +235,7 @@ pub struct BuildSpec {
 }
 
 /// A task's command.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecSpec {
@@ -264,27 +254,23 @@ pub struct ExecSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretUse>,
     /// Wall time: a profile (`python`) or a duration (`90s`, `5m`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
     /// Working directory, absolute.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
     /// A file of the sandbox that is its standard input, absolute; default: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
 }
 
 /// A task. Exactly one of `exec` (a sandbox) and `value` (the engine stores a text, no sandbox).
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
     /// Its name; with `each` it must differ for each item.
     pub name: String,
     /// Fan-out: a list, or an expression that yields one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub each: Option<Value>,
     /// Root file system: `host` or `dir:/path`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Whom its commands run as: a name of the root file system or a number, and after a colon a group. Default: the image's user.
     #[serde(default, deserialize_with = "user::template", skip_serializing_if = "Option::is_none")]
@@ -294,19 +280,14 @@ pub struct TaskSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
     /// A repository whose commit it finds at `/work`; what it changes there is kept as a patch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<RepoSpec>,
     /// First phase.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildSpec>,
     /// The command.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecSpec>,
     /// A text that becomes the task's artifact: engine only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// The language whose profile gives the wall times and limits that the task leaves out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Language>,
     /// Limits of CPU, memory, processes, disk, files and output.
     #[serde(default)]
@@ -315,13 +296,10 @@ pub struct TaskSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Service>,
     /// Dependency cache. A lock file at `build.cache` is one more of its paths.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
     /// Weakest boundary accepted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationSpec>,
     /// Models that it may call while it executes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<ModelsSpec>,
     /// Globs of the files to keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -47,19 +47,17 @@ pub struct IntentCreated {
 }
 
 /// What a caller expects a run to need; checked against caps and budget at ingress.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Workload {
     /// Tasks at the same time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub concurrency: Option<u32>,
     /// Tasks in all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub steps: Option<u32>,
     /// Sandbox minutes in all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000_000))]
     pub sandbox_minutes: Option<u32>,
 }
@@ -92,30 +90,26 @@ pub struct Budget {
 
 with_terms! {
     /// `POST /api/runs`.
+    #[serde_with::skip_serializing_none]
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     pub struct RunRequest {
         /// The intent to run.
         pub intent_id: IntentId,
         /// Always `intentQ` for a parent; anything else is a policy violation.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub queue_name: Option<String>,
         /// The recipe; default `shell`, whose form is `{cmd}`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub recipe_name: Option<RecipeId>,
         /// Its version; default the newest.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(length(min = 1, max = 32))]
         pub recipe_version: Option<String>,
         /// A second live run with this id on the queue is refused.
-        #[serde(default, rename = "deduplicationID", skip_serializing_if = "Option::is_none")]
+        #[serde(rename = "deduplicationID")]
         #[schemars(length(min = 1, max = 256))]
         pub deduplication_id: Option<String>,
         /// Must be the key's own tenant.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub tenant_id: Option<TenantId>,
         /// Reserved for callers that name a task's key; must be absent for a parent.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub task_key: Option<TaskKey>,
     }
 }
@@ -139,15 +133,14 @@ pub struct RecipeRunRequest {
 
 with_terms! {
     /// Options of a recipe run.
+    #[serde_with::skip_serializing_none]
     #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     pub struct RunOpts {
         /// Distinguishes runs that are otherwise equal: equal starts with equal keys are one run.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(length(min = 1, max = 128))]
         pub run_key: Option<String>,
         /// How long the plan gate waits, in seconds.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 1, max = 86_400))]
         pub plan_approval_timeout_s: Option<u32>,
     }
@@ -234,6 +227,7 @@ fn is_zero(n: &i64) -> bool {
 }
 
 /// A run's header.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunHeader {
@@ -253,29 +247,22 @@ pub struct RunHeader {
     /// ms since the epoch.
     pub updated_at: i64,
     /// The recipe.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe_ref: Option<RecipeRef>,
     /// Its hash.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe_hash: Option<Digest>,
     /// The intent's hash.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent_hash: Option<Digest>,
     /// The caller's trace id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
     /// What a person may do.
     pub next_action: NextAction,
     /// The last step that wrote a row.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_step: Option<String>,
     /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The version of the code that runs it.
     pub app_version: String,
     /// The engine's own status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable_status: Option<String>,
     /// Where its sandboxes are.
     pub execution_mode: ExecutionMode,
@@ -287,10 +274,8 @@ pub struct RunHeader {
     pub held_sessions: i64,
     /// What it waits for while nothing of it runs, in words, such as `a place: 3 before you` or `memory: 3 before you`;
     /// absent where it does not wait.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
     /// On an answer to a start: whether the run existed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_replay: Option<bool>,
 }
 

@@ -54,42 +54,30 @@ pub const MAX_COLLECT_BYTES: u64 = 64 * 1024 * 1024;
 pub const MAX_COLLECT_FILES: usize = 1_000;
 
 /// Resource limits. Omitted: the operator's default, which is recorded as effective.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = publish_aliases)]
 pub struct Limits {
     /// CPUs, fractions allowed: 0.01 to 1024.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.01, max = 1024.0))]
     pub cpu: Option<f64>,
     /// Memory in MiB, the writable layer included: 16 to 4,194,304.
-    #[serde(default, rename = "memMB", alias = "mem_mb", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "memMB", alias = "mem_mb")]
     #[schemars(range(min = 16, max = 4_194_304))]
     pub mem_mb: Option<u64>,
     /// Processes and threads: 1 to 1,000,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub pids: Option<u64>,
     /// Writable layer in MiB: 1 to 4,194,304.
-    #[serde(
-        default,
-        rename = "diskMB",
-        alias = "disk_mb",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "diskMB", alias = "disk_mb")]
     #[schemars(range(min = 1, max = 4_194_304))]
     pub disk_mb: Option<u64>,
     /// Bytes of each output stream that are kept: 1 to 8,388,608. The rest is counted and dropped.
-    #[serde(
-        default,
-        rename = "outputBytes",
-        alias = "output_bytes",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "outputBytes", alias = "output_bytes")]
     #[schemars(range(min = 1, max = 8_388_608))]
     pub output_bytes: Option<u64>,
     /// Open files of each process: 64 to 1,048,576, and at most the host's own hard limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 64, max = 1_048_576))]
     pub nofile: Option<u64>,
 }
@@ -186,29 +174,26 @@ pub struct Mount {
 }
 
 /// One phase of a spec.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PhaseSpec {
     /// Network of the phase; where it is given, the request's own must be equal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
     /// Secrets of the phase; where they are given, the request's own must be equal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<SecretUse>>,
     /// Wall time in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
 
 /// Phases of a spec.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PhasesSpec {
     /// Dependencies are fetched here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<PhaseSpec>,
     /// The task runs here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<PhaseSpec>,
 }
 
@@ -221,61 +206,46 @@ pub struct IsolationSpec {
 }
 
 /// Executables that an agent may run, by name or absolute path.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommandPolicy {
     /// What may be executed beside the agent itself; absent: everything that is not denied.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Vec<String>>,
     /// What may not be executed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied: Option<Vec<String>>,
 }
 
 /// The requested policy, immutable. Everything optional: omitted = unconstrained or the default.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the field names are the contract's own terms")]
 pub struct SandboxSpec {
     /// The agent's own tools that it may use, such as `Read` or `Bash`; absent: all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_allowed: Option<Vec<String>>,
     /// The agent's own tools that it may not use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_denied: Option<Vec<String>>,
     /// The executables that it may run. Needs the class `container`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands: Option<CommandPolicy>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_mode: Option<AccessMode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_commands: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Whom the commands run as: a name or number, and after a colon a group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserName>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<Vec<Mount>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<PhasesSpec>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<Vec<Service>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationSpec>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<ModelsSpec>,
 }
 
 /// One task's request: what a task key is computed over.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SandboxRequest {
@@ -291,14 +261,11 @@ pub struct SandboxRequest {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Working directory, absolute. Default `/work`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
     /// Whom task and build phase run as: a name of the root file system or a number, and after a colon a group. Default: the
     /// image's user, otherwise root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserName>,
     /// A file of the sandbox that is the task's standard input, absolute. Default: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     /// Wall time of the task in milliseconds: 1 to 86,400,000.
     pub timeout_ms: u64,
@@ -315,22 +282,17 @@ pub struct SandboxRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretUse>,
     /// A warm template's key, unused by the container class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_key: Option<String>,
     /// Hash of the dependencies' lock files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deps_hash: Option<String>,
     /// Globs, relative to the working directory, of the files to keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<String>,
     /// A command that runs first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildPhase>,
     /// The repository that the build phase checks out at `/work`; what changes there is kept as a patch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<RepoIn>,
     /// Further policy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<SandboxSpec>,
 }
 
@@ -389,6 +351,7 @@ pub struct Metrics {
 }
 
 /// What the sandbox answers: one row of `app.sbx_runs`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SandboxResult {
@@ -412,13 +375,11 @@ pub struct SandboxResult {
     /// Whose result this is.
     pub task_key: TaskKey,
     /// The artifact index, once written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_index_ref: Option<String>,
     /// How its services fared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceReport>,
     /// Why, in words, where `errCode` is not NONE or a limit was reached.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Whether another attempt on this host would end the same: what was asked for is refused here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -436,10 +397,8 @@ pub struct SandboxResult {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub violations_unlisted: u64,
     /// What came of the dependency cache, where one was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
     /// What an agent did, where the task was one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Box<crate::agent_report::AgentReport>>,
 }
 
@@ -501,6 +460,7 @@ named! {
 }
 
 /// What was really enforced, recorded beside what was requested.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EffectivePolicy {
@@ -515,7 +475,6 @@ pub struct EffectivePolicy {
     /// Root file system; an image with the digest that it had.
     pub image: String,
     /// Whom the task ran as, where that was not root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<EffectiveUser>,
     /// Limits as enforced.
     pub limits: Limits,
@@ -528,7 +487,6 @@ pub struct EffectivePolicy {
     #[serde(default, rename = "buildNet", skip_serializing_if = "Egress::is_none")]
     pub build_egress: Egress,
     /// What came of the dependency cache, where one was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
     /// Names that a person granted while it ran, each to one phase and until a time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Serialize};
 
+use crate::own_schema::own_schema;
 use crate::user::UserName;
 
 /// Time to become healthy when a service does not say. PostgreSQL makes its database within a second
@@ -32,38 +33,33 @@ pub struct Service {
 }
 
 /// A service in full.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceDetail {
     /// Its root file system: only the sandbox's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// argv, in the foreground. Needed unless the host knows the name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cmd: Option<Vec<String>>,
     /// Its port on the sandbox's loopback. Needed with `cmd`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// Its environment, where it has a `cmd`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Whom its `cmd` runs as: a name or number, and after a colon a group. Default: root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserName>,
     /// When it counts as healthy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<ServiceHealth>,
 }
 
 /// When a service counts as healthy.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceHealth {
     /// What is asked. Default: the known service's own protocol, otherwise `tcp`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
     /// How long it may take, in milliseconds: 1 to 300,000. Default 30,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
 
@@ -95,43 +91,34 @@ pub struct ServiceReport {
 }
 
 /// The object form.
+#[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Whole {
     /// Lower-case letters, digits and `-`.
     name: String,
     /// Its root file system: only the sandbox's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     image: Option<String>,
     /// argv, in the foreground.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     cmd: Option<Vec<String>>,
     /// Its port on the sandbox's loopback.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
     /// Its environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     env: BTreeMap<String, String>,
     /// Whom its `cmd` runs as.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<UserName>,
     /// When it counts as healthy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     health: Option<ServiceHealth>,
 }
 
-impl JsonSchema for Service {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Service".into()
-    }
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        let whole = <Whole as JsonSchema>::json_schema(generator);
-        schemars::json_schema!({"oneOf": [
-            {"type": "string", "minLength": 1, "maxLength": 32},
-            whole
-        ]})
-    }
-}
+own_schema!(Service, |generator| {
+    let whole = <Whole as JsonSchema>::json_schema(generator);
+    json_schema!({"oneOf": [
+        {"type": "string", "minLength": 1, "maxLength": 32},
+        whole
+    ]})
+});
 
 impl Serialize for Service {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -82,6 +82,7 @@ impl HardwareIsolation {
 }
 
 /// What a sandbox really was, as its worker saw it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Attestation {
@@ -92,20 +93,19 @@ pub struct Attestation {
     /// Its version, as it prints it.
     pub runtime_version: String,
     /// The digest of its program; absent where it could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_digest: Option<Digest>,
     /// Kernel release of the host.
     pub kernel: String,
     /// Version of the host's control groups: `v1`, `hybrid`, `v2`.
     pub cgroups: String,
     /// Whether the processor keeps it apart; absent in rows that earlier versions wrote.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_isolation: Option<HardwareIsolation>,
     /// What the host could not enforce though nobody asked for it.
     pub weak: Vec<String>,
 }
 
 /// One session.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionView {
@@ -124,10 +124,8 @@ pub struct SessionView {
     /// Isolation class: the one that was asked for, and once its sandbox exists the one that was used.
     pub class: String,
     /// What its sandbox really was, once it exists.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attestation: Option<Attestation>,
     /// When its worker last saw it alive, ms since the epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_at: Option<i64>,
     /// Whether its worker lives and has not seen it alive for 10 s.
     #[serde(default)]
@@ -139,20 +137,17 @@ pub struct SessionView {
     /// Looks at its wipe so far.
     pub wipe_looks: i32,
     /// When the next look is due, ms since the epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_look_at: Option<i64>,
     /// ms since the epoch.
     pub created_at: i64,
     /// ms since the epoch.
     pub updated_at: i64,
     /// ms since the epoch; absent while it has not ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<i64>,
     /// What the last look found wrong, in a line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<String>,
     /// The decision that ended it, where no verified wipe did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settlement: Option<Settlement>,
     /// Every look, for one session that is asked for by its id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

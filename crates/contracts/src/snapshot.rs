@@ -38,41 +38,38 @@ pub struct LivePause {
 }
 
 /// `POST /api/sandboxes/{id}/resume`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveResume {
     /// Time to live from its new start in seconds: 1 to 86,400. Default 300.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_s: Option<u64>,
     /// `false`: it begins with its files alone, whatever the pause kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<bool>,
 }
 
 /// `POST /api/sandboxes/{id}/fork`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveFork {
     /// Time to live of each from its start in seconds: 1 to 86,400. Default 300.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_s: Option<u64>,
     /// How many: 1 to 20. Default 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 20))]
     pub count: Option<u64>,
 }
 
 /// One sandbox of a fork, or why it was not made.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveForked {
     /// The sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<LiveView>,
     /// Why there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -87,6 +84,7 @@ pub struct SnapshotRequest {
 }
 
 /// Kept files of a sandbox.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SnapshotView {
@@ -100,7 +98,6 @@ pub struct SnapshotView {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
     /// Its name for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Root file system below the files.
     pub template: String,
@@ -109,12 +106,10 @@ pub struct SnapshotView {
     /// ms since the epoch.
     pub created_at: i64,
     /// When its files were in a sealed file on the disk, in ms since the epoch; absent until then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_at: Option<i64>,
     /// Whether its files are in memory, unsealed: until they are sealed, and while they rest after that (`pause.rest_s`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub plain: bool,
     /// When its key was destroyed, in ms since the epoch; absent while it is kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<i64>,
 }

@@ -79,30 +79,28 @@ pub enum TreeChangeError {
 }
 
 /// One side of an entry.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
     /// Permissions, the lower 9 bits.
     pub mode: u32,
     /// Hash of a file's content; absent: a directory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Digest>,
     /// A file's content in base64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
 }
 
 /// What one path becomes. A side that is absent: nothing is there.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TreeEntry {
     /// Relative to the project.
     pub path: String,
     /// What was there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre: Option<Image>,
     /// What is there now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post: Option<Image>,
 }
 

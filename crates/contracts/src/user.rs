@@ -1,11 +1,12 @@
 //! Whom a task or a service runs as, written as Docker's `--user` is: `NAME`, `UID`, `NAME:GROUP`, `UID:GID`.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::own_schema::own_schema;
 
 /// The highest user or group id of a sandbox, which has 65,536 of each.
 pub const MAX_ID: u32 = 65_535;
@@ -86,17 +87,10 @@ impl<'de> Deserialize<'de> for UserName {
     }
 }
 
-impl JsonSchema for UserName {
-    fn schema_name() -> Cow<'static, str> {
-        "UserName".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"oneOf": [
-            {"type": "string", "pattern": PATTERN},
-            {"type": "integer", "minimum": 0, "maximum": MAX_ID}
-        ]})
-    }
-}
+own_schema!(UserName, |_| json_schema!({"oneOf": [
+    {"type": "string", "pattern": PATTERN},
+    {"type": "integer", "minimum": 0, "maximum": MAX_ID}
+]}));
 
 /// A user as a person writes it: YAML has numbers of its own.
 struct UserVisitor;

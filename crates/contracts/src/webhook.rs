@@ -32,6 +32,7 @@ named! {
 }
 
 /// `POST /api/webhooks`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookRequest {
@@ -39,11 +40,9 @@ pub struct WebhookRequest {
     #[schemars(length(min = 1, max = 2_048))]
     pub url: String,
     /// Of what; left out: of everything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 7))]
     pub events: Option<Vec<EventType>>,
     /// A note for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub label: Option<String>,
 }

@@ -1,13 +1,12 @@
 //! The evidence that a sandbox is gone.
 
-use std::borrow::Cow;
-
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Digest, SandboxId};
 pub use crate::looked::{Looked, SeenProcess, WipeKind};
 use crate::named::named;
+use crate::own_schema::own_schema;
 
 named! {
     /// Whether the sandbox is provably gone.
@@ -107,17 +106,10 @@ impl From<WipeCheck> for Written {
     }
 }
 
-impl JsonSchema for WipeCheck {
-    fn schema_name() -> Cow<'static, str> {
-        "WipeCheck".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Written::json_schema(generator)
-    }
-}
+own_schema!(WipeCheck, |generator| Written::json_schema(generator));
 
 /// The evidence of one wipe: `app.secure_wipe_evidence`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WipeEvidence {
@@ -136,16 +128,12 @@ pub struct WipeEvidence {
     /// Inodes in the writable layer just before.
     pub upper_inodes: u64,
     /// Digest of the base (its file list and metadata) before the task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_before: Option<Digest>,
     /// The same after; equal, or the wipe is not verified.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_after: Option<Digest>,
     /// Digest of the cached dependencies' base before the task, where it had one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_before: Option<Digest>,
     /// The same after; equal, or the wipe is not verified.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_after: Option<Digest>,
     /// Everything that was looked for.
     pub checks: Vec<WipeCheck>,

@@ -1,14 +1,13 @@
-//! What the binary is asked to be: the agent, or a part of the escape self-test.
+//! What the binary is asked to be: the agent, or the init of a machine.
 
 use std::process::ExitCode;
 
-use cofferdam_guest::escape::{NEIGHBOUR, PROBE};
 use cofferdam_guest::job::ATTACH;
 use cofferdam_guest::setup::{ENTER, INIT, REHEARSE};
 use cofferdam_guest::users::HOLD;
 use cofferdam_guest::wire::LODGE;
 
-use crate::{agent, hold, machine, probe};
+use crate::{agent, hold, machine};
 
 /// By its name and its arguments; without any it is the agent.
 pub fn run() -> ExitCode {
@@ -19,9 +18,6 @@ pub fn run() -> ExitCode {
     let words: Vec<String> = words.collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
-        [PROBE, setting] => probe::all(setting),
-        [PROBE, setting, id] => probe::one(setting, id),
-        [NEIGHBOUR, marker] => probe::neighbour(marker),
         [ENTER] => agent::run_in(machine::enter),
         [REHEARSE] => agent::run_in(machine::rehearse),
         [LODGE] => agent::run_as_lodger(),

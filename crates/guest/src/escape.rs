@@ -1,8 +1,8 @@
 //! What the escape self-test is told and what it answers, one JSON line a probe.
 //!
-//! `cofferdam-guest probe SETTING` tries every probe, each in a process of its own, and prints a
-//! [`Probed`] for each. `cofferdam-guest neighbour MARKER` is the other sandbox that the probes look
-//! for. Both are programs of the agent's binary, so that they run wherever the agent does.
+//! `cofferdam-probe probe SETTING` tries every probe, each in a process of its own, and prints a
+//! [`Probed`] for each. `cofferdam-probe neighbour MARKER` is the other sandbox that the probes look
+//! for. The program is static, as the agent is, so that it runs wherever the agent does.
 
 use std::collections::BTreeMap;
 

@@ -25,11 +25,13 @@
 //! agent::collect agent::dial agent::doors agent::file agent::jail agent::kept agent::outlet agent::port
 //!    agent::tree machine::clock machine::disk machine::trace machine::vsock wire
 //! agent::answer agent::clock agent::identity agent::lodge agent::night agent::polled agent::reaper
-//!    agent::still agent::terminal door escape frame glob hold jail keep machine::fault machine::network
-//!    machine::random machine::stream name pieces probe removal sleep snmp upper users
+//!    agent::still agent::terminal bpf devices door escape frame glob hold jail keep machine::fault machine::network
+//!    machine::random machine::stream name pieces removal sleep snmp upper users
 //! ```
 
 pub mod archive;
+pub mod bpf;
+pub mod devices;
 pub mod door;
 pub mod escape;
 pub mod frame;

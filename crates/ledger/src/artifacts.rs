@@ -6,7 +6,7 @@ use cofferdam_contracts::id::{Digest, RunId, TenantId};
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::error::{Result, load};
+use crate::error::{Result, load_all};
 use crate::families::Artifacts;
 use crate::tasks::TaskContext;
 
@@ -166,23 +166,20 @@ impl Artifacts<'_> {
         .bind(run.as_str())
         .fetch_all(self.pool())
         .await?;
-        rows.iter()
-            .map(|row| {
-                let row = json!({
-                    "stepId": row.try_get::<String, _>("step_id")?,
-                    "taskKey": row.try_get::<String, _>("task_key")?,
-                    "attempt": row.try_get::<i32, _>("attempt")?,
-                    "idx": row.try_get::<i32, _>("idx")?,
-                    "kind": row.try_get::<String, _>("kind")?,
-                    "name": row.try_get::<String, _>("name")?,
-                    "uri": row.try_get::<String, _>("uri")?,
-                    "sha256": row.try_get::<String, _>("sha256")?,
-                    "size": row.try_get::<i64, _>("size")?,
-                    "createdAt": row.try_get::<i64, _>("at")?,
-                });
-                load("artifacts", row)
-            })
-            .collect()
+        load_all("artifacts", &rows, |row| {
+            Ok(json!({
+                "stepId": row.try_get::<String, _>("step_id")?,
+                "taskKey": row.try_get::<String, _>("task_key")?,
+                "attempt": row.try_get::<i32, _>("attempt")?,
+                "idx": row.try_get::<i32, _>("idx")?,
+                "kind": row.try_get::<String, _>("kind")?,
+                "name": row.try_get::<String, _>("name")?,
+                "uri": row.try_get::<String, _>("uri")?,
+                "sha256": row.try_get::<String, _>("sha256")?,
+                "size": row.try_get::<i64, _>("size")?,
+                "createdAt": row.try_get::<i64, _>("at")?,
+            }))
+        })
     }
 
     /// The bytes behind a URI, if the tenant owns its run.

@@ -3,7 +3,7 @@
 //! The call waits at its gate; calls beside it wait at the same one. Answer, grant and the gate's end are one
 //! transaction, as those of names are (`grants`).
 
-use cofferdam_contracts::gate::{Choice, Prompt, choice_of};
+use cofferdam_contracts::gate::{Choice, choice_of};
 use cofferdam_contracts::id::{GateKey, RunId, TaskKey, TenantId};
 use cofferdam_contracts::model::{BudgetAsk, grant_form};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use sqlx::postgres::PgRow;
 
 use crate::error::{Result, id, json as encoded};
 use crate::families::Models;
-use crate::grants::{answer_end, answered, event};
+use crate::grants::{TaskGate, answer_end, answered};
 
 /// More of a budget to be asked for.
 #[derive(Debug, Clone)]
@@ -70,22 +70,17 @@ impl Models<'_> {
         .await?;
         let (of_run, n): (i64, i32) = (row.try_get("of_run")?, row.try_get("of_task")?);
         let key: GateKey = id("model_asks.gate_key", &format!("models-{of_run}"))?;
-        let form = grant_form();
-        let row = sqlx::query(
-            "INSERT INTO app.human_gates (run_id, workflow_id, gate_key, topic, tenant_id, form, ttl_s, deadline_at)
-             SELECT r.id, r.workflow_id, $2, 'human:' || $2, r.tenant_id, $3, $4,
-                    clock_timestamp() + make_interval(secs => $4)
-               FROM app.runs r WHERE r.id = $1 AND r.tenant_id = $5 AND NOT app.is_over(r.status)
-             RETURNING workflow_id, app.ms(created_at) AS created, app.ms(deadline_at) AS deadline",
-        )
-        .bind(new.run.as_str())
-        .bind(key.as_str())
-        .bind(&form)
-        .bind(i32::try_from(new.ttl_s).unwrap_or(86_400))
-        .bind(new.tenant.as_str())
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
+        let gate = TaskGate {
+            run: new.run,
+            tenant: new.tenant,
+            key: &key,
+            form: grant_form(),
+            ttl_s: new.ttl_s,
+            hints: json!({"kind": "models", "over": new.over, "taskKey": new.task}),
+        };
+        if !gate.open(&mut tx).await? {
+            return Ok(None);
+        }
         sqlx::query(
             "INSERT INTO app.model_asks (run_id, task_key, n, gate_key, asked) VALUES ($1, $2, $3, $4, $5)",
         )
@@ -96,20 +91,6 @@ impl Models<'_> {
         .bind(encoded("model_asks.asked", new.over)?)
         .execute(&mut *tx)
         .await?;
-        let prompt = Prompt {
-            schema_version: 1,
-            form_schema: form,
-            ttl_s: new.ttl_s,
-            created_at: row.try_get("created")?,
-            deadline_at: row.try_get("deadline")?,
-            ui_hints: Some(json!({"kind": "models", "over": new.over, "taskKey": new.task})),
-            defaults: None,
-        };
-        event(&mut tx, row.try_get("workflow_id")?, format!("ui:{key}"), &prompt).await?;
-        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)")
-            .bind(new.run.as_str())
-            .execute(&mut *tx)
-            .await?;
         tx.commit().await?;
         Ok(Some(n))
     }

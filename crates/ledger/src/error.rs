@@ -195,6 +195,15 @@ pub(crate) fn json<T: serde::Serialize>(
     serde_json::to_value(value).map_err(|e| LedgerError::Row { what, why: e.to_string() })
 }
 
+/// Parses rows strictly, each by the JSON value that is made of it.
+pub(crate) fn load_all<T: serde::de::DeserializeOwned>(
+    what: &'static str,
+    rows: &[sqlx::postgres::PgRow],
+    value: impl Fn(&sqlx::postgres::PgRow) -> Result<serde_json::Value>,
+) -> Result<Vec<T>> {
+    rows.iter().map(|row| load(what, value(row)?)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -69,6 +69,52 @@ pub(crate) async fn event<T: Serialize + Sync>(
     Ok(())
 }
 
+/// A gate at which a task asks while it runs on.
+pub(crate) struct TaskGate<'a> {
+    pub run: &'a RunId,
+    pub tenant: &'a TenantId,
+    pub key: &'a GateKey,
+    pub form: Value,
+    pub ttl_s: u32,
+    pub hints: Value,
+}
+
+impl TaskGate<'_> {
+    /// Opens it and publishes its prompt; `false` where the run is over.
+    pub(crate) async fn open(self, conn: &mut sqlx::PgConnection) -> Result<bool> {
+        let row = sqlx::query(
+            "INSERT INTO app.human_gates (run_id, workflow_id, gate_key, topic, tenant_id, form, ttl_s, deadline_at)
+             SELECT r.id, r.workflow_id, $2, 'human:' || $2, r.tenant_id, $3, $4,
+                    clock_timestamp() + make_interval(secs => $4)
+               FROM app.runs r WHERE r.id = $1 AND r.tenant_id = $5 AND NOT app.is_over(r.status)
+             RETURNING workflow_id, app.ms(created_at) AS created, app.ms(deadline_at) AS deadline",
+        )
+        .bind(self.run.as_str())
+        .bind(self.key.as_str())
+        .bind(&self.form)
+        .bind(i32::try_from(self.ttl_s).unwrap_or(86_400))
+        .bind(self.tenant.as_str())
+        .fetch_optional(&mut *conn)
+        .await?;
+        let Some(row) = row else { return Ok(false) };
+        let prompt = Prompt {
+            schema_version: 1,
+            form_schema: self.form,
+            ttl_s: self.ttl_s,
+            created_at: row.try_get("created")?,
+            deadline_at: row.try_get("deadline")?,
+            ui_hints: Some(self.hints),
+            defaults: None,
+        };
+        event(conn, row.try_get("workflow_id")?, format!("ui:{}", self.key), &prompt).await?;
+        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)")
+            .bind(self.run.as_str())
+            .execute(conn)
+            .await?;
+        Ok(true)
+    }
+}
+
 impl EgressRows<'_> {
     /// Opens the gate of a name, once for each attempt, phase and name; the gate's key. `None` where the
     /// run is over.
@@ -96,23 +142,19 @@ impl EgressRows<'_> {
                 .fetch_one(&mut *tx)
                 .await?;
         let key: GateKey = id("egress_asks.gate_key", &format!("egress-{n}"))?;
-        let form = grant_form(new.name);
-        let row = sqlx::query(
-            "INSERT INTO app.human_gates (run_id, workflow_id, gate_key, topic, tenant_id, form, ttl_s, deadline_at)
-             SELECT r.id, r.workflow_id, $2, 'human:' || $2, r.tenant_id, $3, $4,
-                    clock_timestamp() + make_interval(secs => $4)
-               FROM app.runs r WHERE r.id = $1 AND r.tenant_id = $5
-                AND NOT app.is_over(r.status)
-             RETURNING workflow_id, app.ms(created_at) AS created, app.ms(deadline_at) AS deadline",
-        )
-        .bind(new.run.as_str())
-        .bind(key.as_str())
-        .bind(&form)
-        .bind(i32::try_from(new.ttl_s).unwrap_or(86_400))
-        .bind(new.tenant.as_str())
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
+        let gate = TaskGate {
+            run: new.run,
+            tenant: new.tenant,
+            key: &key,
+            form: grant_form(new.name),
+            ttl_s: new.ttl_s,
+            hints: json!({
+                "kind": "egress", "name": new.name, "phase": new.phase, "taskKey": new.task,
+            }),
+        };
+        if !gate.open(&mut tx).await? {
+            return Ok(None);
+        }
         sqlx::query(
             "INSERT INTO app.egress_asks (run_id, task_key, phase, name, gate_key) VALUES ($1, $2, $3, $4, $5)",
         )
@@ -123,22 +165,6 @@ impl EgressRows<'_> {
         .bind(key.as_str())
         .execute(&mut *tx)
         .await?;
-        let prompt = Prompt {
-            schema_version: 1,
-            form_schema: form,
-            ttl_s: new.ttl_s,
-            created_at: row.try_get("created")?,
-            deadline_at: row.try_get("deadline")?,
-            ui_hints: Some(json!({
-                "kind": "egress", "name": new.name, "phase": new.phase, "taskKey": new.task,
-            })),
-            defaults: None,
-        };
-        event(&mut tx, row.try_get("workflow_id")?, format!("ui:{key}"), &prompt).await?;
-        sqlx::query("SELECT pg_notify('cofferdam', 'g:' || $1)")
-            .bind(new.run.as_str())
-            .execute(&mut *tx)
-            .await?;
         tx.commit().await?;
         Ok(Some(key))
     }

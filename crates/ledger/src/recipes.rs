@@ -10,7 +10,7 @@ use sqlx::Row;
 
 use crate::audit::{Audit, append};
 use crate::config;
-use crate::error::{Checked, LedgerError, Result, id, json as encode, load};
+use crate::error::{Checked, LedgerError, Result, id, json as encode, load, load_all};
 use crate::families::Recipes;
 use crate::keys::Principal;
 
@@ -226,20 +226,17 @@ impl Recipes<'_> {
         .bind(tenant.as_str())
         .fetch_all(self.pool())
         .await?;
-        rows.iter()
-            .map(|row| {
-                let row = json!({
-                    "id": row.try_get::<String, _>("id")?,
-                    "name": row.try_get::<Option<String>, _>("title")?.map_or_else(|| row.try_get("id"), Ok)?,
-                    "title": row.try_get::<Option<String>, _>("title")?,
-                    "latestV": row.try_get::<String, _>("latest")?,
-                    "updatedAt": row.try_get::<i64, _>("imported")?,
-                    "versions": row.try_get::<i64, _>("versions")?,
-                    "importedAt": row.try_get::<i64, _>("imported")?,
-                });
-                load("recipes", row)
-            })
-            .collect()
+        load_all("recipes", &rows, |row| {
+            Ok(json!({
+                "id": row.try_get::<String, _>("id")?,
+                "name": row.try_get::<Option<String>, _>("title")?.map_or_else(|| row.try_get("id"), Ok)?,
+                "title": row.try_get::<Option<String>, _>("title")?,
+                "latestV": row.try_get::<String, _>("latest")?,
+                "updatedAt": row.try_get::<i64, _>("imported")?,
+                "versions": row.try_get::<i64, _>("versions")?,
+                "importedAt": row.try_get::<i64, _>("imported")?,
+            }))
+        })
     }
 
     /// A recipe's versions, newest first.
@@ -252,17 +249,14 @@ impl Recipes<'_> {
         .bind(id.as_str())
         .fetch_all(self.pool())
         .await?;
-        rows.iter()
-            .map(|row| {
-                let row = json!({
-                    "v": row.try_get::<String, _>("v")?,
-                    "hash": row.try_get::<String, _>("hash")?,
-                    "status": row.try_get::<String, _>("status")?,
-                    "importedAt": row.try_get::<i64, _>("imported")?,
-                });
-                load("recipe_versions", row)
-            })
-            .collect()
+        load_all("recipe_versions", &rows, |row| {
+            Ok(json!({
+                "v": row.try_get::<String, _>("v")?,
+                "hash": row.try_get::<String, _>("hash")?,
+                "status": row.try_get::<String, _>("status")?,
+                "importedAt": row.try_get::<i64, _>("imported")?,
+            }))
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json as object};
 use sqlx::Row;
 
 use crate::dispatch_end::{canceled_answer, dispatch_settle};
-use crate::error::{LedgerError, Result, id, json, load};
+use crate::error::{LedgerError, Result, id, json, load, load_all};
 use crate::executors::Lead;
 use crate::families::Sessions;
 use crate::tasks::TaskEnd;
@@ -303,24 +303,21 @@ impl Sessions<'_> {
         .bind(run.as_str())
         .fetch_all(self.pool())
         .await?;
-        rows.iter()
-            .map(|row| {
-                let row = object!({
-                    "sandboxId": row.try_get::<String, _>("sandbox_id")?,
-                    "taskKey": row.try_get::<String, _>("task_key")?,
-                    "state": row.try_get::<String, _>("state")?,
-                    "terminalState": row.try_get::<Option<String>, _>("terminal_state")?,
-                    "status": row.try_get::<Option<String>, _>("wipe_status")?,
-                    "reason": row.try_get::<Option<String>, _>("reason")?,
-                    "method": row.try_get::<Option<String>, _>("method")?,
-                    "at": row.try_get::<Option<i64>, _>("at")?,
-                    "evidence": row.try_get::<Option<Value>, _>("evidence")?,
-                    "looks": row.try_get::<i32, _>("wipe_looks")?,
-                    "settlement": row.try_get::<Option<Value>, _>("settlement")?,
-                });
-                load("secure_wipe_evidence", row)
-            })
-            .collect()
+        load_all("secure_wipe_evidence", &rows, |row| {
+            Ok(object!({
+                "sandboxId": row.try_get::<String, _>("sandbox_id")?,
+                "taskKey": row.try_get::<String, _>("task_key")?,
+                "state": row.try_get::<String, _>("state")?,
+                "terminalState": row.try_get::<Option<String>, _>("terminal_state")?,
+                "status": row.try_get::<Option<String>, _>("wipe_status")?,
+                "reason": row.try_get::<Option<String>, _>("reason")?,
+                "method": row.try_get::<Option<String>, _>("method")?,
+                "at": row.try_get::<Option<i64>, _>("at")?,
+                "evidence": row.try_get::<Option<Value>, _>("evidence")?,
+                "looks": row.try_get::<i32, _>("wipe_looks")?,
+                "settlement": row.try_get::<Option<Value>, _>("settlement")?,
+            }))
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use cofferdam_contracts::step::StepRow;
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::error::{Result, load};
+use crate::error::{Result, load_all};
 use crate::families::Steps;
 use crate::runs::{CONTEXT, RunContext, context_of};
 use crate::{config, recipes};
@@ -150,25 +150,22 @@ impl Steps<'_> {
         .bind(run.as_str())
         .fetch_all(self.pool())
         .await?;
-        rows.iter()
-            .map(|row| {
-                let row = json!({
-                    "stepId": row.try_get::<String, _>("step_id")?,
-                    "stepID": row.try_get::<String, _>("step_id")?,
-                    "name": row.try_get::<String, _>("name")?,
-                    "startedAt": row.try_get::<Option<i64>, _>("started")?,
-                    "waitsFor": row.try_get::<Option<String>, _>("waits_for")?,
-                    "artifactRefs": row.try_get::<Vec<String>, _>("refs")?,
-                    "attempt": row.try_get::<i32, _>("attempt")?,
-                    "status": row.try_get::<String, _>("status")?,
-                    "output": row.try_get::<Option<Value>, _>("output")?,
-                    "error": row.try_get::<Option<String>, _>("error")?,
-                    "at": row.try_get::<i64, _>("at")?,
-                    "taskKey": row.try_get::<Option<String>, _>("task_key")?,
-                });
-                load("run_steps", row)
-            })
-            .collect()
+        load_all("run_steps", &rows, |row| {
+            Ok(json!({
+                "stepId": row.try_get::<String, _>("step_id")?,
+                "stepID": row.try_get::<String, _>("step_id")?,
+                "name": row.try_get::<String, _>("name")?,
+                "startedAt": row.try_get::<Option<i64>, _>("started")?,
+                "waitsFor": row.try_get::<Option<String>, _>("waits_for")?,
+                "artifactRefs": row.try_get::<Vec<String>, _>("refs")?,
+                "attempt": row.try_get::<i32, _>("attempt")?,
+                "status": row.try_get::<String, _>("status")?,
+                "output": row.try_get::<Option<Value>, _>("output")?,
+                "error": row.try_get::<Option<String>, _>("error")?,
+                "at": row.try_get::<i64, _>("at")?,
+                "taskKey": row.try_get::<Option<String>, _>("task_key")?,
+            }))
+        })
     }
 }
 

@@ -67,6 +67,45 @@ async fn migrating_twice_or_together_is_harmless_and_rows_survive() {
     cluster.stop().await.unwrap();
 }
 
+/// What the database refuses, and the statement.
+const REFUSED: [(&str, &str); 14] = [
+    ("a terminal run goes on", "UPDATE app.runs SET status = 'running'"),
+    ("a run changes its identity", "UPDATE app.runs SET recipe_hash = repeat('1', 64)"),
+    ("an unknown status", "UPDATE app.runs SET status = 'paused'"),
+    (
+        "a run ends and leaves its dispatch behind",
+        "UPDATE app.runs SET status = 'failed' WHERE recipe_id = 'dispatch'",
+    ),
+    ("an intent is rewritten", "UPDATE app.intents SET goal = 'x'"),
+    ("an audit row is deleted", "DELETE FROM app.audit"),
+    ("a long-lived sandbox is deleted", "DELETE FROM app.live_sandboxes"),
+    ("a long-lived sandbox gets another owner", "UPDATE app.live_sandboxes SET tenant_id = 'u'"),
+    (
+        "a long-lived sandbox ends without a reason",
+        "UPDATE app.live_sandboxes SET ended_at = clock_timestamp()",
+    ),
+    (
+        "a session ends without evidence",
+        "UPDATE app.remote_execution_sessions SET state = 'COMPLETED'",
+    ),
+    (
+        "a session is settled although nothing failed",
+        "INSERT INTO app.wipe_settlements (sandbox_id, run_id, tenant_id, terminal_state, evidence_look, evidence_digest, actor, key_id, reason, origin) SELECT sandbox_id, run_id, tenant_id, 'FAILED', 1, repeat('0', 64), 'a', 'k', 'r', 'manual' FROM app.remote_execution_sessions",
+    ),
+    (
+        "an origin that is not on the list",
+        "INSERT INTO app.run_steps (run_id, step_id, attempt, status, origin) SELECT id, 'S', 1, 'ok', 'somebody' FROM app.runs",
+    ),
+    (
+        "a key whose role is not on the list",
+        "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles) VALUES ('k', repeat('0', 64), 't', '{root}')",
+    ),
+    (
+        "fan-out work without a partition",
+        "SELECT app.enqueue('w', 'task', 'null', 'sbxQ', '  ', 1, NULL, 'v', NULL, 0)",
+    ),
+];
+
 #[tokio::test]
 async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
     let state = tempfile::tempdir().unwrap();
@@ -101,47 +140,7 @@ async fn history_cannot_be_rewritten_and_states_are_closed_lists() {
         s = "0".repeat(20),
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(setup)).execute(&sql).await.unwrap();
-    let refused = [
-        ("a terminal run goes on", "UPDATE app.runs SET status = 'running'"),
-        ("a run changes its identity", "UPDATE app.runs SET recipe_hash = repeat('1', 64)"),
-        ("an unknown status", "UPDATE app.runs SET status = 'paused'"),
-        (
-            "a run ends and leaves its dispatch behind",
-            "UPDATE app.runs SET status = 'failed' WHERE recipe_id = 'dispatch'",
-        ),
-        ("an intent is rewritten", "UPDATE app.intents SET goal = 'x'"),
-        ("an audit row is deleted", "DELETE FROM app.audit"),
-        ("a long-lived sandbox is deleted", "DELETE FROM app.live_sandboxes"),
-        (
-            "a long-lived sandbox gets another owner",
-            "UPDATE app.live_sandboxes SET tenant_id = 'u'",
-        ),
-        (
-            "a long-lived sandbox ends without a reason",
-            "UPDATE app.live_sandboxes SET ended_at = clock_timestamp()",
-        ),
-        (
-            "a session ends without evidence",
-            "UPDATE app.remote_execution_sessions SET state = 'COMPLETED'",
-        ),
-        (
-            "a session is settled although nothing failed",
-            "INSERT INTO app.wipe_settlements (sandbox_id, run_id, tenant_id, terminal_state, evidence_look, evidence_digest, actor, key_id, reason, origin) SELECT sandbox_id, run_id, tenant_id, 'FAILED', 1, repeat('0', 64), 'a', 'k', 'r', 'manual' FROM app.remote_execution_sessions",
-        ),
-        (
-            "an origin that is not on the list",
-            "INSERT INTO app.run_steps (run_id, step_id, attempt, status, origin) SELECT id, 'S', 1, 'ok', 'somebody' FROM app.runs",
-        ),
-        (
-            "a key whose role is not on the list",
-            "INSERT INTO app.api_keys (key_id, key_hash, tenant_id, roles) VALUES ('k', repeat('0', 64), 't', '{root}')",
-        ),
-        (
-            "fan-out work without a partition",
-            "SELECT app.enqueue('w', 'task', 'null', 'sbxQ', '  ', 1, NULL, 'v', NULL, 0)",
-        ),
-    ];
-    for (what, statement) in refused {
+    for (what, statement) in REFUSED {
         let error = sqlx::query(statement).execute(&sql).await.expect_err(what);
         let code =
             error.as_database_error().and_then(|e| e.code()).unwrap_or_default().into_owned();

@@ -102,8 +102,8 @@ pub use class::kept_memory::KeptMemory;
 pub use cofferdam_guest::jail::{Jail, Refused, RefusedKind, Seen};
 pub use cofferdam_guest::wire::User;
 pub use doctor::{
-    Finding, Grade, Probed, SelfTest, SelfTestError, monitors, self_test, self_test_in,
-    self_test_of, self_test_plan, survey,
+    Finding, Grade, Probed, SelfTest, SelfTestError, monitors, self_test_in, self_test_of,
+    self_test_plan, survey,
 };
 pub use egress::{
     Asked, Keeping, ModelCall, ModelCut, ModelDesk, ModelReply, NetworkNow, SecretKeeper,

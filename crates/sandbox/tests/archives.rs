@@ -5,7 +5,7 @@ use crate::support;
 use bytes::Bytes;
 use cofferdam_guest::archive::{Pack, Unpack};
 use cofferdam_guest::wire::User;
-use cofferdam_sandbox::{Agent, AgentError};
+use cofferdam_sandbox::{Agent, AgentError, Plan, Sandbox};
 use serde_json::json;
 use support::{sh, verified, with_bench};
 use tar::{Archive, Builder, EntryType, Header};
@@ -236,13 +236,6 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
         );
         assert_eq!(sh(&sandbox, &plan, &made).await.outcome.exit, 0);
         let agent = sandbox.agent();
-        let request = |most_bytes, most| Pack {
-            path: "/work/from".into(),
-            max_bytes: most_bytes,
-            max_entries: most,
-            exact: false,
-            look: false,
-        };
         let mut tar = Vec::new();
         let count =
             agent.files().pack(&request(1 << 20, 20), |bytes| tar.extend_from_slice(bytes)).await;
@@ -286,32 +279,41 @@ fn a_directory_comes_out_as_it_is_and_goes_in_again() {
                 "{outcome:?}"
             );
         }
-        // Who keeps it is told more, and of what cannot be sent.
-        let exact = || Pack { path: "/work/exact".into(), exact: true, ..request(1 << 20, 20) };
-        let make = "mkdir exact && chmod 1777 exact && touch exact/f && chown 7:8 exact/f exact && \
-                    chmod 4700 exact/f";
-        assert_eq!(sh(&sandbox, &plan, make).await.outcome.exit, 0);
-        let mut tar = Vec::new();
-        let count = agent.files().pack(&exact(), |bytes| tar.extend_from_slice(bytes)).await;
-        assert_eq!(count.unwrap(), 2);
-        let mut found = Vec::new();
-        for entry in Archive::new(tar.as_slice()).entries().unwrap() {
-            let header = entry.unwrap().header().clone();
-            let owner = (header.uid().unwrap(), header.gid().unwrap());
-            found.push((header.entry_type(), header.mode().unwrap(), owner));
-        }
-        assert_eq!(found, [(dir, 0o1777, (7, 8)), (plain, 0o700, (7, 8))]);
-        assert_eq!(sh(&sandbox, &plan, "mkfifo exact/p").await.outcome.exit, 0);
-        let outcome = agent.files().pack(&exact(), |_| {}).await;
-        assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
-        // Who only looks is told the same and sent nothing, however large it is.
-        let look = || Pack { max_bytes: 0, look: true, ..exact() };
-        let outcome = agent.files().pack(&look(), |_| panic!("something was sent")).await;
-        assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
-        assert_eq!(sh(&sandbox, &plan, "rm exact/p; echo >> exact/f").await.outcome.exit, 0);
-        assert_eq!(agent.files().pack(&look(), |_| panic!("something was sent")).await.unwrap(), 0);
+        assert_exact(&sandbox, &plan).await;
         let linked = Pack { path: "/work/from/dir".into(), ..request(9, 9) };
         assert_eq!(refused(agent.files().pack(&linked, |_| {}).await.map(|_| ())).0, 409);
         verified(&sandbox.wipe("task-end").await);
     });
+}
+
+/// Who keeps a directory is told more, and of what cannot be sent.
+async fn assert_exact(sandbox: &Sandbox, plan: &Plan) {
+    let (agent, dir, plain) = (sandbox.agent(), EntryType::Directory, EntryType::Regular);
+    let exact = || Pack { path: "/work/exact".into(), exact: true, ..request(1 << 20, 20) };
+    let make = "mkdir exact && chmod 1777 exact && touch exact/f && chown 7:8 exact/f exact && \
+                chmod 4700 exact/f";
+    assert_eq!(sh(sandbox, plan, make).await.outcome.exit, 0);
+    let mut tar = Vec::new();
+    let count = agent.files().pack(&exact(), |bytes| tar.extend_from_slice(bytes)).await;
+    assert_eq!(count.unwrap(), 2);
+    let mut found = Vec::new();
+    for entry in Archive::new(tar.as_slice()).entries().unwrap() {
+        let header = entry.unwrap().header().clone();
+        let owner = (header.uid().unwrap(), header.gid().unwrap());
+        found.push((header.entry_type(), header.mode().unwrap(), owner));
+    }
+    assert_eq!(found, [(dir, 0o1777, (7, 8)), (plain, 0o700, (7, 8))]);
+    assert_eq!(sh(sandbox, plan, "mkfifo exact/p").await.outcome.exit, 0);
+    let outcome = agent.files().pack(&exact(), |_| {}).await;
+    assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
+    // Who only looks is told the same and sent nothing, however large it is.
+    let look = || Pack { max_bytes: 0, look: true, ..exact() };
+    let outcome = agent.files().pack(&look(), |_| panic!("something was sent")).await;
+    assert!(matches!(&outcome, Err(AgentError::Collect(said)) if said.contains("a pipe")));
+    assert_eq!(sh(sandbox, plan, "rm exact/p; echo >> exact/f").await.outcome.exit, 0);
+    assert_eq!(agent.files().pack(&look(), |_| panic!("something was sent")).await.unwrap(), 0);
+}
+
+fn request(max_bytes: u64, max_entries: u64) -> Pack {
+    Pack { path: "/work/from".into(), max_bytes, max_entries, exact: false, look: false }
 }

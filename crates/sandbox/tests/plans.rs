@@ -80,10 +80,18 @@ fn planned(changes: Value) -> Result<Plan, PlanError> {
 
 #[test]
 fn every_field_that_cannot_be_enforced_is_refused_by_name() {
-    let mount = |source: &str, target: &str, access: &str| json!({"spec": {"mounts": [{"source": source, "target": target, "access": access}]}});
-    let service = |fields: Value| json!({"spec": {"services": [fields]}});
+    for (field, changes) in [fields(), services(), specs()].concat() {
+        match planned(changes.clone()) {
+            Err(error) => assert_eq!(error.field, field, "{changes}: {error}"),
+            Ok(_) => panic!("{changes} was planned"),
+        }
+    }
+}
+
+/// Of the request and its limits: the field that is named, and what it is changed to.
+fn fields() -> Vec<(&'static str, Value)> {
     let file = |fields: Value| json!({"filesIn": [fields]});
-    for (field, changes) in [
+    vec![
         ("cmd", json!({"cmd": []})),
         ("cmd", json!({"cmd": ["a\0b"]})),
         ("env", json!({"env": {"A=B": "x"}})),
@@ -116,11 +124,12 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
             "spec.limits.nofile",
             json!({"limits": {"nofile": 64}, "spec": {"limits": {"nofile": 65}}}),
         ),
-        ("spec.tools_allowed", json!({"spec": {"tools_allowed": ["x"]}})),
-        ("spec.tools_denied", json!({"spec": {"tools_denied": []}})),
-        ("spec.commands", json!({"spec": {"commands": {}}})),
-        ("spec.max_turns", json!({"spec": {"max_turns": 1}})),
-        ("spec.max_commands", json!({"spec": {"max_commands": 1}})),
+    ]
+}
+
+fn services() -> Vec<(&'static str, Value)> {
+    let service = |fields: Value| json!({"spec": {"services": [fields]}});
+    vec![
         ("spec.services", json!({"spec": {"services": vec![json!("postgres"); 9]}})),
         ("spec.services[0]", json!({"spec": {"services": ["redis"]}})),
         ("spec.services[0].cmd", json!({"spec": {"services": ["mongo"]}})),
@@ -143,6 +152,18 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
             "spec.services[0]",
             json!({"envRef": "dir:/srv/allowed/root", "spec": {"services": ["postgres"]}}),
         ),
+    ]
+}
+
+/// Of a spec, its services excepted.
+fn specs() -> Vec<(&'static str, Value)> {
+    let mount = |source: &str, target: &str, access: &str| json!({"spec": {"mounts": [{"source": source, "target": target, "access": access}]}});
+    vec![
+        ("spec.tools_allowed", json!({"spec": {"tools_allowed": ["x"]}})),
+        ("spec.tools_denied", json!({"spec": {"tools_denied": []}})),
+        ("spec.commands", json!({"spec": {"commands": {}}})),
+        ("spec.max_turns", json!({"spec": {"max_turns": 1}})),
+        ("spec.max_commands", json!({"spec": {"max_commands": 1}})),
         ("spec.cache", json!({"spec": {"cache": {"repo": "b", "paths": ["l"]}}})),
         ("spec.isolation.class_min", json!({"spec": {"isolation": {"class_min": "gvisor"}}})),
         ("spec.access_mode", json!({"spec": {"access_mode": "full"}})),
@@ -161,12 +182,7 @@ fn every_field_that_cannot_be_enforced_is_refused_by_name() {
         ("spec.mounts[0].source", mount("a", "/b", "read-only")),
         ("spec.mounts[0].target", mount("/a", "/", "read-only")),
         ("spec.mounts[0].access", mount("/srv/allowed", "/b", "full")),
-    ] {
-        match planned(changes.clone()) {
-            Err(error) => assert_eq!(error.field, field, "{changes}: {error}"),
-            Ok(_) => panic!("{changes} was planned"),
-        }
-    }
+    ]
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::collections::BTreeSet;
 
-use cofferdam_sandbox::{Class, SelfTest, self_test, self_test_in, self_test_of, self_test_plan};
+use cofferdam_sandbox::{Class, SelfTest, self_test_in, self_test_of, self_test_plan};
 use serde_json::{Value, json};
 use support::{here, with_bench, with_runtime};
 
@@ -73,7 +73,8 @@ fn without_filter(config: &mut Value) {
 #[test]
 fn every_probe_finds_a_sandbox_of_crun_to_hold() {
     with_runtime(Some("crun"), |bench| async move {
-        holds(&self_test(&bench.host).await.unwrap());
+        let plan = self_test_plan(&bench.host).unwrap();
+        holds(&self_test_of(&bench.host, &plan).await.unwrap());
     });
 }
 
@@ -94,7 +95,8 @@ fn a3f2_every_probe_finds_a_second_life_after_hostile_changes_of_its_root_to_hol
 #[test]
 fn every_probe_finds_a_sandbox_of_runc_to_hold() {
     with_runtime(Some("runc"), |bench| async move {
-        holds(&self_test(&bench.host).await.unwrap());
+        let plan = self_test_plan(&bench.host).unwrap();
+        holds(&self_test_of(&bench.host, &plan).await.unwrap());
     });
 }
 

@@ -235,21 +235,7 @@ async fn what_a_build_is_not_given_rightly_is_refused_by_name() {
         .await;
     let link = |hash: &str| format!("/templates/{template}/files/{hash}");
     assert_refused(ann.api("GET", &link("x"), None).await, 400, "SHA-256").await;
-    for (method, path, why) in [
-        ("POST", "/templates".to_owned(), "older API"),
-        ("POST", "/v2/templates".to_owned(), "older API"),
-        ("POST", format!("/templates/{template}"), "older API"),
-        ("POST", format!("/templates/{template}/builds/{HASH}"), "older API"),
-        ("PUT", format!("/templates/{template}"), "not supported"),
-        ("GET", "/v2/templates?limit=101".to_owned(), "limit"),
-        ("GET", "/v2/templates?nextPage=1".to_owned(), "nextPage"),
-        ("GET", format!("/templates/{template}?nextToken=x"), "nextToken"),
-        ("GET", format!("/templates/{template}/tags/exists"), "tag is missing"),
-        ("GET", format!("/templates/{template}/tags/groups?sort=x"), "sort"),
-        ("GET", format!("/templates/{template}/tags/default/assignments?cursor=x"), "cursor"),
-    ] {
-        assert_refused(ann.api(method, &path, None).await, 400, why).await;
-    }
+    routes(&ann, &template).await;
     // What only reads is given nothing that writes (F9), and a link ends with the key that asked for it.
     let named = |role: &str| json!({"tenant": "ann", "roles": [role], "format": "e2b"});
     let with =
@@ -276,6 +262,24 @@ async fn what_a_build_is_not_given_rightly_is_refused_by_name() {
     assert_eq!(ended(&ann, &path).await["status"], "ready");
     assert_refused(ann.api("POST", &path, body()).await, 409, "ready already").await;
     gone(home, server).await;
+}
+
+async fn routes(ann: &Caller, template: &str) {
+    for (method, path, why) in [
+        ("POST", "/templates".to_owned(), "older API"),
+        ("POST", "/v2/templates".to_owned(), "older API"),
+        ("POST", format!("/templates/{template}"), "older API"),
+        ("POST", format!("/templates/{template}/builds/{HASH}"), "older API"),
+        ("PUT", format!("/templates/{template}"), "not supported"),
+        ("GET", "/v2/templates?limit=101".to_owned(), "limit"),
+        ("GET", "/v2/templates?nextPage=1".to_owned(), "nextPage"),
+        ("GET", format!("/templates/{template}?nextToken=x"), "nextToken"),
+        ("GET", format!("/templates/{template}/tags/exists"), "tag is missing"),
+        ("GET", format!("/templates/{template}/tags/groups?sort=x"), "sort"),
+        ("GET", format!("/templates/{template}/tags/default/assignments?cursor=x"), "cursor"),
+    ] {
+        assert_refused(ann.api(method, &path, None).await, 400, why).await;
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_tests::not_run::not_run;
-use cofferdam_tests::{Home, binary, repository, text};
+use cofferdam_tests::{Home, Server, binary, repository, text};
 use serde_json::{Value, json};
 
 use super::{Caller, answered, gone, install_modules, install_python, run};
@@ -231,20 +231,7 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
         Ok(lent) => lent,
         Err(why) => return not_run(PART, &why),
     };
-    let add = |args: &[&str]| {
-        let base = ["template", "add", "--image", "template/base"];
-        let added = home.run(&[&base, args].concat());
-        assert!(added.status.success(), "{}", said(&added));
-    };
-    add(&["broken", "--start", "echo the reason >&2; exit 3", "--ready", "exit 1"]);
-    add(&["slow", "--start", "sleep 600", "--ready", "echo not yet; exit 1"]);
-    let serve = "echo $GREETING >index.html; exec python3 -m http.server 8000";
-    let ready = "curl -sf --noproxy '*' localhost:8000";
-    add(&["web", "--start", serve, "--ready", ready, "--port", "8000", "--user", "root"]);
-    // Without a ready command: one that fails at once, one that fails later, and one that has done its work.
-    add(&["typo", "--start", "no-such-program"]);
-    add(&["late", "--start", "sleep 1; echo too late >&2; exit 4"]);
-    add(&["done", "--start", "true"]);
+    add_templates(&home);
     let server = home.up();
     let (ann, bob) = (Caller::of(&server, "ann").await, Caller::of(&server, "bob").await);
     let create = async |caller: &Caller, template: &str| {
@@ -267,21 +254,8 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
         tokio::join!(create(&ann, "typo"), create(&ann, "late"), create(&ann, "done"));
     assert_eq!((typo.0, late.0, done.0), (400, 201, 201), "{} {} {}", typo.1, late.1, done.1);
     assert!(words(&typo.1).contains("exit status 127"), "{}", typo.1);
-    // What fails later is on record for its owner, and the sandbox goes on.
     let late = text(&late.1, "sandboxID");
-    let logs = format!("/v2/sandboxes/{late}/logs?level=error");
-    let how = "the template's start command failed: exit status 4: too late";
-    until("its failure is told", Duration::from_secs(20), async || {
-        let (_, told) = ann.api("GET", &logs, None).await;
-        told["logs"][0]["message"] == how
-    })
-    .await;
-    let (_, view) = server.get_as(&ann.key, &format!("/api/sandboxes/{late}")).await;
-    assert_eq!(
-        (&view["state"], &view["programFailed"]),
-        (&json!("running"), &json!("exit status 4: too late")),
-        "{view}"
-    );
+    assert_told_later(&server, &ann, &late).await;
     for id in [late, text(&done.1, "sandboxID")] {
         assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     }
@@ -291,26 +265,9 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
     assert_eq!(answered(bob.port("GET", (&id, 8_000), "/")).await, (200, json!("hello\n")));
     // Templates are the host's: both tenants see all of them.
     for caller in [&ann, &bob] {
-        let (_, listed) = caller.api("GET", "/templates", None).await;
-        let names: Vec<String> =
-            listed.as_array().unwrap().iter().map(|one| text(one, "templateID")).collect();
-        let all = ["base", "broken", TEMPLATE, "done", "late", "slow", "typo", "web"];
-        assert_eq!(names, all);
-        let (status, alias) = caller.api("GET", "/templates/aliases/web", None).await;
-        assert_eq!((status, text(&alias, "templateID")), (200, "web".to_owned()));
-        assert_eq!(caller.api("GET", "/templates/aliases/nothing", None).await.0, 404);
+        assert_all_listed(caller).await;
     }
-    // The built base is what `base` is made of now, with its own python.
-    let made = home.run(&["sandbox", "create", "--template", "base"]);
-    let made = String::from_utf8(made.stdout).unwrap().trim().to_owned();
-    let looked = home.run(&["sandbox", "exec", &made, "--", "sh", "-c", "id -un; pwd; python -V"]);
-    let looked = String::from_utf8(looked.stdout).unwrap();
-    assert!(looked.starts_with("user\n/home/user\nPython 3."), "{looked}");
-    assert!(home.run(&["sandbox", "rm", &made]).status.success());
-    // An image stays while templates are made of it, so that no template is listed that makes no sandbox.
-    let refused = home.run(&["image", "rm", "template/base"]);
-    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
-    assert!(said(&refused).contains("made of: base, broken, done"), "{}", said(&refused));
+    assert_base_stays(&home);
     // A removed one makes no other; what runs goes on.
     assert!(home.run(&["template", "rm", "web"]).status.success());
     assert_eq!(home.run(&["template", "rm", "web"]).status.code(), Some(1));
@@ -328,4 +285,65 @@ async fn a_template_that_cannot_begin_makes_no_sandbox() {
     sql.close().await;
     drop(lent);
     gone(home, server).await;
+}
+
+/// Templates that fail at once, later, never or not.
+fn add_templates(home: &Home) {
+    let add = |args: &[&str]| {
+        let base = ["template", "add", "--image", "template/base"];
+        let added = home.run(&[&base, args].concat());
+        assert!(added.status.success(), "{}", said(&added));
+    };
+    add(&["broken", "--start", "echo the reason >&2; exit 3", "--ready", "exit 1"]);
+    add(&["slow", "--start", "sleep 600", "--ready", "echo not yet; exit 1"]);
+    let serve = "echo $GREETING >index.html; exec python3 -m http.server 8000";
+    let ready = "curl -sf --noproxy '*' localhost:8000";
+    add(&["web", "--start", serve, "--ready", ready, "--port", "8000", "--user", "root"]);
+    // Without a ready command: one that fails at once, one that fails later, and one that has done its work.
+    add(&["typo", "--start", "no-such-program"]);
+    add(&["late", "--start", "sleep 1; echo too late >&2; exit 4"]);
+    add(&["done", "--start", "true"]);
+}
+
+/// What fails later is on record for its owner, and the sandbox goes on.
+async fn assert_told_later(server: &Server, ann: &Caller, late: &str) {
+    let logs = format!("/v2/sandboxes/{late}/logs?level=error");
+    let how = "the template's start command failed: exit status 4: too late";
+    until("its failure is told", Duration::from_secs(20), async || {
+        let (_, told) = ann.api("GET", &logs, None).await;
+        told["logs"][0]["message"] == how
+    })
+    .await;
+    let (_, view) = server.get_as(&ann.key, &format!("/api/sandboxes/{late}")).await;
+    assert_eq!(
+        (&view["state"], &view["programFailed"]),
+        (&json!("running"), &json!("exit status 4: too late")),
+        "{view}"
+    );
+}
+
+async fn assert_all_listed(caller: &Caller) {
+    let (_, listed) = caller.api("GET", "/templates", None).await;
+    let names: Vec<String> =
+        listed.as_array().unwrap().iter().map(|one| text(one, "templateID")).collect();
+    let all = ["base", "broken", TEMPLATE, "done", "late", "slow", "typo", "web"];
+    assert_eq!(names, all);
+    let (status, alias) = caller.api("GET", "/templates/aliases/web", None).await;
+    assert_eq!((status, text(&alias, "templateID")), (200, "web".to_owned()));
+    assert_eq!(caller.api("GET", "/templates/aliases/nothing", None).await.0, 404);
+}
+
+/// The built base is what `base` is made of now, and stays while templates are made of it.
+fn assert_base_stays(home: &Home) {
+    // The built base is what `base` is made of now, with its own python.
+    let made = home.run(&["sandbox", "create", "--template", "base"]);
+    let made = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let looked = home.run(&["sandbox", "exec", &made, "--", "sh", "-c", "id -un; pwd; python -V"]);
+    let looked = String::from_utf8(looked.stdout).unwrap();
+    assert!(looked.starts_with("user\n/home/user\nPython 3."), "{looked}");
+    assert!(home.run(&["sandbox", "rm", &made]).status.success());
+    // An image stays while templates are made of it, so that no template is listed that makes no sandbox.
+    let refused = home.run(&["image", "rm", "template/base"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("made of: base, broken, done"), "{}", said(&refused));
 }

@@ -295,6 +295,28 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     assert_eq!(stranger.api("GET", "/v2/sandboxes", None).await.0, 401);
     let none = stranger.http.get(format!("{}/v2/sandboxes", server.url));
     assert_eq!(answered(none).await.0, 401);
+    creations(&ann).await;
+    routes(&ann).await;
+    let health = ann.http.get(format!("{}/health", server.url));
+    assert_eq!(answered(health).await.0, 204);
+    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
+    let at = (id.as_str(), token.as_str());
+    calls(&ann, at).await;
+    messages(&ann, at).await;
+    for internal in ["/init", "/freeze", "/upgrade"] {
+        assert_eq!(answered(ann.envd(at, internal, &json!({}))).await.0, 404, "{internal}");
+    }
+    let huge = "x".repeat(5 * 1024 * 1024);
+    let call = ann.envd(at, "/filesystem.Filesystem/Stat", &json!({"path": huge}));
+    assert_eq!(answered(call).await.0, 429);
+    // More than the writable layer holds.
+    let upload = ann.upload(at, "/home/user/large").body(vec![7_u8; 450 * 1024 * 1024]);
+    assert_eq!(answered(upload).await.0, 507);
+    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
+    gone(home, server).await;
+}
+
+async fn creations(ann: &Caller) {
     for (body, want) in [
         (json!({}), "templateID"),
         (json!({"templateID": "base", "timeout": 0}), "timeout"),
@@ -317,6 +339,10 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     let (status, answer) = ann.api("POST", "/v2/sandboxes", Some(other)).await;
     assert_eq!((status, &answer["code"]), (404, &json!(404)), "{answer}");
     assert!(answer["message"].as_str().unwrap().contains("\"other\" not found"), "{answer}");
+}
+
+/// What is not here, or not supported.
+async fn routes(ann: &Caller) {
     for (method, path) in
         [("PATCH", "/v2/templates/base"), ("GET", "/volumes"), ("GET", "/secrets")]
     {
@@ -331,10 +357,10 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
     assert_eq!(ann.api("DELETE", "/templates/x", None).await.0, 404);
     assert_eq!(ann.api("GET", "/v2/nothing", None).await.0, 404);
     assert_eq!(ann.api("GET", "/v2/sandboxes?limit=0", None).await.0, 400);
-    let health = ann.http.get(format!("{}/health", server.url));
-    assert_eq!(answered(health).await.0, 204);
-    let (id, token) = ann.create(json!({"templateID": "base", "timeout": 60})).await;
-    let at = (id.as_str(), token.as_str());
+}
+
+/// Calls of a sandbox in JSON.
+async fn calls(ann: &Caller, at: (&str, &str)) {
     for (path, body, want) in [
         ("/filesystem.Filesystem/Stat", json!({"path": "/none"}), (404, "not_found")),
         (
@@ -365,9 +391,13 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         let (status, answer) = answered(ann.envd(at, path, &body)).await;
         assert_eq!((status, answer["code"].as_str().unwrap_or("")), want, "{path} {body} {answer}");
     }
+}
+
+/// The same in protobuf, and by other names of content.
+async fn messages(ann: &Caller, at: (&str, &str)) {
     let call = |path: &str, kind: &str, body: &'static [u8]| {
-        let call = ann.http.post(format!("{}/{path}", server.url));
-        let call = call.header("e2b-sandbox-id", &id).header("x-access-token", &token);
+        let call = ann.http.post(format!("{}/{path}", ann.url));
+        let call = call.header("e2b-sandbox-id", at.0).header("x-access-token", at.1);
         answered(call.header("content-type", kind).body(body))
     };
     let (stat, proto) = ("filesystem.Filesystem/Stat", "application/proto");
@@ -390,17 +420,6 @@ async fn bad_input_of_e2b_clients_is_answered_in_their_shape() {
         call("process.Process/Start", stream, b"\x00\x00\x00\x00\x02\x2a\x00").await;
     assert_eq!(status, 200);
     assert!(answer.as_str().unwrap().contains("unknown field 5"), "{answer}");
-    for internal in ["/init", "/freeze", "/upgrade"] {
-        assert_eq!(answered(ann.envd(at, internal, &json!({}))).await.0, 404, "{internal}");
-    }
-    let huge = "x".repeat(5 * 1024 * 1024);
-    let call = ann.envd(at, "/filesystem.Filesystem/Stat", &json!({"path": huge}));
-    assert_eq!(answered(call).await.0, 429);
-    // More than the writable layer holds.
-    let upload = ann.upload(at, "/home/user/large").body(vec![7_u8; 450 * 1024 * 1024]);
-    assert_eq!(answered(upload).await.0, 507);
-    assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
-    gone(home, server).await;
 }
 
 #[tokio::test]

@@ -15,35 +15,52 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
     let done = ran(&server, QUICK, json!({}), json!({})).await;
     let slow = server.run_recipe(SLOW, json!({}), json!({})).await;
     let (done_id, slow_id) = (text(&done, "workflowID"), text(&slow, "workflowID"));
-    let action = json!({"actor": "ann", "reason": "a drill"});
-    let act = async |wid: &str, op: &str, body: &Value| {
-        server.post(&format!("/api/ops/wf/{wid}/{op}"), body).await
-    };
+    listed(&server, &done_id).await;
+    untimely(&server, &done_id, &slow).await;
+    canceled(&server, &slow_id).await;
+    resumed(&server, &slow_id).await;
+    forked(&server, &done_id).await;
+    let report = fetched(&server, "/api/proofs").await;
+    let failed: Vec<&Value> =
+        list(&report["proofs"]).iter().filter(|p| !list(&p["rows"]).is_empty()).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
 
-    let all = fetched(&server, "/api/ops/wf?limit=200").await;
+fn action() -> Value {
+    json!({"actor": "ann", "reason": "a drill"})
+}
+
+async fn act(server: &Server, wid: &str, op: &str, body: &Value) -> (u16, Value) {
+    server.post(&format!("/api/ops/wf/{wid}/{op}"), body).await
+}
+
+async fn listed(server: &Server, done_id: &str) {
+    let all = fetched(server, "/api/ops/wf?limit=200").await;
     let times: Vec<i64> = list(&all).iter().map(|w| w["createdAt"].as_i64().unwrap()).collect();
     assert!(times.is_sorted_by(|a, b| a >= b), "newest first: {times:?}");
-    assert_eq!(list(&fetched(&server, "/api/ops/wf?limit=1").await).len(), 1);
-    let runs = fetched(&server, "/api/ops/wf?name=run&status=SUCCESS").await;
-    assert_eq!(
-        list(&runs).iter().map(|w| text(w, "workflowID")).collect::<Vec<_>>(),
-        [done_id.as_str()]
-    );
-    let steps = fetched(&server, &format!("/api/ops/wf/{done_id}/steps")).await;
+    assert_eq!(list(&fetched(server, "/api/ops/wf?limit=1").await).len(), 1);
+    let runs = fetched(server, "/api/ops/wf?name=run&status=SUCCESS").await;
+    assert_eq!(list(&runs).iter().map(|w| text(w, "workflowID")).collect::<Vec<_>>(), [done_id]);
+    let steps = fetched(server, &format!("/api/ops/wf/{done_id}/steps")).await;
     let names: Vec<String> = list(&steps).iter().map(|s| text(s, "name")).collect();
     assert_eq!(names, ["CompileST", "ExecuteST#1"]);
     assert!(list(&steps).iter().enumerate().all(|(n, s)| s["stepN"] == json!(n)), "{steps}");
+}
 
-    for (wid, op) in [(&done_id, "cancel"), (&done_id, "resume"), (&slow_id, "resume")] {
-        if op == "resume" && wid == &slow_id {
-            server.wait_for(&slow_id, "running", |h| h["durableStatus"] == "PENDING").await;
+/// What an action is refused for: the state of its workflow, or that it is a task's.
+async fn untimely(server: &Server, done_id: &str, slow: &Value) {
+    let slow_id = text(slow, "workflowID");
+    let slow_id = slow_id.as_str();
+    for (wid, op) in [(done_id, "cancel"), (done_id, "resume"), (slow_id, "resume")] {
+        if op == "resume" && wid == slow_id {
+            server.wait_for(slow_id, "running", |h| h["durableStatus"] == "PENDING").await;
         }
-        let (status, answer) = act(wid, op, &action).await;
+        let (status, answer) = act(server, wid, op, &action()).await;
         assert_eq!((status, &answer["code"]), (409, &json!("state_conflict")), "{op}: {answer}");
     }
     // One that is canceled before its start has no sandbox to wipe.
     let task = found("the task has started", async || {
-        let attempts = attempts(&server, &slow).await;
+        let attempts = attempts(server, slow).await;
         attempts
             .first()
             .filter(|task| !task["startedAt"].is_null())
@@ -51,33 +68,38 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
     })
     .await;
     let (status, answer) =
-        act(&task, "fork", &json!({"actor": "a", "reason": "r", "stepN": 0})).await;
+        act(server, &task, "fork", &json!({"actor": "a", "reason": "r", "stepN": 0})).await;
     assert_eq!(
         (status, &answer["code"]),
         (409, &json!("state_conflict")),
         "a task is not forked: {answer}"
     );
+}
 
-    let (status, answer) = act(&slow_id, "cancel", &action).await;
+async fn canceled(server: &Server, slow_id: &str) {
+    let (status, answer) = act(server, slow_id, "cancel", &action()).await;
     assert_eq!((status, &answer["accepted"]), (202, &json!(true)), "{answer}");
-    let canceled = server.wait_terminal(&slow_id).await;
+    let canceled = server.wait_terminal(slow_id).await;
     assert_eq!(
         (&canceled["status"], &canceled["durableStatus"]),
         (&json!("canceled"), &json!("CANCELLED"))
     );
-    assert_eq!(act(&slow_id, "cancel", &action).await.0, 409, "it is canceled already");
-    let audit = fetched(&server, &format!("/api/ops/wf/{slow_id}")).await["audit"].clone();
+    assert_eq!(act(server, slow_id, "cancel", &action()).await.0, 409, "it is canceled already");
+    let audit = fetched(server, &format!("/api/ops/wf/{slow_id}")).await["audit"].clone();
     assert_eq!(list(&audit).len(), 1, "refused actions leave no audit row: {audit}");
     let (at, at_ms) = (text(&audit[0], "at"), audit[0]["atMs"].as_i64().unwrap());
     assert_eq!(at, cofferdam_contracts::instant::Instant::from_ms(at_ms).to_string(), "{audit}");
     for (field, want) in
-        [("op", "cancel"), ("actor", "ann"), ("reason", "a drill"), ("targetWorkflowID", &slow_id)]
+        [("op", "cancel"), ("actor", "ann"), ("reason", "a drill"), ("targetWorkflowID", slow_id)]
     {
         assert_eq!(audit[0][field], want, "{audit}");
     }
     // The sandbox of the canceled task goes at once, not after its six seconds.
-    let wiped = wait_wipes(&server, &slow_id, 1).await;
+    let wiped = wait_wipes(server, slow_id, 1).await;
     assert_eq!(wiped[0]["terminalState"], "CANCELED", "{wiped:?}");
+}
+
+async fn resumed(server: &Server, slow_id: &str) {
     let retried = server
         .request("POST", &format!("/api/runs/{slow_id}/retry"), Some(&server.key), None)
         .await;
@@ -86,21 +108,28 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
         (409, &json!("state_conflict")),
         "only a failed run is retried"
     );
-    let (status, answer) = act(&slow_id, "resume", &action).await;
+    let (status, answer) = act(server, slow_id, "resume", &action()).await;
     assert_eq!(status, 202, "{answer}");
     let resumed =
-        server.wait_for(&slow_id, "going again", |h| h["durableStatus"] == "PENDING").await;
+        server.wait_for(slow_id, "going again", |h| h["durableStatus"] == "PENDING").await;
     assert_eq!(resumed["status"], "repairing", "a recorded repair: {resumed}");
-    let end = server.wait_terminal(&slow_id).await;
+    let end = server.wait_terminal(slow_id).await;
     assert_eq!(end["status"], "succeeded", "what was canceled is done after all: {end}");
-    let attempts = attempts(&server, &end).await;
+    let attempts = attempts(server, &end).await;
     let seen: Vec<(&Value, &Value)> =
         attempts.iter().map(|a| (&a["attempt"], &a["status"])).collect();
     assert_eq!(seen, [(&json!(1), &json!("canceled")), (&json!(2), &json!("ok"))]);
+}
 
+async fn forked(server: &Server, done_id: &str) {
     for (step, want) in [(99, 409), (2, 409), (1, 202)] {
-        let (status, answer) =
-            act(&done_id, "fork", &json!({"actor": "ann", "reason": "again", "stepN": step})).await;
+        let (status, answer) = act(
+            server,
+            done_id,
+            "fork",
+            &json!({"actor": "ann", "reason": "again", "stepN": step}),
+        )
+        .await;
         assert_eq!(status, want, "{step}: {answer}");
         if want == 202 {
             let fork = text(&answer, "forkedWorkflowID");
@@ -108,17 +137,13 @@ async fn workflows_are_listed_canceled_resumed_and_forked_by_their_rules() {
                 server.wait_terminal(&text(&answer, "newRunId")).await["workflowID"],
                 json!(fork)
             );
-            let audit = fetched(&server, &format!("/api/ops/wf/{done_id}")).await["audit"].clone();
+            let audit = fetched(server, &format!("/api/ops/wf/{done_id}")).await["audit"].clone();
             assert_eq!(
                 (&audit[0]["op"], &audit[0]["forkedWorkflowID"]),
                 (&json!("fork"), &json!(fork))
             );
         }
     }
-    let report = fetched(&server, "/api/proofs").await;
-    let failed: Vec<&Value> =
-        list(&report["proofs"]).iter().filter(|p| !list(&p["rows"]).is_empty()).collect();
-    assert!(failed.is_empty(), "{failed:#?}");
 }
 
 async fn wait_wipes(server: &Server, run: &str, count: usize) -> Vec<Value> {

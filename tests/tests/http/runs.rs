@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::http::calls::{artifacts, attempts, fetched, import, intent, list, raw, sha256};
-use cofferdam_tests::{Home, text};
+use cofferdam_tests::{Home, Server, text};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -45,17 +45,31 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
     let (status, replay) = server.post("/api/runs", &body).await;
     assert_eq!((status, &replay["status"]), (200, &json!("succeeded")), "a replay after the end");
 
-    let steps = fetched(&server, &format!("/api/runs/{run}/steps")).await;
+    let task = steps_of(&server, &run).await;
+    let of_task = artifacts_of(&server, &header, &task).await;
+    index_of(&server, &of_task, &task).await;
+    records_of(&server, &run, &header).await;
+    streams_of(&server, &run, &task).await;
+}
+
+/// The steps are all there; the task's key.
+async fn steps_of(server: &Server, run: &str) -> String {
+    let steps = fetched(server, &format!("/api/runs/{run}/steps")).await;
     let named: Vec<&str> = list(&steps).iter().map(|s| s["stepId"].as_str().unwrap()).collect();
     assert_eq!(
         named.iter().collect::<BTreeSet<_>>(),
         BTreeSet::from([&"CompileST", &"ExecuteST", &"ExecuteST:shell"])
     );
     assert!(list(&steps).iter().all(|s| s["status"] == "ok" && s["attempt"] == 1), "{steps}");
+    list(&steps).iter().find_map(|s| s["taskKey"].as_str()).unwrap().to_owned()
+}
 
-    let artifacts = artifacts(&server, &header).await;
-    let task = list(&steps).iter().find_map(|s| s["taskKey"].as_str()).unwrap().to_owned();
-    let of_task: Vec<&Value> = artifacts.iter().filter(|a| a["taskKey"] == json!(task)).collect();
+/// Each artifact is what its digest says; those of the task.
+async fn artifacts_of(server: &Server, header: &Value, task: &str) -> Vec<Value> {
+    let run = text(header, "runId");
+    let artifacts = artifacts(server, header).await;
+    let of_task: Vec<Value> =
+        artifacts.iter().filter(|a| a["taskKey"] == json!(task)).cloned().collect();
     let kinds: BTreeSet<&str> = of_task.iter().map(|a| a["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, BTreeSet::from(["artifact_index", "raw", "stderr", "stdout", "timings"]));
     assert!(
@@ -67,26 +81,31 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
         assert!(uri.starts_with(&format!("artifact://run/{run}/step/")), "{uri}");
         assert!(uri.ends_with(&format!("/{}", text(artifact, "name"))), "{uri}");
         let (status, bytes, tag, _) =
-            raw(&server, &format!("/api/artifacts/{uri}"), &server.key, None).await;
+            raw(server, &format!("/api/artifacts/{uri}"), &server.key, None).await;
         assert_eq!((status, tag.as_str()), (200, format!("\"{sha}\"").as_str()), "{uri}");
         assert_eq!(sha256(&bytes), sha, "{uri}");
         assert_eq!(json!(bytes.len()), artifact["size"], "{uri}");
         let known = Some(("if-none-match", tag.as_str()));
         let (status, bytes, ..) =
-            raw(&server, &format!("/api/artifacts/{uri}"), &server.key, known).await;
+            raw(server, &format!("/api/artifacts/{uri}"), &server.key, known).await;
         assert_eq!((status, bytes.len()), (304, 0), "{uri}");
         let other = Some(("if-none-match", "\"0\""));
-        assert_eq!(raw(&server, &format!("/api/artifacts/{uri}"), &server.key, other).await.0, 200);
+        assert_eq!(raw(server, &format!("/api/artifacts/{uri}"), &server.key, other).await.0, 200);
     }
+    of_task
+}
+
+/// The task's index lists exactly what is stored, in order.
+async fn index_of(server: &Server, of_task: &[Value], task: &str) {
     let index = of_task.iter().find(|a| a["idx"] == 0).unwrap();
     assert_eq!(
         (index["kind"].as_str(), index["name"].as_str()),
         (Some("artifact_index"), Some("index.json"))
     );
-    let index = fetched(&server, &format!("/api/artifacts/{}", text(index, "uri"))).await;
+    let index = fetched(server, &format!("/api/artifacts/{}", text(index, "uri"))).await;
     assert_eq!(
         (text(&index, "taskKey"), text(&index, "provider")),
-        (task.clone(), "container".into())
+        (task.to_owned(), "container".into())
     );
     assert!(
         index["createdAt"].is_i64() && index["rawRef"].as_str().unwrap().ends_with("/raw.json"),
@@ -94,30 +113,36 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
     );
     let listed: Vec<(&Value, &Value, &Value)> =
         list(&index["items"]).iter().map(|i| (&i["kind"], &i["uri"], &i["sha256"])).collect();
-    let mut stored: Vec<&&Value> = of_task.iter().filter(|a| a["idx"] != 0).collect();
+    let mut stored: Vec<&Value> = of_task.iter().filter(|a| a["idx"] != 0).collect();
     stored.sort_by_key(|a| a["idx"].as_i64());
     let stored: Vec<(&Value, &Value, &Value)> =
         stored.iter().map(|a| (&a["kind"], &a["uri"], &a["sha256"])).collect();
     assert_eq!(listed, stored, "the index lists exactly what is stored, in order");
+}
 
-    let wipes = fetched(&server, &format!("/api/runs/{run}/wipes")).await;
+/// What else stands on record: the wipe, no gate, what it takes to repeat the run, and the proofs.
+async fn records_of(server: &Server, run: &str, header: &Value) {
+    let wipes = fetched(server, &format!("/api/runs/{run}/wipes")).await;
     assert_eq!(list(&wipes).len(), 1);
     assert_eq!(
         (&wipes[0]["status"], &wipes[0]["terminalState"]),
         (&json!("verified"), &json!("COMPLETED"))
     );
-    assert_eq!(fetched(&server, &format!("/api/runs/{run}/gates")).await, json!([]));
-    assert_eq!(fetched(&server, &format!("/api/runs/{run}/interactions")).await, json!([]));
-    let repro = fetched(&server, &format!("/api/runs/{run}/repro")).await;
+    assert_eq!(fetched(server, &format!("/api/runs/{run}/gates")).await, json!([]));
+    assert_eq!(fetched(server, &format!("/api/runs/{run}/interactions")).await, json!([]));
+    let repro = fetched(server, &format!("/api/runs/{run}/repro")).await;
     assert_eq!((&repro["runId"], &repro["recipeHash"]), (&header["runId"], &header["recipeHash"]));
     assert_eq!(repro["formData"]["cmd"], "echo out; echo err >&2; echo more");
     assert_eq!(text(&repro, "planDigest").len(), 64);
     for path in [format!("/api/runs/{run}/proofs"), "/api/proofs".to_owned()] {
-        let report = fetched(&server, &path).await;
+        let report = fetched(server, &path).await;
         assert_eq!(report["verdict"], "GO", "{report}");
         assert!(list(&report["proofs"]).len() >= 20, "{report}");
     }
+}
 
+/// The output of the task and the statuses of the run, by lines and by events.
+async fn streams_of(server: &Server, run: &str, task: &str) {
     let lines = |bytes: Vec<u8>| -> Vec<Value> {
         String::from_utf8(bytes)
             .unwrap()
@@ -127,7 +152,7 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
     };
     for (stream, want) in [("stdout", "out\nmore\n"), ("stderr", "err\n")] {
         let path = format!("/api/runs/{task}/stream/{stream}");
-        let (status, bytes, _, kind) = raw(&server, &path, &server.key, None).await;
+        let (status, bytes, _, kind) = raw(server, &path, &server.key, None).await;
         assert_eq!((status, kind.as_str()), (200, "application/x-ndjson"));
         let lines = lines(bytes);
         let whole: String = lines.iter().map(|l| l["chunk"].as_str().unwrap()).collect();
@@ -140,20 +165,19 @@ async fn an_intent_runs_once_and_everything_it_left_can_be_read() {
             "{lines:?}"
         );
         let (_, bytes, _, kind) =
-            raw(&server, &path, &server.key, Some(("accept", "text/event-stream"))).await;
+            raw(server, &path, &server.key, Some(("accept", "text/event-stream"))).await;
         assert_eq!(kind, "text/event-stream");
         let events = String::from_utf8(bytes).unwrap();
         assert!(events.starts_with("id: 0\ndata: {") && events.ends_with("\n\n"), "{events:?}");
-        let (_, rest, ..) = raw(&server, &format!("{path}?from=1000"), &server.key, None).await;
+        let (_, rest, ..) = raw(server, &format!("{path}?from=1000"), &server.key, None).await;
         assert!(rest.is_empty());
     }
     let (_, bytes, ..) =
-        raw(&server, &format!("/api/runs/{run}/stream/status"), &server.key, None).await;
+        raw(server, &format!("/api/runs/{run}/stream/status"), &server.key, None).await;
     let statuses: Vec<String> = lines(bytes).iter().map(|l| text(l, "status")).collect();
     assert_eq!(statuses, ["queued", "running", "succeeded"]);
     let (_, bytes, ..) =
-        raw(&server, &format!("/api/runs/{run}/stream/status?follow=true"), &server.key, None)
-            .await;
+        raw(server, &format!("/api/runs/{run}/stream/status?follow=true"), &server.key, None).await;
     assert_eq!(lines(bytes).len(), 3, "following a run that is over ends");
 }
 

@@ -4,18 +4,14 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 
 use crate::http::calls::{artifacts, attempts, fetched, list, ran, raw};
-use cofferdam_tests::{Home, text};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 
-#[tokio::test]
-async fn every_way_to_fail_has_its_code_and_says_why() {
-    let home = Home::new();
-    let server = home.up();
-    let missing = home.path().join("nowhere").to_string_lossy().into_owned();
-    let recipe =
-        |id: &str, task: &str| format!("id: {id}\nv: '1'\nplan:\n  tasks:\n    - {task}\n");
-    // id, task, status, error code, attempts, what the cause names
-    let cases = [
+/// Id, task, status, error code, attempts, and what the cause names.
+type Failing<'a> = (&'a str, &'a str, &'a str, &'a str, i64, &'a str);
+
+fn failing(upload: &str) -> [Failing<'_>; 8] {
+    [
         ("exit", "{name: t, exec: {run: 'echo before; exit 7'}}", "failed", "CMD_NONZERO", 1, "7"),
         ("noprog", "{name: t, exec: {run: [/no/such/program]}}", "failed", "CMD_NONZERO", 1, ""),
         ("slow", "{name: t, exec: {run: 'sleep 60', timeout: 300ms}}", "failed", "TIMEOUT", 1, ""),
@@ -51,68 +47,76 @@ async fn every_way_to_fail_has_its_code_and_says_why() {
             1,
             "envRef",
         ),
-        (
-            "upload",
-            &format!("{{name: t, files: [{{from: {missing}, to: /work}}], exec: {{run: 'true'}}}}"),
-            "failed",
-            "UPLOAD_FAIL",
-            1,
-            "nowhere",
-        ),
-    ];
+        ("upload", upload, "failed", "UPLOAD_FAIL", 1, "nowhere"),
+    ]
+}
+
+#[tokio::test]
+async fn every_way_to_fail_has_its_code_and_says_why() {
+    let home = Home::new();
+    let server = home.up();
+    let missing = home.path().join("nowhere").to_string_lossy().into_owned();
+    let upload =
+        format!("{{name: t, files: [{{from: {missing}, to: /work}}], exec: {{run: 'true'}}}}");
+    let recipe =
+        |id: &str, task: &str| format!("id: {id}\nv: '1'\nplan:\n  tasks:\n    - {task}\n");
+    let cases = failing(&upload);
     let mut runs = Vec::new();
     for (id, task, ..) in &cases {
         runs.push(server.run_recipe(&recipe(id, task), json!({}), json!({})).await);
     }
-    for ((id, _, status, code, count, cause), run) in cases.iter().zip(&runs) {
-        let end = server.wait_terminal(&text(run, "runId")).await;
-        assert_eq!(end["status"], *status, "{id}: {end}");
-        assert_eq!(
-            (&end["nextAction"], &end["durableStatus"]),
-            (&json!("REPAIR"), &json!("ERROR")),
-            "{id}: {end}"
-        );
-        assert!(text(&end, "error").contains(code), "{id}: {end}");
-        let attempts = attempts(&server, &end).await;
-        let numbers: Vec<i64> = attempts.iter().map(|a| a["attempt"].as_i64().unwrap()).collect();
-        assert_eq!(
-            numbers,
-            (1..=*count).collect::<Vec<i64>>(),
-            "{id}: each attempt is a row of its own"
-        );
-        let keys: BTreeSet<String> = attempts.iter().map(|a| text(a, "taskKey")).collect();
-        assert_eq!(keys.len(), attempts.len(), "{id}: and a key of its own");
-        for attempt in &attempts {
-            assert_eq!(
-                (attempt["status"].as_str(), &attempt["output"]["errCode"]),
-                (Some("failed"), &json!(code)),
-                "{id}: {attempt}"
-            );
-            let said = format!("{} {}", attempt["error"], attempt["output"]["exit"]);
-            assert!(said.contains(cause), "{id}: {attempt}");
-        }
-        let wipes = fetched(&server, &format!("/api/runs/{}/wipes", text(run, "runId"))).await;
-        assert_eq!(list(&wipes).len(), attempts.len(), "{id}: {wipes}");
-        assert!(
-            list(&wipes)
-                .iter()
-                .all(|w| w["status"] == "verified" && w["terminalState"] == "FAILED"),
-            "{id}: {wipes}"
-        );
-        if *id == "exit" {
-            assert_eq!(attempt_exit(&attempts), 7);
-            let out =
-                artifacts(&server, &end).await.into_iter().find(|a| a["kind"] == "stdout").unwrap();
-            let path = format!("/api/artifacts/{}", text(&out, "uri"));
-            assert_eq!(
-                raw(&server, &path, &server.key, None).await.1,
-                b"before\n",
-                "a failure keeps what it said"
-            );
-        }
+    for (case, run) in cases.iter().zip(&runs) {
+        failed(&server, case, run).await;
     }
     let report = fetched(&server, "/api/proofs").await;
     assert_eq!(report["verdict"], "GO", "failures are in order too: {report}");
+}
+
+async fn failed(server: &Server, case: &Failing<'_>, run: &Value) {
+    let (id, _, status, code, count, cause) = *case;
+    let end = server.wait_terminal(&text(run, "runId")).await;
+    assert_eq!(end["status"], status, "{id}: {end}");
+    assert_eq!(
+        (&end["nextAction"], &end["durableStatus"]),
+        (&json!("REPAIR"), &json!("ERROR")),
+        "{id}: {end}"
+    );
+    assert!(text(&end, "error").contains(code), "{id}: {end}");
+    let attempts = attempts(server, &end).await;
+    let numbers: Vec<i64> = attempts.iter().map(|a| a["attempt"].as_i64().unwrap()).collect();
+    assert_eq!(
+        numbers,
+        (1..=count).collect::<Vec<i64>>(),
+        "{id}: each attempt is a row of its own"
+    );
+    let keys: BTreeSet<String> = attempts.iter().map(|a| text(a, "taskKey")).collect();
+    assert_eq!(keys.len(), attempts.len(), "{id}: and a key of its own");
+    for attempt in &attempts {
+        assert_eq!(
+            (attempt["status"].as_str(), &attempt["output"]["errCode"]),
+            (Some("failed"), &json!(code)),
+            "{id}: {attempt}"
+        );
+        let said = format!("{} {}", attempt["error"], attempt["output"]["exit"]);
+        assert!(said.contains(cause), "{id}: {attempt}");
+    }
+    let wipes = fetched(server, &format!("/api/runs/{}/wipes", text(run, "runId"))).await;
+    assert_eq!(list(&wipes).len(), attempts.len(), "{id}: {wipes}");
+    assert!(
+        list(&wipes).iter().all(|w| w["status"] == "verified" && w["terminalState"] == "FAILED"),
+        "{id}: {wipes}"
+    );
+    if id == "exit" {
+        assert_eq!(attempt_exit(&attempts), 7);
+        let out =
+            artifacts(server, &end).await.into_iter().find(|a| a["kind"] == "stdout").unwrap();
+        let path = format!("/api/artifacts/{}", text(&out, "uri"));
+        assert_eq!(
+            raw(server, &path, &server.key, None).await.1,
+            b"before\n",
+            "a failure keeps what it said"
+        );
+    }
 }
 
 /// Before a person could be asked to approve it.

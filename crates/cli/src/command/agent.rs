@@ -46,14 +46,12 @@ pub(crate) enum AgentCommand {
         /// Another version of it
         #[arg(long, value_name = "VERSION")]
         release: Option<String>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List agents and where a dispatch finds their programs
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
 }
@@ -269,6 +267,6 @@ fn list(state: &Path, as_json: bool) {
             .collect();
         return output::json(&json!({"schemaVersion": 1, "agents": agents}));
     }
-    let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
-    output::table(&["AGENT", "INSTALLED", "TESTED WITH", "PROGRAM"], &rows);
+    let heads = ["AGENT", "INSTALLED", "TESTED WITH", "PROGRAM"];
+    output::table(&heads, rows.into_iter().map(Vec::from));
 }

@@ -25,8 +25,7 @@ pub(crate) struct CacheArgs {
 pub(crate) enum CacheCommand {
     /// List bases of the key's tenant with their sizes, least recently used first
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Evict one base: no task gets it any more, and its host removes it
@@ -34,8 +33,7 @@ pub(crate) enum CacheCommand {
         /// Key of the base, complete or as abbreviated by `ls`
         #[arg(value_name = "KEY")]
         base: String,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Evict bases that were unused for some time
@@ -43,15 +41,13 @@ pub(crate) enum CacheCommand {
         /// Hours without use; 0: all bases
         #[arg(long, value_name = "HOURS", default_value_t = 0)]
         unused_hours: u32,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Read every byte of this host's bases and remove damaged ones
     #[command(after_help = "Exit codes: 0 all intact; 1 some were damaged.")]
     Verify {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
 }
@@ -116,31 +112,28 @@ fn list(entries: &[CacheEntry], as_json: bool) {
     if as_json {
         return output::json(&json!({"schemaVersion": 1, "bytes": bytes, "entries": entries}));
     }
-    let rows: Vec<Vec<String>> = entries
-        .iter()
-        .map(|entry| {
-            vec![
-                entry.key.as_str().chars().take(16).collect(),
-                entry.repo.clone(),
-                entry.state.clone(),
-                entry.bytes.div_ceil(MIB).to_string(),
-                entry.files.to_string(),
-                entry.host_id.clone(),
-                output::time(entry.created_at),
-                output::time(entry.last_used_at),
-            ]
-        })
-        .collect();
+    let rows = entries.iter().map(|entry| {
+        vec![
+            entry.key.as_str().chars().take(16).collect(),
+            entry.repo.clone(),
+            entry.state.clone(),
+            entry.bytes.div_ceil(MIB).to_string(),
+            entry.files.to_string(),
+            entry.host_id.clone(),
+            output::time(entry.created_at),
+            output::time(entry.last_used_at),
+        ]
+    });
     let heads =
         ["KEY", "REPO", "STATE", "MIB", "FILES", "HOST", "CREATED (UTC)", "LAST USED (UTC)"];
-    output::table(&heads, &rows);
+    output::table(&heads, rows);
     output::note(&format!("{} bases, {} MiB", entries.len(), bytes.div_ceil(MIB)));
 }
 
 /// Reads every byte of every base of this state directory. A damaged one is taken away: a task that
 /// wants it builds it again.
 fn verify(state_dir: &Path, as_json: bool) -> anyhow::Result<Exit> {
-    if !nix::unistd::geteuid().is_root() {
+    if !rustix::process::geteuid().is_root() {
         return Err(HostError::NotRoot.into());
     }
     let caches = Caches::open(state_dir)?;

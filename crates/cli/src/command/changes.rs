@@ -48,8 +48,7 @@ pub(crate) struct RevertArgs {
     /// Replace FILE where it exists
     #[arg(long)]
     force: bool,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::at::At;
 use super::client::{Client, segment};
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::output;
 
@@ -23,8 +23,7 @@ pub(crate) enum ConfigCommand {
     Get {
         /// Key, such as limits.ceiling, isolation.class_min, egress.exec.allowed, profile.LANGUAGE; see ls
         name: String,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Write a key's next version
@@ -42,25 +41,22 @@ pub(crate) enum ConfigCommand {
     },
     /// List keys with the value in force and its owner
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List a key's versions, newest first
     History {
         /// Key, such as limits.ceiling, isolation.class_min, egress.exec.allowed, profile.LANGUAGE; see ls
         name: String,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
 }
 
 pub(crate) async fn config(at: &At, args: &ConfigArgs) -> anyhow::Result<Exit> {
-    let session = Connection::reading(at).await?;
-    let outcome = act(&session.client, &args.command).await;
-    session.close().await?;
-    outcome.map(|()| Exit::Ok)
+    within(Connection::reading(at), async |session| act(&session.client, &args.command).await)
+        .await?;
+    Ok(Exit::Ok)
 }
 
 fn path(name: &str) -> String {
@@ -126,20 +122,16 @@ fn whose(scope: ConfigScope, version: u32) -> String {
 }
 
 fn list(entries: &[ConfigEntry]) {
-    let rows: Vec<Vec<String>> = entries
+    let rows = entries
         .iter()
-        .map(|e| vec![e.key.to_string(), whose(e.scope, e.version), e.value.to_string()])
-        .collect();
-    output::table(&["KEY", "FROM", "VALUE"], &rows);
+        .map(|e| vec![e.key.to_string(), whose(e.scope, e.version), e.value.to_string()]);
+    output::table(&["KEY", "FROM", "VALUE"], rows);
 }
 
 fn history(versions: &[ConfigVersion]) {
-    let rows: Vec<Vec<String>> = versions
-        .iter()
-        .map(|v| {
-            let when = output::time(v.created_at);
-            vec![whose(v.scope, v.version), when, v.actor.clone(), v.value.to_string()]
-        })
-        .collect();
-    output::table(&["VERSION", "WRITTEN (UTC)", "BY", "VALUE"], &rows);
+    let rows = versions.iter().map(|v| {
+        let when = output::time(v.created_at);
+        vec![whose(v.scope, v.version), when, v.actor.clone(), v.value.to_string()]
+    });
+    output::table(&["VERSION", "WRITTEN (UTC)", "BY", "VALUE"], rows);
 }

@@ -9,7 +9,7 @@ use cofferdam_http::{Doors, PublicUrl};
 
 use super::at::At;
 use super::client::{Client, Ill};
-use super::exit::{Exit, Misuse};
+use super::exit::Misuse;
 use super::node::{Node, Parts};
 use super::worker::WorkerArgs;
 use super::{database, local, output, state};
@@ -96,10 +96,10 @@ impl Connection {
 }
 
 /// Acts on a connection, and ends what that started, however it went.
-pub(crate) async fn within(
+pub(crate) async fn within<T>(
     open: impl Future<Output = anyhow::Result<Connection>>,
-    act: impl AsyncFnOnce(&Connection) -> anyhow::Result<Exit>,
-) -> anyhow::Result<Exit> {
+    act: impl AsyncFnOnce(&Connection) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let connection = open.await?;
     let outcome = act(&connection).await;
     connection.close().await?;

@@ -383,6 +383,6 @@ async fn tokens(client: &Client, args: &TokensArgs) -> anyhow::Result<Exit> {
     }
     let row = [sums.dispatches, sums.in_tokens, sums.out_tokens, sums.cache_hits, sums.total];
     let heads = ["DISPATCHES", "IN", "OUT", "CACHE HITS", "TOTAL"];
-    output::table(&heads, &[row.iter().map(ToString::to_string).collect()]);
+    output::table(&heads, [row.iter().map(ToString::to_string).collect()]);
     Ok(Exit::Ok)
 }

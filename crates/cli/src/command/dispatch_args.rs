@@ -39,8 +39,7 @@ pub(crate) enum DispatchCommand {
         /// Age, such as 12h or 7d; a plain number is seconds
         #[arg(long, default_value = "7d", value_name = "DURATION", value_parser = flag::seconds)]
         older_than: Duration,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Count tokens of a dispatch, a scope, or all
@@ -50,8 +49,7 @@ pub(crate) enum DispatchCommand {
     /// Import ended dispatches from another program's SQLite file (read only)
     Import {
         file: PathBuf,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
 }
@@ -116,8 +114,7 @@ pub(crate) struct SpawnArgs {
     /// Run after interactive work; return before the start
     #[arg(long)]
     pub scheduled: bool,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
     /// The command, for --type=command; without one the prompt file is a shell script
     #[arg(last = true)]
@@ -128,8 +125,7 @@ pub(crate) struct SpawnArgs {
 pub(crate) struct OneArgs {
     /// The dispatch's id
     pub id: String,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 
@@ -163,8 +159,7 @@ pub(crate) struct WaitArgs {
     /// Accepted for clients of other orchestrators and ignored: the server says when a dispatch ends
     #[arg(long, value_name = "DURATION", value_parser = flag::seconds, hide = true)]
     pub poll: Option<Duration>,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 
@@ -182,8 +177,7 @@ pub(crate) struct ListArgs {
     /// Maximum number of rows
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub limit: u32,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 
@@ -193,7 +187,6 @@ pub(crate) struct TokensArgs {
     /// Only this group of dispatches
     #[arg(long, alias = "scope")]
     pub scope_id: Option<String>,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }

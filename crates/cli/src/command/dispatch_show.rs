@@ -33,20 +33,17 @@ pub(crate) fn table(views: &[DispatchView]) {
         }
         return;
     }
-    let rows: Vec<Vec<String>> = views
-        .iter()
-        .map(|view| {
-            vec![
-                view.id.to_string(),
-                view.agent_type.clone(),
-                view.status.as_str().to_owned(),
-                output::time(view.created_at.saturating_mul(1_000)),
-                view.name.clone().unwrap_or_default(),
-                view.project_dir.clone(),
-            ]
-        })
-        .collect();
-    output::table(&["DISPATCH", "TYPE", "STATUS", "CREATED (UTC)", "NAME", "PROJECT"], &rows);
+    let rows = views.iter().map(|view| {
+        vec![
+            view.id.to_string(),
+            view.agent_type.clone(),
+            view.status.as_str().to_owned(),
+            output::time(view.created_at.saturating_mul(1_000)),
+            view.name.clone().unwrap_or_default(),
+            view.project_dir.clone(),
+        ]
+    });
+    output::table(&["DISPATCH", "TYPE", "STATUS", "CREATED (UTC)", "NAME", "PROJECT"], rows);
 }
 
 fn lines(view: &DispatchView) -> Vec<String> {

@@ -33,8 +33,7 @@ pub(crate) struct DoctorArgs {
     /// Exit 1 if anything is weak
     #[arg(long)]
     pub strict: bool,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 

@@ -8,6 +8,9 @@ use cofferdam_contracts::egress::{Egress, EntryError};
 use cofferdam_contracts::timeout::{MAX_WALL, MIN_WALL};
 use cofferdam_contracts::user::{UserName, UserNameError};
 
+/// Help of `--json`.
+pub(crate) const JSON: &str = "Print one JSON object with a schema version";
+
 /// A duration from 1 ms to 24 h. The name of a language profile is none: only recipes have those.
 pub(crate) fn wall(text: &str) -> Result<Duration, DurationError> {
     text.parse::<Duration>()?.within(MIN_WALL, MAX_WALL)

@@ -48,8 +48,7 @@ pub(crate) enum GateCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct GateListArgs {
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 
@@ -57,8 +56,7 @@ pub(crate) struct GateListArgs {
 pub(crate) struct GateShowArgs {
     /// Run id or workflow id
     run: String,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 
@@ -80,8 +78,7 @@ pub(crate) struct LinkArgs {
     /// Address of the server for that person; default: the server's (`up --public-url`)
     #[arg(long, value_name = "URL")]
     base: Option<String>,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 
@@ -110,8 +107,7 @@ pub(crate) struct ReplyArgs {
     /// Idempotency key: a reply with a key that was used before changes nothing; default: a fresh key
     #[arg(long)]
     dedupe_key: Option<String>,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 
@@ -128,8 +124,7 @@ pub(crate) struct DelegateArgs {
     /// Reason, for the record
     #[arg(long)]
     reason: Option<String>,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 
@@ -175,9 +170,8 @@ async fn list(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
                 row.sla_status.as_str().to_owned(),
             ]
         };
-        let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
         let head = ["RUN", "GATE", "DUE", "DEADLINE (UTC)", "ASKS FOR", "SLA"];
-        output::table_of(&head, &rows, color);
+        output::table_of(&head, rows.iter().map(row), color);
         Ok(Exit::Ok)
     })
     .await
@@ -202,8 +196,8 @@ async fn show(at: &At, args: &GateShowArgs) -> anyhow::Result<Exit> {
                 asked(gate.asks.as_ref(), gate.budget.as_ref()),
             ]
         };
-        let rows: Vec<Vec<String>> = gates.iter().map(row).collect();
-        output::table(&["GATE", "STATE", "DECISION", "DEADLINE (UTC)", "ASKS FOR"], &rows);
+        let heads = ["GATE", "STATE", "DECISION", "DEADLINE (UTC)", "ASKS FOR"];
+        output::table(&heads, gates.iter().map(row));
         if let Some(plan) = plan {
             output::line("");
             plan_text::lines(&plan).iter().for_each(|line| output::line(line));
@@ -364,8 +358,8 @@ async fn delegations(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
                 row.ended_at.map(output::time).unwrap_or_default(),
             ]
         };
-        let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
-        output::table(&["ID", "FROM", "TO", "GROUP", "EXPIRES (UTC)", "ENDED (UTC)"], &rows);
+        let heads = ["ID", "FROM", "TO", "GROUP", "EXPIRES (UTC)", "ENDED (UTC)"];
+        output::table(&heads, rows.iter().map(row));
         Ok(Exit::Ok)
     })
     .await

@@ -28,8 +28,7 @@ pub(crate) enum ImageCommand {
         /// Name of the image; default: the name in the file
         #[arg(long)]
         name: Option<String>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Pull an image from a registry: HOST/PATH:TAG or HOST/PATH@sha256:HEX
@@ -38,8 +37,7 @@ pub(crate) enum ImageCommand {
         /// Name of the image; default: the reference
         #[arg(long)]
         name: Option<String>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Build an image from a list of steps; `copy` reads the file's own directory
@@ -52,14 +50,12 @@ pub(crate) enum ImageCommand {
         /// crun, runc, an absolute path or docker; default: the best installed runtime
         #[arg(long)]
         runtime: Option<String>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List images with their digests
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Remove an image and the blobs that no other image uses; refused while a template is made of it
@@ -70,7 +66,7 @@ const MIB: u64 = 1024 * 1024;
 
 pub(crate) async fn image(at: &At, args: &ImageArgs) -> anyhow::Result<Exit> {
     // A root file system has files of every owner, and nobody else may look into it.
-    if !nix::unistd::geteuid().is_root() {
+    if !rustix::process::geteuid().is_root() {
         return Err(HostError::NotRoot.into());
     }
     let images = Images::open(&state::dir(at)?)?;
@@ -156,18 +152,15 @@ fn list(images: &[NamedImage], as_json: bool) {
     if as_json {
         return output::json(&json!({"schemaVersion": 1, "images": images}));
     }
-    let rows: Vec<Vec<String>> = images
-        .iter()
-        .map(|image| {
-            vec![
-                image.name.clone(),
-                format!("sha256:{}", image.digest),
-                image.layers.to_string(),
-                image.bytes.div_ceil(MIB).to_string(),
-                output::time(image.created_at_ms),
-                image.source.clone(),
-            ]
-        })
-        .collect();
-    output::table(&["NAME", "DIGEST", "LAYERS", "MIB", "CREATED (UTC)", "SOURCE"], &rows);
+    let rows = images.iter().map(|image| {
+        vec![
+            image.name.clone(),
+            format!("sha256:{}", image.digest),
+            image.layers.to_string(),
+            image.bytes.div_ceil(MIB).to_string(),
+            output::time(image.created_at_ms),
+            image.source.clone(),
+        ]
+    });
+    output::table(&["NAME", "DIGEST", "LAYERS", "MIB", "CREATED (UTC)", "SOURCE"], rows);
 }

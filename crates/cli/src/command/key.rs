@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::at::At;
 use super::client::segment;
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::Exit;
 use super::output;
 
@@ -35,8 +35,7 @@ pub(crate) enum KeyCommand {
         /// How the secret is written: cofferdam, or e2b for clients of E2B
         #[arg(long, default_value = "cofferdam", value_parser = ["cofferdam", "e2b"])]
         format: String,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List keys, without their secrets
@@ -47,8 +46,7 @@ pub(crate) enum KeyCommand {
         /// Keys of every tenant; for the host's admin
         #[arg(long, conflicts_with = "tenant")]
         all: bool,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Revoke a key
@@ -70,10 +68,8 @@ pub(crate) async fn key(at: &At, args: &KeyArgs) -> anyhow::Result<Exit> {
     if let KeyCommand::Signing { replace } = args.command {
         return super::signing::signing(at, replace).await;
     }
-    let session = Connection::reading(at).await?;
-    let outcome = act(&session, &args.command).await;
-    session.close().await?;
-    outcome.map(|()| Exit::Ok)
+    within(Connection::reading(at), async |session| act(session, &args.command).await).await?;
+    Ok(Exit::Ok)
 }
 
 async fn act(session: &Connection, command: &KeyCommand) -> anyhow::Result<()> {
@@ -124,21 +120,18 @@ fn of(tenant: Option<&str>) -> String {
 }
 
 fn print(keys: &[KeyRow]) {
-    let rows: Vec<Vec<String>> = keys
-        .iter()
-        .map(|k| {
-            let roles: Vec<&str> = k.roles.iter().map(|r| r.as_str()).collect();
-            let state = if k.revoked_at.is_some() { "revoked" } else { "works" };
-            vec![
-                k.key_id.clone(),
-                k.tenant.to_string(),
-                roles.join(","),
-                k.groups.iter().map(|g| g.as_str()).collect::<Vec<_>>().join(","),
-                state.to_owned(),
-                output::time(k.created_at),
-                k.label.clone().unwrap_or_default(),
-            ]
-        })
-        .collect();
-    output::table(&["KEY", "TENANT", "ROLES", "GROUPS", "STATE", "CREATED (UTC)", "LABEL"], &rows);
+    let rows = keys.iter().map(|k| {
+        let roles: Vec<&str> = k.roles.iter().map(|r| r.as_str()).collect();
+        let state = if k.revoked_at.is_some() { "revoked" } else { "works" };
+        vec![
+            k.key_id.clone(),
+            k.tenant.to_string(),
+            roles.join(","),
+            k.groups.iter().map(|g| g.as_str()).collect::<Vec<_>>().join(","),
+            state.to_owned(),
+            output::time(k.created_at),
+            k.label.clone().unwrap_or_default(),
+        ]
+    });
+    output::table(&["KEY", "TENANT", "ROLES", "GROUPS", "STATE", "CREATED (UTC)", "LABEL"], rows);
 }

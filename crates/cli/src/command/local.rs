@@ -19,13 +19,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use cofferdam_http::Local;
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, renameat};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, fstat, open, renameat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
-use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
 use tokio::net::UnixStream;
 
 use super::exit::Misuse;
@@ -77,7 +75,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        let _ = unlinkat(&self.place, self.name.as_str(), UnlinkatFlags::NoRemoveDir);
+        let _ = unlinkat(&self.place, self.name.as_str(), AtFlags::empty());
     }
 }
 
@@ -87,13 +85,13 @@ fn bound(dir: &Path) -> anyhow::Result<(Draft, Local)> {
     let name = format!("{NAME}.{}", std::process::id());
     let draft = Draft { place, name };
     // One that a process of our number left behind.
-    let _ = unlinkat(&draft.place, draft.name.as_str(), UnlinkatFlags::NoRemoveDir);
-    let held = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let _ = unlinkat(&draft.place, draft.name.as_str(), AtFlags::empty());
+    let held = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The file takes its mode from the socket: nobody else can connect, not even for a moment.
-    fchmod(&held, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    fchmod(&held, Mode::RUSR | Mode::WUSR)?;
     let path = by_descriptor(&draft.place).join(&draft.name);
-    bind(held.as_raw_fd(), &UnixAddr::new(&path)?)?;
-    listen(&held, Backlog::new(BACKLOG)?)?;
+    bind(&held, &SocketAddrUnix::new(&path)?)?;
+    listen(&held, BACKLOG)?;
     Ok((draft, Local { listener: UnixListener::from(held), owner }))
 }
 
@@ -108,17 +106,16 @@ pub(crate) fn remove(dir: &Path) {
 /// A socket that is not the directory's owner's, or whose listener is somebody else: nothing was sent.
 pub(crate) async fn find(dir: &Path) -> anyhow::Result<Option<Socket>> {
     let path = dir.join(NAME);
-    let held =
-        match open(&path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()) {
-            Ok(held) => held,
-            Err(Errno::ENOENT | Errno::EACCES) => return Ok(None),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot look at {}", path.display()));
-            }
-        };
+    let held = match open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(held) => held,
+        Err(Errno::NOENT | Errno::ACCESS) => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot look at {}", path.display()));
+        }
+    };
     let owner = fs::metadata(dir)?.uid();
     let looked = fstat(&held)?;
-    let is_socket = SFlag::from_bits_truncate(looked.st_mode) & SFlag::S_IFMT == SFlag::S_IFSOCK;
+    let is_socket = FileType::from_raw_mode(looked.st_mode) == FileType::Socket;
     if !is_socket || !is_trusted(looked.st_uid, owner) {
         anyhow::bail!("{}", suspect(&path, looked.st_uid));
     }
@@ -164,8 +161,8 @@ fn denied(path: &Path) -> Misuse {
     ))
 }
 
-fn directory(dir: &Path) -> nix::Result<OwnedFd> {
-    open(dir, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+fn directory(dir: &Path) -> rustix::io::Result<OwnedFd> {
+    open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn by_descriptor(held: &impl AsFd) -> PathBuf {

@@ -137,7 +137,7 @@ fn start(cli: Cli) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     // Before the runtime's threads exist: every mount of ours then vanishes with this process.
-    if cli.command.executes() && nix::unistd::geteuid().is_root() {
+    if cli.command.executes() && rustix::process::geteuid().is_root() {
         cofferdam_sandbox::enter_private_mounts()?;
     }
     if matches!(cli.command, Command::Up(_) | Command::Api(_) | Command::Worker(_)) {

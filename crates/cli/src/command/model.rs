@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::at::At;
 use super::bounds::{bound, micros};
 use super::client::segment;
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::{flag, output};
 
@@ -44,14 +44,12 @@ pub(crate) enum ModelCommand {
         /// Bound of the calls of one day (UTC): calls=N, tokens=N or money=N (repeatable)
         #[arg(long, value_name = "KEY=N")]
         day_budget: Vec<String>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List providers of models
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Remove a provider; its next call is refused
@@ -63,8 +61,7 @@ pub(crate) enum ModelCommand {
         /// List each call
         #[arg(long)]
         calls: bool,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
 }
@@ -74,10 +71,9 @@ pub(crate) async fn model(at: &At, args: &ModelArgs) -> anyhow::Result<Exit> {
         ModelCommand::Add { .. } => Some(body(&args.command)?),
         _ => None,
     };
-    let session = Connection::reading(at).await?;
-    let outcome = act(&session, &args.command, wanted).await;
-    session.close().await?;
-    outcome.map(|()| Exit::Ok)
+    within(Connection::reading(at), async |session| act(session, &args.command, wanted).await)
+        .await?;
+    Ok(Exit::Ok)
 }
 
 async fn act(
@@ -130,65 +126,56 @@ async fn act(
 }
 
 fn list(rows: &[ProviderRow]) {
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let provider = &row.provider;
-            let protocols: Vec<&str> = provider.protocols.iter().map(|p| p.as_str()).collect();
-            let models: Vec<&str> = provider.models.iter().map(|m| m.model.as_str()).collect();
-            vec![
-                provider.name.to_string(),
-                row.version.to_string(),
-                protocols.join(","),
-                models.join(","),
-                provider.secret.as_ref().map(ToString::to_string).unwrap_or_default(),
-                provider.url.clone(),
-            ]
-        })
-        .collect();
-    output::table(&["PROVIDER", "VERSION", "PROTOCOLS", "MODELS", "SECRET", "URL"], &rows);
+    let rows = rows.iter().map(|row| {
+        let provider = &row.provider;
+        let protocols: Vec<&str> = provider.protocols.iter().map(|p| p.as_str()).collect();
+        let models: Vec<&str> = provider.models.iter().map(|m| m.model.as_str()).collect();
+        vec![
+            provider.name.to_string(),
+            row.version.to_string(),
+            protocols.join(","),
+            models.join(","),
+            provider.secret.as_ref().map(ToString::to_string).unwrap_or_default(),
+            provider.url.clone(),
+        ]
+    });
+    output::table(&["PROVIDER", "VERSION", "PROTOCOLS", "MODELS", "SECRET", "URL"], rows);
 }
 
 fn spent_table(rows: &[ModelSpent]) {
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.provider.to_string(),
-                row.model.to_string(),
-                row.calls.to_string(),
-                row.tokens.to_string(),
-                paid(row.micros),
-                row.unknown.to_string(),
-            ]
-        })
-        .collect();
-    output::table(&["PROVIDER", "MODEL", "CALLS", "TOKENS", "MONEY", "UNKNOWN"], &rows);
+    let rows = rows.iter().map(|row| {
+        vec![
+            row.provider.to_string(),
+            row.model.to_string(),
+            row.calls.to_string(),
+            row.tokens.to_string(),
+            paid(row.micros),
+            row.unknown.to_string(),
+        ]
+    });
+    output::table(&["PROVIDER", "MODEL", "CALLS", "TOKENS", "MONEY", "UNKNOWN"], rows);
 }
 
 fn calls_table(rows: &[ModelCallRow]) {
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let usage = row.usage;
-            let tokens = |of: fn(cofferdam_contracts::model::ModelUsage) -> u64| {
-                usage.map_or_else(String::new, |usage| of(usage).to_string())
-            };
-            vec![
-                output::time(row.created_at),
-                row.n.to_string(),
-                row.model.as_ref().map(ToString::to_string).unwrap_or_default(),
-                row.outcome.map_or("sent", |outcome| outcome.as_str()).to_owned(),
-                tokens(|usage| usage.input),
-                tokens(|usage| usage.output),
-                paid(row.micros),
-                row.wall_ms.map(|ms| ms.to_string()).unwrap_or_default(),
-                row.why.clone().unwrap_or_default(),
-            ]
-        })
-        .collect();
+    let rows = rows.iter().map(|row| {
+        let usage = row.usage;
+        let tokens = |of: fn(cofferdam_contracts::model::ModelUsage) -> u64| {
+            usage.map_or_else(String::new, |usage| of(usage).to_string())
+        };
+        vec![
+            output::time(row.created_at),
+            row.n.to_string(),
+            row.model.as_ref().map(ToString::to_string).unwrap_or_default(),
+            row.outcome.map_or("sent", |outcome| outcome.as_str()).to_owned(),
+            tokens(|usage| usage.input),
+            tokens(|usage| usage.output),
+            paid(row.micros),
+            row.wall_ms.map(|ms| ms.to_string()).unwrap_or_default(),
+            row.why.clone().unwrap_or_default(),
+        ]
+    });
     let heads = ["TIME (UTC)", "N", "MODEL", "OUTCOME", "IN", "OUT", "MONEY", "MS", "WHY"];
-    output::table(&heads, &rows);
+    output::table(&heads, rows);
 }
 
 fn paid(micros: i64) -> String {

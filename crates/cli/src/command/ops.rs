@@ -15,8 +15,7 @@ use super::output;
 pub(crate) struct IdArgs {
     /// Run id or workflow id
     pub id: String,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 
@@ -27,8 +26,7 @@ pub(crate) struct ActArgs {
     /// Reason, for the audit
     #[arg(long, default_value = "asked for on the command line")]
     pub reason: String,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 
@@ -42,8 +40,7 @@ pub(crate) struct ForkArgs {
     /// Reason, for the audit
     #[arg(long, default_value = "asked for on the command line")]
     pub reason: String,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 

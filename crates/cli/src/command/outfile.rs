@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use cofferdam_ambient::random;
-use nix::fcntl::OFlag;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 /// A file to be written: new, unless `--force` replaces what is there.
@@ -114,7 +113,7 @@ fn fresh(path: &Path) -> std::io::Result<File> {
     OpenOptions::new()
         .write(true)
         .create_new(true)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)
 }
 

@@ -162,20 +162,19 @@ pub(crate) fn document(value: &Value) -> anyhow::Result<Exit> {
 }
 
 /// Rows in aligned columns under their heads. A cell is one line, whatever is in it.
-pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) {
+pub(crate) fn table(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     table_of(heads, rows, |_| None);
 }
 
 /// The same with the last cell of a row in the color that it asks for.
 pub(crate) fn table_of(
     heads: &[&str],
-    rows: &[Vec<String>],
+    rows: impl IntoIterator<Item = Vec<String>>,
     color: impl Fn(&str) -> Option<&'static str>,
 ) {
-    let shown: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| row.iter().map(|cell| printable::line(cell).into_owned()).collect())
-        .collect();
+    let row =
+        |row: Vec<String>| row.iter().map(|cell| printable::line(cell).into_owned()).collect();
+    let shown: Vec<Vec<String>> = rows.into_iter().map(row).collect();
     let width = |column: usize| {
         shown
             .iter()

@@ -15,8 +15,7 @@ pub(crate) struct ProveArgs {
     /// Only this run
     #[arg(long)]
     pub run: Option<String>,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
     /// Print every query as one script for psql, which needs no Cofferdam; nothing is proved
     #[arg(long, conflicts_with_all = ["run", "json"])]
@@ -48,12 +47,9 @@ pub(crate) async fn prove(at: &At, args: &ProveArgs) -> anyhow::Result<Exit> {
 }
 
 fn print(report: &ProofReport) {
-    let rows: Vec<Vec<String>> = report
-        .proofs
-        .iter()
-        .map(|p| vec![p.name.clone(), p.rows.len().to_string(), p.claim.clone()])
-        .collect();
-    output::table(&["PROOF", "ROWS", "CLAIM"], &rows);
+    let rows = report.proofs.iter();
+    let rows = rows.map(|p| vec![p.name.clone(), p.rows.len().to_string(), p.claim.clone()]);
+    output::table(&["PROOF", "ROWS", "CLAIM"], rows);
     for proof in report.proofs.iter().filter(|p| !p.rows.is_empty()) {
         output::line("");
         output::line(&format!("{}: {}", proof.name, proof.meaning));

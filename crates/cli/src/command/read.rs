@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::at::At;
 use super::client::{Client, segment};
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::Exit;
 use super::tail::{self, Which, tail};
 use super::{output, run, stdout};
@@ -21,8 +21,7 @@ pub(crate) struct PsArgs {
     /// Maximum number of rows
     #[arg(long, default_value_t = 20)]
     pub limit: u32,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 
@@ -33,8 +32,7 @@ pub(crate) struct ShowArgs {
     /// List the recorded steps instead, as `fork --step` counts them (needs the role of an auditor)
     #[arg(long)]
     pub steps: bool,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     pub json: bool,
 }
 
@@ -59,27 +57,23 @@ pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
         output::json(&json!({"schemaVersion": 1, "runs": runs}));
         return Ok(Exit::Ok);
     }
-    let rows: Vec<Vec<String>> = runs
-        .iter()
-        .map(|r| {
-            let recipe =
-                r.recipe_ref.as_ref().map(|x| format!("{}@{}", x.id, x.v)).unwrap_or_default();
-            let error = match r.held_sessions {
-                0 => r.error.clone().unwrap_or_default().chars().take(60).collect(),
-                n => format!("{n} wipes not verified; see `cofferdam session ls --held`"),
-            };
-            let held = if r.held_sessions > 0 { " (held)" } else { "" };
-            let waits = r.waits_for.as_ref().map(|what| format!(" ({what})")).unwrap_or_default();
-            vec![
-                r.run_id.to_string(),
-                format!("{}{held}{waits}", r.status.as_str()),
-                recipe,
-                output::time(r.created_at),
-                error,
-            ]
-        })
-        .collect();
-    output::table(&["RUN", "STATUS", "RECIPE", "CREATED (UTC)", "ERROR"], &rows);
+    let rows = runs.iter().map(|r| {
+        let recipe = r.recipe_ref.as_ref().map(|x| format!("{}@{}", x.id, x.v)).unwrap_or_default();
+        let error = match r.held_sessions {
+            0 => r.error.clone().unwrap_or_default().chars().take(60).collect(),
+            n => format!("{n} wipes not verified; see `cofferdam session ls --held`"),
+        };
+        let held = if r.held_sessions > 0 { " (held)" } else { "" };
+        let waits = r.waits_for.as_ref().map(|what| format!(" ({what})")).unwrap_or_default();
+        vec![
+            r.run_id.to_string(),
+            format!("{}{held}{waits}", r.status.as_str()),
+            recipe,
+            output::time(r.created_at),
+            error,
+        ]
+    });
+    output::table(&["RUN", "STATUS", "RECIPE", "CREATED (UTC)", "ERROR"], rows);
     Ok(Exit::Ok)
 }
 
@@ -124,7 +118,7 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     output::line("");
     output::line(&format!("execution mode  {}", header.execution_mode.as_str()));
     let columns = ["STEP", "ATTEMPT", "STATUS", "CACHE", "TASK KEY", "LIMITS", "ERROR"];
-    output::table(&columns, &rows);
+    output::table(&columns, rows);
     Ok(())
 }
 
@@ -137,17 +131,14 @@ async fn recorded(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
         output::json_rows("recordedSteps", json!(steps));
         return Ok(());
     }
-    let rows: Vec<Vec<String>> =
-        steps.iter().map(|step| vec![step.step_n.to_string(), step.name.clone()]).collect();
-    output::table(&["N", "RECORDED STEP"], &rows);
+    let rows = steps.iter().map(|step| vec![step.step_n.to_string(), step.name.clone()]);
+    output::table(&["N", "RECORDED STEP"], rows);
     Ok(())
 }
 
 pub(crate) async fn logs(at: &At, args: &LogsArgs) -> anyhow::Result<Exit> {
-    let session = Connection::reading(at).await?;
-    let outcome = logged(&session.client, args).await;
-    session.close().await?;
-    outcome.map(|()| Exit::Ok)
+    within(Connection::reading(at), async |session| logged(&session.client, args).await).await?;
+    Ok(Exit::Ok)
 }
 
 /// The output of one task, or of all tasks of a run, each line with its task's name.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::at::At;
 use super::client::{Client, segment};
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::output;
 
@@ -23,16 +23,14 @@ pub(crate) struct RecipeArgs {
 pub(crate) enum RecipeCommand {
     /// List recipes with their newest versions
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List a recipe's versions, newest first
     Versions {
         /// Recipe id
         id: String,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Make a version stable, which is immutable from then on
@@ -48,8 +46,7 @@ pub(crate) enum RecipeCommand {
         /// Reason, for the audit
         #[arg(long, default_value = "")]
         reason: String,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Print a version (id@v), or a bundle of all of them (id), in canonical form
@@ -61,17 +58,15 @@ pub(crate) enum RecipeCommand {
     Import {
         /// File of the bundle; - is stdin
         file: std::path::PathBuf,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
 }
 
 pub(crate) async fn recipe(at: &At, args: &RecipeArgs) -> anyhow::Result<Exit> {
-    let session = Connection::reading(at).await?;
-    let outcome = act(&session.client, &args.command).await;
-    session.close().await?;
-    outcome.map(|()| Exit::Ok)
+    within(Connection::reading(at), async |session| act(&session.client, &args.command).await)
+        .await?;
+    Ok(Exit::Ok)
 }
 
 async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
@@ -152,6 +147,5 @@ fn list<T: Serialize>(
     if as_json {
         return output::json_rows(name, json!(rows));
     }
-    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    output::table(heads, &rows);
+    output::table(heads, rows.iter().map(cells));
 }

@@ -294,7 +294,7 @@ fn print_artifacts(artifacts: &[ArtifactRow]) {
         .collect();
     if !rows.is_empty() {
         output::line("");
-        output::table(&["STEP", "ARTIFACT", "BYTES", "SHA256"], &rows);
+        output::table(&["STEP", "ARTIFACT", "BYTES", "SHA256"], rows);
     }
 }
 
@@ -317,7 +317,7 @@ fn print_wipes(wipes: &[WipeView]) {
     let rows: Vec<Vec<String>> = wipes.iter().map(row).collect();
     if !rows.is_empty() {
         output::line("");
-        output::table(&["SANDBOX", "STATE", "WIPE", "METHOD", "CHECKS"], &rows);
+        output::table(&["SANDBOX", "STATE", "WIPE", "METHOD", "CHECKS"], rows);
     }
 }
 

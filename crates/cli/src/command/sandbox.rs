@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::at::At;
 use super::client::segment;
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::output;
 use super::sandbox_cp::{self, CpArgs};
@@ -54,8 +54,7 @@ pub(crate) enum SandboxCommand {
         /// Resume it by the first request to it while it is paused
         #[arg(long, requires = "pause_on_timeout")]
         resume_on_traffic: bool,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List sandboxes that run or are paused
@@ -63,8 +62,7 @@ pub(crate) enum SandboxCommand {
         /// Also those that are over
         #[arg(long)]
         all: bool,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Run a command in a sandbox; exits with its status
@@ -97,8 +95,7 @@ pub(crate) enum SandboxCommand {
         /// Keep its files alone: its processes end
         #[arg(long)]
         files_only: bool,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Resume a paused sandbox with what was kept; answers once it runs
@@ -110,8 +107,7 @@ pub(crate) enum SandboxCommand {
         /// Seconds to live, 1 to 86400
         #[arg(long, default_value_t = 300)]
         timeout: u64,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Create sandboxes with the files of one that runs or is paused; prints their ids
@@ -123,8 +119,7 @@ pub(crate) enum SandboxCommand {
         /// Seconds to live, 1 to 86400
         #[arg(long, default_value_t = 300)]
         timeout: u64,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Keep the files of a sandbox for new ones; list and delete what is kept
@@ -134,10 +129,7 @@ pub(crate) enum SandboxCommand {
 }
 
 pub(crate) async fn sandbox(at: &At, args: &SandboxArgs) -> anyhow::Result<Exit> {
-    let session = Connection::reading(at).await?;
-    let outcome = act(&session, &args.command).await;
-    session.close().await?;
-    outcome
+    within(Connection::reading(at), async |session| act(session, &args.command).await).await
 }
 
 async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<Exit> {
@@ -254,27 +246,24 @@ fn show(done: &LiveExecuted) -> Exit {
 }
 
 fn print(found: &[LiveView]) {
-    let rows: Vec<Vec<String>> = found
-        .iter()
-        .map(|one| {
-            let labels: Vec<String> =
-                one.metadata.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            vec![
-                one.id.to_string(),
-                match one.program_failed {
-                    Some(_) => format!("{}, program failed", one.state.as_str()),
-                    None => one.state.as_str().to_owned(),
-                },
-                one.template.clone(),
-                one.mem_mb.map(|mb| mb.to_string()).unwrap_or_default(),
-                one.started_at.map(output::time).unwrap_or_default(),
-                one.ends_at.map(output::time).unwrap_or_default(),
-                labels.join(","),
-            ]
-        })
-        .collect();
+    let rows = found.iter().map(|one| {
+        let labels: Vec<String> =
+            one.metadata.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        vec![
+            one.id.to_string(),
+            match one.program_failed {
+                Some(_) => format!("{}, program failed", one.state.as_str()),
+                None => one.state.as_str().to_owned(),
+            },
+            one.template.clone(),
+            one.mem_mb.map(|mb| mb.to_string()).unwrap_or_default(),
+            one.started_at.map(output::time).unwrap_or_default(),
+            one.ends_at.map(output::time).unwrap_or_default(),
+            labels.join(","),
+        ]
+    });
     output::table(
         &["SANDBOX", "STATE", "TEMPLATE", "MEM MIB", "STARTED (UTC)", "ENDS (UTC)", "LABELS"],
-        &rows,
+        rows,
     );
 }

@@ -24,14 +24,12 @@ pub(crate) enum SnapshotCommand {
         /// A name for people
         #[arg(long)]
         name: Option<String>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List what is kept
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Delete a snapshot: its key is destroyed and its file removed
@@ -126,7 +124,6 @@ fn print(all: &[SnapshotView]) {
             one.name.clone().unwrap_or_default(),
         ]
     });
-    let rows: Vec<Vec<String>> = rows.collect();
     output::table(
         &[
             "SNAPSHOT",
@@ -138,6 +135,6 @@ fn print(all: &[SnapshotView]) {
             "MEMORY",
             "NAME",
         ],
-        &rows,
+        rows,
     );
 }

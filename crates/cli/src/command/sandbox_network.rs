@@ -18,8 +18,7 @@ pub(crate) struct NetworkArgs {
     /// No network from now on
     #[arg(long, conflicts_with = "allow")]
     none: bool,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 
@@ -51,20 +50,17 @@ fn names(egress: &Egress) -> String {
 }
 
 fn print(changes: &[LiveNetworkChange]) {
-    let rows: Vec<Vec<String>> = changes
-        .iter()
-        .map(|one| {
-            vec![
-                one.n.to_string(),
-                output::time(one.created_at),
-                one.key_id.clone(),
-                names(&one.before),
-                names(&one.requested),
-                one.outcome.as_str().to_owned(),
-                one.cut.map(|cut| cut.to_string()).unwrap_or_default(),
-                one.why.clone().unwrap_or_default(),
-            ]
-        })
-        .collect();
-    output::table(&["N", "AT (UTC)", "KEY", "FROM", "TO", "OUTCOME", "CUT", "WHY"], &rows);
+    let rows = changes.iter().map(|one| {
+        vec![
+            one.n.to_string(),
+            output::time(one.created_at),
+            one.key_id.clone(),
+            names(&one.before),
+            names(&one.requested),
+            one.outcome.as_str().to_owned(),
+            one.cut.map(|cut| cut.to_string()).unwrap_or_default(),
+            one.why.clone().unwrap_or_default(),
+        ]
+    });
+    output::table(&["N", "AT (UTC)", "KEY", "FROM", "TO", "OUTCOME", "CUT", "WHY"], rows);
 }

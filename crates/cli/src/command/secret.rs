@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::at::At;
 use super::client::segment;
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::{hidden, output};
 
@@ -42,8 +42,7 @@ pub(crate) enum SecretCommand {
     },
     /// List secrets, without their values
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Remove a secret; running sandboxes are refused it within a second
@@ -61,10 +60,11 @@ pub(crate) async fn secret(at: &At, args: &SecretArgs) -> anyhow::Result<Exit> {
         }
         SecretCommand::Ls { .. } | SecretCommand::Rm { .. } => None,
     };
-    let session = Connection::reading(at).await?;
-    let outcome = act(&session, &args.command, value.as_deref()).await;
-    session.close().await?;
-    outcome.map(|()| Exit::Ok)
+    within(Connection::reading(at), async |session| {
+        act(session, &args.command, value.as_deref()).await
+    })
+    .await?;
+    Ok(Exit::Ok)
 }
 
 /// The value, without the line break that editors and `echo` leave.
@@ -123,18 +123,15 @@ fn said(row: &SecretRow) {
 }
 
 fn print(secrets: &[SecretRow]) {
-    let rows: Vec<Vec<String>> = secrets
-        .iter()
-        .map(|row| {
-            let hosts: Vec<&str> = row.hosts.iter().map(|host| host.as_str()).collect();
-            vec![
-                row.name.to_string(),
-                row.version.to_string(),
-                hosts.join(","),
-                row.key_id.clone(),
-                output::time(row.created_at),
-            ]
-        })
-        .collect();
-    output::table(&["SECRET", "VERSION", "FOR", "SET BY", "SET (UTC)"], &rows);
+    let rows = secrets.iter().map(|row| {
+        let hosts: Vec<&str> = row.hosts.iter().map(|host| host.as_str()).collect();
+        vec![
+            row.name.to_string(),
+            row.version.to_string(),
+            hosts.join(","),
+            row.key_id.clone(),
+            output::time(row.created_at),
+        ]
+    });
+    output::table(&["SECRET", "VERSION", "FOR", "SET BY", "SET (UTC)"], rows);
 }

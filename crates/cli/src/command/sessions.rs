@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::at::At;
 use super::client::{Client, segment};
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::output;
 
@@ -29,15 +29,13 @@ pub(crate) enum SessionCommand {
         /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         limit: u32,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Show a session with every look at its wipe
     Show {
         sandbox: String,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// End a held session although its sandbox may remain; recorded with actor and reason
@@ -52,8 +50,7 @@ pub(crate) enum SessionCommand {
         /// Actor, for the record
         #[arg(long, default_value = "cli")]
         actor: String,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
 }
@@ -63,10 +60,9 @@ pub(crate) async fn session(at: &At, args: &SessionArgs) -> anyhow::Result<Exit>
         let why = "the sandbox may still exist; add --accept to settle it anyway";
         return Err(Misuse(why.into()).into());
     }
-    let session = Connection::reading(at).await?;
-    let outcome = act(&session.client, &args.command).await;
-    session.close().await?;
-    outcome.map(|()| Exit::Ok)
+    within(Connection::reading(at), async |session| act(&session.client, &args.command).await)
+        .await?;
+    Ok(Exit::Ok)
 }
 
 async fn act(client: &Client, command: &SessionCommand) -> anyhow::Result<()> {
@@ -125,20 +121,17 @@ fn state(one: &SessionView) -> String {
 }
 
 fn print(all: &[SessionView]) {
-    let rows: Vec<Vec<String>> = all
-        .iter()
-        .map(|one| {
-            vec![
-                one.sandbox_id.to_string(),
-                state(one),
-                one.class.clone(),
-                one.run_id.to_string(),
-                output::time(one.created_at),
-                one.findings.first().cloned().unwrap_or_default(),
-            ]
-        })
-        .collect();
-    output::table(&["SANDBOX", "STATE", "CLASS", "RUN", "CREATED (UTC)", "NOT GONE"], &rows);
+    let rows = all.iter().map(|one| {
+        vec![
+            one.sandbox_id.to_string(),
+            state(one),
+            one.class.clone(),
+            one.run_id.to_string(),
+            output::time(one.created_at),
+            one.findings.first().cloned().unwrap_or_default(),
+        ]
+    });
+    output::table(&["SANDBOX", "STATE", "CLASS", "RUN", "CREATED (UTC)", "NOT GONE"], rows);
 }
 
 fn tell(one: &SessionView) {
@@ -195,6 +188,6 @@ fn tell(one: &SessionView) {
         .collect();
     if !rows.is_empty() {
         output::line("");
-        output::table(&["LOOK", "AT (UTC)", "WIPE", "METHOD", "NOT GONE"], &rows);
+        output::table(&["LOOK", "AT (UTC)", "WIPE", "METHOD", "NOT GONE"], rows);
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn path(at: &At) -> anyhow::Result<PathBuf> {
 }
 
 fn default_dir() -> anyhow::Result<PathBuf> {
-    if nix::unistd::geteuid().is_root() {
+    if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/cofferdam"));
     }
     let base = cofferdam_ambient::env::var("XDG_STATE_HOME").map(PathBuf::from).or_else(|| {

@@ -26,8 +26,7 @@ pub(crate) enum TemplateCommand {
         /// crun, runc, an absolute path or docker; default: the best installed runtime
         #[arg(long)]
         runtime: Option<String>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Make a template of an image of this host
@@ -51,14 +50,12 @@ pub(crate) enum TemplateCommand {
         /// Memory in MiB that a sandbox has at least
         #[arg(long = "mem-mb", value_name = "MIB")]
         mem_mb: Option<u64>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List templates
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Remove a template, and the image that was built for it
@@ -76,7 +73,7 @@ pub(crate) enum As {
 
 pub(crate) async fn template(at: &At, args: &TemplateArgs) -> anyhow::Result<Exit> {
     // Images have files of every owner, and nobody else may look into them.
-    if !nix::unistd::geteuid().is_root() {
+    if !rustix::process::geteuid().is_root() {
         return Err(HostError::NotRoot.into());
     }
     let dir = state::dir(at)?;
@@ -138,16 +135,13 @@ fn list(all: &[Template], as_json: bool) {
     if as_json {
         return output::json(&json!({"schemaVersion": 1, "templates": all}));
     }
-    let rows: Vec<Vec<String>> = all
-        .iter()
-        .map(|one| {
-            vec![
-                one.name.to_string(),
-                one.image.clone(),
-                one.start.clone().unwrap_or_else(|| "-".to_owned()),
-                output::time(one.created_at_ms),
-            ]
-        })
-        .collect();
-    output::table(&["NAME", "IMAGE", "START", "CREATED (UTC)"], &rows);
+    let rows = all.iter().map(|one| {
+        vec![
+            one.name.to_string(),
+            one.image.clone(),
+            one.start.clone().unwrap_or_else(|| "-".to_owned()),
+            output::time(one.created_at_ms),
+        ]
+    });
+    output::table(&["NAME", "IMAGE", "START", "CREATED (UTC)"], rows);
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::at::At;
 use super::client::segment;
-use super::connection::Connection;
+use super::connection::{Connection, within};
 use super::exit::Exit;
 use super::output;
 
@@ -30,14 +30,12 @@ pub(crate) enum WebhookCommand {
         /// Label, shown in lists
         #[arg(long)]
         label: Option<String>,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// List webhooks, without their secrets
     Ls {
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Remove a webhook and drop its pending deliveries
@@ -51,8 +49,7 @@ pub(crate) enum WebhookCommand {
         /// Maximum number of rows
         #[arg(long, default_value_t = 50)]
         limit: u32,
-        /// Print one JSON object with a schema version
-        #[arg(long)]
+        #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
     /// Send a delivered or dead delivery again
@@ -60,10 +57,8 @@ pub(crate) enum WebhookCommand {
 }
 
 pub(crate) async fn webhook(at: &At, args: &WebhookArgs) -> anyhow::Result<Exit> {
-    let session = Connection::reading(at).await?;
-    let outcome = act(&session, &args.command).await;
-    session.close().await?;
-    outcome.map(|()| Exit::Ok)
+    within(Connection::reading(at), async |session| act(session, &args.command).await).await?;
+    Ok(Exit::Ok)
 }
 
 async fn act(session: &Connection, command: &WebhookCommand) -> anyhow::Result<()> {
@@ -131,39 +126,33 @@ async fn act(session: &Connection, command: &WebhookCommand) -> anyhow::Result<(
 }
 
 fn list(rows: &[WebhookRow]) {
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|w| {
-            let events: Vec<&str> = w.events.iter().map(|e| e.as_str()).collect();
-            vec![
-                w.webhook_id.to_string(),
-                if w.removed_at.is_some() { "removed" } else { "works" }.to_owned(),
-                w.pending.to_string(),
-                w.dead.to_string(),
-                w.url.clone(),
-                events.join(","),
-                w.label.clone().unwrap_or_default(),
-            ]
-        })
-        .collect();
-    output::table(&["WEBHOOK", "STATE", "PENDING", "DEAD", "URL", "EVENTS", "LABEL"], &rows);
+    let rows = rows.iter().map(|w| {
+        let events: Vec<&str> = w.events.iter().map(|e| e.as_str()).collect();
+        vec![
+            w.webhook_id.to_string(),
+            if w.removed_at.is_some() { "removed" } else { "works" }.to_owned(),
+            w.pending.to_string(),
+            w.dead.to_string(),
+            w.url.clone(),
+            events.join(","),
+            w.label.clone().unwrap_or_default(),
+        ]
+    });
+    output::table(&["WEBHOOK", "STATE", "PENDING", "DEAD", "URL", "EVENTS", "LABEL"], rows);
 }
 
 fn deliveries(rows: &[DeliveryRow]) {
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|d| {
-            vec![
-                d.delivery_id.to_string(),
-                d.event.as_str().to_owned(),
-                d.state.as_str().to_owned(),
-                d.attempts.to_string(),
-                d.next_at.map(output::time).unwrap_or_default(),
-                d.run_id.to_string(),
-                d.last_error.clone().unwrap_or_default(),
-            ]
-        })
-        .collect();
+    let rows = rows.iter().map(|d| {
+        vec![
+            d.delivery_id.to_string(),
+            d.event.as_str().to_owned(),
+            d.state.as_str().to_owned(),
+            d.attempts.to_string(),
+            d.next_at.map(output::time).unwrap_or_default(),
+            d.run_id.to_string(),
+            d.last_error.clone().unwrap_or_default(),
+        ]
+    });
     let heads = ["DELIVERY", "EVENT", "STATE", "ATTEMPTS", "NEXT (UTC)", "RUN", "LAST ERROR"];
-    output::table(&heads, &rows);
+    output::table(&heads, rows);
 }

@@ -17,6 +17,7 @@ use crate::service::Service;
 const SCHEMA_VERSION: u32 = 2;
 
 /// What was refused, or overstepped.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentViolation {
@@ -25,10 +26,8 @@ pub struct AgentViolation {
     /// The program, path, name or limit.
     pub subject: String,
     /// The port that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// Why the egress proxy refused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<ViolationWhy>,
     /// When in the sandbox's life.
     pub phase: Phase,
@@ -72,6 +71,7 @@ pub struct ModelsHeld {
 }
 
 /// The effective policy: `app.dispatches.sandbox_effective`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the field names are the contract's own terms")]
@@ -79,69 +79,46 @@ pub struct SandboxEffective {
     pub schema_version: u32,
     /// Whether a sandbox was made; where not, nothing ran.
     pub started: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_allowed: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_denied: Option<Vec<String>>,
     /// The executables that the kernel held.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands: Option<CommandPolicy>,
     /// Names that were not held, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tools_unenforced: BTreeMap<String, String>,
     pub working_dir: String,
     pub access_mode: AccessMode,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_commands: Option<u64>,
     /// Whether the two limits above end the dispatch, or are only reported.
     pub enforce: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<Vec<Mount>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<PhasesSpec>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<Vec<Service>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
     /// The models that it could call, and those that it did: what it read went to their providers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<ModelsHeld>,
     /// Fields of the spec that were kept verbatim and that nothing enforced.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub unenforced: Map<String, Value>,
     /// The agent's own tools that it used, in order of their names; absent where its events do not tell them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools_used: Option<Vec<String>>,
     /// Programs that were executed, and how often; absent where nothing counted them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programs_used: Option<BTreeMap<String, u64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns_used: Option<u64>,
     /// By what its turns are counted; absent where nothing counts them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns_from: Option<CountedBy>,
     /// By what the tokens of the dispatch are counted; absent where nobody told any: then they are not known, whatever the
     /// dispatch's own figures, which are 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_from: Option<CountedBy>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands_used: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_version: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation_class: Option<IsolationClass>,
     /// The image's digest; absent where the root is the host's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<String>,
     pub egress_observed: EgressObserved,
     pub peaks: Peaks,
@@ -152,7 +129,6 @@ pub struct SandboxEffective {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weak: Vec<String>,
     /// Why it ended as it did, where that was not by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
 

@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 
 use crate::named::named;
+use crate::own_schema::own_schema;
 
 /// Bytes of a domain name: the DNS protocol's own bound.
 pub const MAX_NAME_BYTES: usize = 253;
@@ -100,7 +102,9 @@ impl fmt::Display for Mirror {
 }
 
 /// One entry of a phase's list.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr,
+)]
 pub enum Entry {
     /// An exact domain name, at the ports of HTTPS and HTTP.
     Name(Name),
@@ -178,28 +182,9 @@ impl<'de> Deserialize<'de> for Name {
     }
 }
 
-impl JsonSchema for Name {
-    fn schema_name() -> Cow<'static, str> {
-        "Name".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "type": "string", "maxLength": MAX_NAME_BYTES, "pattern": NAME_PATTERN
-        })
-    }
-}
-
-impl Serialize for Entry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Entry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+own_schema!(Name, |_| json_schema!({
+    "type": "string", "maxLength": MAX_NAME_BYTES, "pattern": NAME_PATTERN
+}));
 
 impl JsonSchema for Entry {
     fn schema_name() -> Cow<'static, str> {
@@ -209,7 +194,7 @@ impl JsonSchema for Entry {
         true
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
+        json_schema!({
             "type": "string", "maxLength": MAX_NAME_BYTES, "pattern": ENTRY_PATTERN
         })
     }

@@ -11,6 +11,7 @@ const PER: u128 = 1_000_000;
 const MAX_CLAIM: u64 = 100_000_000;
 
 /// A model that a provider may be asked for, with its prices: micro-units per million tokens.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelPrice {
@@ -25,17 +26,14 @@ pub struct ModelPrice {
     #[schemars(range(max = 1_000_000_000_000_u64))]
     pub output_micros: u64,
     /// Micro-units per million input tokens that the provider read from its cache; default: as other input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000_000_u64))]
     pub cached_micros: Option<u64>,
     /// Micro-units per million input tokens that the provider wrote to its cache for five minutes; default: as other
     /// input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000_000_u64))]
     pub cache_write_micros: Option<u64>,
     /// Micro-units per million input tokens that the provider wrote to its cache for an hour; default: as those for five
     /// minutes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000_000_u64))]
     pub cache_write_hour_micros: Option<u64>,
     /// Output tokens that are set aside for a call that does not name its own maximum: 1 to 10,000,000. Under a budget of

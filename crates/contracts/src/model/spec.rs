@@ -16,23 +16,20 @@ const MAX_MODELS: usize = 64;
 const MAX_GRANT: u64 = 1_000_000_000_000_000;
 
 /// Bounds on the calls of a scope. Left out: not bounded here.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelLimit {
     /// Calls: 0 to 1,000,000,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000))]
     pub calls: Option<u64>,
     /// Input and output tokens: 0 to 1,000,000,000,000,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000_000_000_u64))]
     pub tokens: Option<u64>,
     /// Money in micro-units: 0 to 1,000,000,000,000,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000_000_000_u64))]
     pub micros: Option<u64>,
     /// Milliseconds from the scope's first call on: 1 to 86,400,000. A call that lasts longer is cut.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400_000))]
     pub wall_ms: Option<u64>,
 }
@@ -52,23 +49,20 @@ impl ModelLimit {
 }
 
 /// Bounds on the calls of one sandbox, and whether a person is asked for more where they are reached.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelBudget {
     /// Calls: 0 to 1,000,000,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000))]
     pub calls: Option<u64>,
     /// Input and output tokens: 0 to 1,000,000,000,000,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000_000_000_u64))]
     pub tokens: Option<u64>,
     /// Money in micro-units: 0 to 1,000,000,000,000,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000_000_000_u64))]
     pub micros: Option<u64>,
     /// Milliseconds from the first call on: 1 to 86,400,000. A call that lasts longer is cut.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400_000))]
     pub wall_ms: Option<u64>,
     /// Whether a gate opens where the budget is reached, at which the call waits.

@@ -87,16 +87,15 @@ pub struct Side {
 }
 
 /// One changed file. At least one side is there: added, removed, or changed.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchFile {
     /// Its path from the top of the repository.
     pub path: PatchPath,
     /// As the base commit has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Side>,
     /// As the patch leaves it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Side>,
 }
 

@@ -1,12 +1,13 @@
 //! Ids of git's objects.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use schemars::JsonSchema;
+use schemars::json_schema;
 use serde::{Deserialize, Serialize};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
+
+use crate::own_schema::own_schema;
 
 /// Hash that a repository names its objects by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,11 +115,7 @@ impl From<GitId> for String {
     }
 }
 
-impl JsonSchema for GitId {
-    fn schema_name() -> Cow<'static, str> {
-        "GitId".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "pattern": "^([0-9a-f]{40}|[0-9a-f]{64})$"})
-    }
-}
+own_schema!(
+    GitId,
+    |_| json_schema!({"type": "string", "pattern": "^([0-9a-f]{40}|[0-9a-f]{64})$"})
+);

@@ -1,12 +1,12 @@
 //! Paths of a patch: any bytes, one text each, and which of them no patch may hold.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::named::named;
+use crate::own_schema::own_schema;
 
 /// Bytes of a path, as Linux bounds it.
 const MAX_PATH: usize = 4_095;
@@ -172,15 +172,8 @@ impl TryFrom<String> for PatchPath {
     }
 }
 
-impl JsonSchema for PatchPath {
-    fn schema_name() -> Cow<'static, str> {
-        "PatchPath".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "minLength": 1, "maxLength": 12_285,
-            "pattern": "^([A-Za-z0-9/._+@=,~-]|%[0-9A-F]{2})+$"})
-    }
-}
+own_schema!(PatchPath, |_| json_schema!({"type": "string", "minLength": 1, "maxLength": 12_285,
+    "pattern": "^([A-Za-z0-9/._+@=,~-]|%[0-9A-F]{2})+$"}));
 
 /// Why no patch may hold this path, whatever lies there. On the strictest file system that a repository may
 /// be checked out to: Windows takes `\` for `/` and drops trailing dots and blanks, macOS drops characters without a width.

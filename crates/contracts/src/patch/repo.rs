@@ -14,14 +14,13 @@ pub const REPO_MOUNT: &str = "/repo";
 const MAX_URL: usize = 2_048;
 
 /// A repository whose commit a task finds at `/work`. Exactly one of `path` and `url`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RepoSpec {
     /// Absolute path of a repository of the worker's host, within its allowed directories.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// `https://` or `http://` URL, fetched in the build phase: `build.egress` lists its host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// Full id of the commit.
     pub commit: String,

@@ -25,17 +25,16 @@ named! {
 }
 
 /// A file or directory that the task finds in its sandbox. Exactly one of `inline` and `uri`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileIn {
     /// Absolute path inside the sandbox, without `..`.
     pub path: String,
     /// The file's text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline: Option<String>,
     /// `host:///abs/path` (a file or directory of the worker's host, within its allowed roots) or
     /// `artifact://...`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
     /// What the task may do with it.
     #[serde(default)]

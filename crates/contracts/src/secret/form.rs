@@ -1,16 +1,17 @@
 //! What a secret is in a request: a header around it, or the password of basic authentication.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::json_schema;
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 use zeroize::Zeroizing;
 
 use super::value::SecretValue;
+
+use crate::own_schema::own_schema;
 
 /// Characters of a form: a header's name and the words around a token.
 const MAX_FORM_CHARS: usize = 256;
@@ -44,7 +45,7 @@ const NEVER: [&str; 15] = [
 ];
 
 /// How a secret stands in a request.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, SerializeDisplay, DeserializeFromStr)]
 pub enum SecretForm {
     /// `header NAME "TEXT {} TEXT"`: the value stands where the braces do.
     Header {
@@ -159,28 +160,9 @@ impl fmt::Display for SecretForm {
     }
 }
 
-impl Serialize for SecretForm {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for SecretForm {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl JsonSchema for SecretForm {
-    fn schema_name() -> Cow<'static, str> {
-        "SecretForm".into()
-    }
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "type": "string", "maxLength": MAX_FORM_CHARS, "pattern": FORM_PATTERN
-        })
-    }
-}
+own_schema!(SecretForm, |_| json_schema!({
+    "type": "string", "maxLength": MAX_FORM_CHARS, "pattern": FORM_PATTERN
+}));
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::wire::{ALL_BYTES, Counted, Ended, ExecEnd, ExecRequest};
-use nix::unistd::Pid;
+use rustix::process::Pid;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc::Sender;

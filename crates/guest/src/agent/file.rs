@@ -145,6 +145,7 @@ async fn fill(mut file: File, target: &Target, mut body: Incoming) -> io::Result
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use rustix::io::Errno;
 
     use super::*;
@@ -154,7 +155,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("cofferdam-file-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let (fifo, file) = (dir.join("fifo"), dir.join("file"));
-        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::from_bits_truncate(0o600), 0).unwrap();
         assert_eq!(status(&open(&fifo, 0o644).unwrap_err()), StatusCode::CONFLICT);
         let reader = OpenOptions::new()
             .read(true)

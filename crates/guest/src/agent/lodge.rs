@@ -16,12 +16,9 @@ use std::fs::{Permissions, remove_file, set_permissions};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::id;
 
 use cofferdam_guest::job::SOCKET;
-use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use tokio::io::copy;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::net::{UnixListener, UnixStream};
@@ -34,7 +31,8 @@ const LOOKS: usize = 1_000;
 
 /// From now on orphans among our descendants are our children.
 pub(super) fn adopt() -> io::Result<()> {
-    set_child_subreaper(true).map_err(io::Error::from)
+    // Of the number the kernel only asks whether it is 0.
+    Ok(set_child_subreaper(Some(getpid()))?)
 }
 
 /// Where the next stream comes from. Root alone may use it.
@@ -63,23 +61,28 @@ pub(super) async fn attach() -> io::Result<()> {
 /// Kills every descendant but the services and theirs. Where they outrun us the agent ends itself, and
 /// with it the sandbox: nobody would know what still runs.
 pub(super) fn kill_descendants(services: &HashSet<i32>) {
-    let Ok(own) = i32::try_from(id()) else { return };
+    let own = getpid();
     let mut stopped = HashSet::new();
     for _ in 0..LOOKS {
-        let found = strangers(own, services);
+        let found = strangers(own.as_raw_pid(), services);
         let new: Vec<i32> = found.into_iter().filter(|pid| !stopped.contains(pid)).collect();
         if new.is_empty() {
             for pid in stopped {
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                send(pid, Signal::KILL);
             }
             return;
         }
         for pid in new {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
+            send(pid, Signal::STOP);
             stopped.insert(pid);
         }
     }
-    let _ = kill(Pid::from_raw(own), Signal::SIGKILL);
+    let _ = kill_process(own, Signal::KILL);
+}
+
+/// A process that has ended meanwhile needs no signal.
+pub(super) fn send(pid: i32, signal: Signal) {
+    let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, signal));
 }
 
 fn strangers(own: i32, services: &HashSet<i32>) -> Vec<i32> {

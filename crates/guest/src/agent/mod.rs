@@ -43,8 +43,9 @@ pub use clock::{now_ms, sleep_blocking_ms, sleep_ms};
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use nix::unistd::Uid;
+use nix::unistd::{Uid, setresuid};
 use reaper::Reaper;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior, setpriority_process};
 
 /// The same, once somebody has put the stream there.
 pub fn run_in(prepare: impl FnOnce() -> std::io::Result<()>) -> ExitCode {
@@ -87,14 +88,14 @@ fn ended(ended: std::io::Result<()>) -> ExitCode {
 
 fn start(reaper: Reaper) -> std::io::Result<()> {
     // A server goes before its sandboxes, and what started this process had that from it.
-    let _ = rustix::process::setpriority_process(None, 0);
+    let _ = setpriority_process(None, 0);
     // Both hold already under an OCI runtime that was asked for them; in a microVM this is the
     // only place that asks.
-    nix::sys::prctl::set_no_new_privs()?;
-    nix::sys::prctl::set_dumpable(false)?;
+    rustix::thread::set_no_new_privs(true)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // Its limits are not a task's to lower: the kernel lets a process set those of another only where all three ids are its
     // own. What is executed from here on has the effective one as its saved one again.
-    nix::unistd::setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(APART))?;
+    setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(APART))?;
     run_alone(serve::serve(reaper))
 }
 

@@ -84,7 +84,7 @@ impl AsyncWrite for Port {
 
 #[cfg(test)]
 mod tests {
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -97,7 +97,7 @@ mod tests {
     #[tokio::test]
     async fn what_lies_behind_a_short_read_is_read_without_another_edge() {
         let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .unwrap();
         for packet in ["one", "two", "three"] {
             rustix::io::write(&theirs, packet.as_bytes()).unwrap();
@@ -122,7 +122,7 @@ mod tests {
     #[tokio::test]
     async fn a_port_that_is_full_is_written_to_when_it_has_room_again() {
         let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .unwrap();
         let (mut near, mut far) = (Port::new(ours).unwrap(), Port::new(theirs).unwrap());
         let sent = vec![7; 3_000_000];

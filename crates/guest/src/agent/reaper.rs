@@ -12,19 +12,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_guest::wire::Ended;
 use nix::sys::resource::{Usage, UsageWho, getrusage};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
-use rustix::process::{WaitOptions, wait};
-use tokio::signal::unix::{SignalKind, signal};
+use nix::sys::signal;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
+use tokio::signal::unix::SignalKind;
 use tokio::sync::oneshot;
 
 /// The task's processes rather than the agent: a whole sandbox without its agent cannot even report
 /// that memory ran out.
 const TASK_OOM_SCORE: &str = "500";
 const AGENT_OOM_SCORE: &str = "0";
-
-/// Every process of the sandbox but the agent.
-const EVERYBODY: Pid = Pid::from_raw(-1);
 
 /// A child that is gone.
 #[derive(Debug)]
@@ -88,15 +84,15 @@ impl Reaper {
             set(AGENT_OOM_SCORE).transpose()?;
         }
         let child = child?;
-        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        let pid = Pid::from_child(&child);
         let (sender, receiver) = oneshot::channel();
-        waiting.insert(pid, Waiter { sender, service });
-        Ok((child, Pid::from_raw(pid), receiver))
+        waiting.insert(pid.as_raw_pid(), Waiter { sender, service });
+        Ok((child, pid, receiver))
     }
 
     /// Sends a signal to a running command's group; `false` if it has ended.
     pub fn signal(&self, group: Pid, signal: Signal) -> bool {
-        self.lock().contains_key(&group.as_raw()) && killpg(group, signal).is_ok()
+        self.lock().contains_key(&group.as_raw_pid()) && kill_process_group(group, signal).is_ok()
     }
 
     /// Kills one command's process group, and everything else in the sandbox too once no command
@@ -104,10 +100,10 @@ impl Reaper {
     pub fn sweep(&self, group: Pid) {
         let waiting = self.lock();
         // ESRCH is the good case: nobody is left.
-        let _ = killpg(group, Signal::SIGKILL);
-        if waiting.contains_key(&group.as_raw()) {
+        let _ = kill_process_group(group, Signal::KILL);
+        if waiting.contains_key(&group.as_raw_pid()) {
             // With a terminal it leads its group only from its first moments on.
-            let _ = kill(group, Signal::SIGKILL);
+            let _ = kill_process(group, Signal::KILL);
         }
         if waiting.values().any(|waiter| !waiter.service) {
             return;
@@ -116,7 +112,7 @@ impl Reaper {
         if self.is_lodger {
             super::lodge::kill_descendants(&services);
         } else if services.is_empty() {
-            let _ = kill(EVERYBODY, Signal::SIGKILL);
+            everybody(signal::SIGKILL);
         } else {
             kill_strangers(&services);
         }
@@ -128,15 +124,15 @@ impl Reaper {
             return self.sweep(group);
         }
         let waiting = self.lock();
-        let _ = killpg(group, Signal::SIGKILL);
-        if waiting.contains_key(&group.as_raw()) {
-            let _ = kill(group, Signal::SIGKILL);
+        let _ = kill_process_group(group, Signal::KILL);
+        if waiting.contains_key(&group.as_raw_pid()) {
+            let _ = kill_process(group, Signal::KILL);
         }
     }
 
     /// Reaps until the runtime ends.
     pub async fn run(&self) -> io::Result<()> {
-        let mut children = signal(SignalKind::child())?;
+        let mut children = tokio::signal::unix::signal(SignalKind::child())?;
         while children.recv().await.is_some() {
             self.reap();
         }
@@ -149,7 +145,7 @@ impl Reaper {
         loop {
             let before = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
             let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) else { return };
-            let Some(waiter) = self.lock().remove(&pid.as_raw_nonzero().get()) else { continue };
+            let Some(waiter) = self.lock().remove(&pid.as_raw_pid()) else { continue };
             let ended = match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => Ended::Exit(code),
                 (None, signal) => Ended::Signal(signal.unwrap_or(0)),
@@ -172,12 +168,17 @@ impl Reaper {
 /// All are stopped first, which one call does for every process at once and which also stops what is
 /// in the middle of a fork: nobody can slip away between the looking and the killing.
 fn kill_strangers(services: &HashSet<i32>) {
-    let _ = kill(EVERYBODY, Signal::SIGSTOP);
+    everybody(signal::SIGSTOP);
     let parents = parents();
     for pid in parents.keys().filter(|pid| **pid != 1 && !descends(**pid, services, &parents)) {
-        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        super::lodge::send(*pid, Signal::KILL);
     }
-    let _ = kill(EVERYBODY, Signal::SIGCONT);
+    everybody(signal::SIGCONT);
+}
+
+/// Sends a signal to every process of the sandbox but this one.
+fn everybody(signal: signal::Signal) {
+    let _ = signal::kill(nix::unistd::Pid::from_raw(-1), signal);
 }
 
 pub(super) fn descends(pid: i32, services: &HashSet<i32>, parents: &HashMap<i32, i32>) -> bool {

@@ -18,8 +18,7 @@ use cofferdam_guest::wire::CollectEnd;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
-use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::{Receiver, Sender as Pipe};
 
@@ -133,7 +132,7 @@ impl Running {
             let followed = entry.followed.as_ref()?;
             Some(Command {
                 id: *id,
-                pid: u32::try_from(entry.pid?.as_raw()).ok()?,
+                pid: u32::try_from(entry.pid?.as_raw_pid()).ok()?,
                 terminal: entry.terminal.is_some(),
                 stdin: entry.stdin.is_some(),
                 note: followed.note.clone(),
@@ -228,7 +227,7 @@ impl Running {
             }
         }
         let Some(number) = control.signal else { return done() };
-        let Ok(signal) = Signal::try_from(number) else {
+        let Some(signal) = Signal::from_named_raw(number) else {
             return refuse(StatusCode::BAD_REQUEST, "a signal is 1 to 31");
         };
         match entry.pid.is_some_and(|pid| reaper.signal(pid, signal)) {
@@ -283,7 +282,7 @@ async fn keep(input: &mut Input, body: &mut Incoming) {
 
 /// Tells its process id.
 fn begun(pid: Pid) -> Bytes {
-    let begun = Begun { pid: u32::try_from(pid.as_raw()).unwrap_or(0) };
+    let begun = Begun { pid: u32::try_from(pid.as_raw_pid()).unwrap_or(0) };
     frame::encode(Kind::Begun, &serde_json::to_vec(&begun).unwrap_or_default())
 }
 

@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,9 +18,9 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use nix::sys::socket::{AddressFamily, SockaddrLike as _, SockaddrStorage, getsockname};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
+use rustix::net::{AddressFamily, getsockname};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, join};
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -100,10 +100,8 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
     let kind = FileType::from_raw_mode(fstat(&stdin)?.st_mode);
     // A machine's, either way: what is no socket of this host's kind is read as a port is.
-    let is_unix = || {
-        let own = getsockname::<SockaddrStorage>(stdin.as_raw_fd());
-        own.is_ok_and(|own| own.family() == Some(AddressFamily::Unix))
-    };
+    let is_unix =
+        || getsockname(&stdin).is_ok_and(|own| own.address_family() == AddressFamily::UNIX);
     let agent = Arc::clone(agent);
     if kind == FileType::CharacterDevice {
         agent.sleeps.store(machine::keeper().is_some(), Ordering::Release);

@@ -6,7 +6,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cofferdam_guest::setup::{Setup, Tree};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::mount::{
+    MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount,
+};
 
 use super::fault::{Fault, at, make, write};
 use crate::agent::sleep_ms;
@@ -63,11 +65,11 @@ pub(super) fn lay(setup: &Setup) -> Result<(), Fault> {
         fs::create_dir_all(dir).map_err(at(dir))?;
     }
     for (device, name) in PARTS {
-        let flags = MsFlags::MS_RDONLY | MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
+        let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
         let place = Path::new("/disk").join(name);
-        mount(Some(device), &place, Some("erofs"), flags, None::<&str>).map_err(at(device))?;
+        mount(device, &place, "erofs", flags, None).map_err(at(device))?;
     }
-    let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
+    let flags = MountFlags::NODEV | MountFlags::NOSUID;
     let size = format!("size={}m,mode=0700", setup.disk_mb);
     make("tmpfs", Path::new("/layer"), flags, Some(&size))?;
     fs::create_dir_all(UPPER).map_err(at(UPPER))
@@ -83,8 +85,7 @@ pub(super) fn assemble(setup: &Setup) -> Result<(), Fault> {
     for (from, name) in [("/disk", "disk"), ("/layer", "layer")] {
         let to = stage.join(name);
         fs::create_dir_all(&to).map_err(at(to.display().to_string()))?;
-        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-        mount(Some(from), &to, None::<&str>, flags, None::<&str>).map_err(at(from))?;
+        mount_bind_recursive(from, &to).map_err(at(from))?;
     }
     Ok(())
 }
@@ -125,36 +126,31 @@ pub(super) fn show(trees: &[Tree]) -> Result<(), Fault> {
                 show_changes(&work.join("upper"), Path::new(shown))?;
             }
         } else {
-            let none = None::<&str>;
-            mount(Some(&from), to, none, MsFlags::MS_BIND, none).map_err(at(&tree.target))?;
+            mount_bind(&from, to).map_err(at(&tree.target))?;
         }
     }
     for name in ["disk/first", "disk/second", "disk", "layer"] {
         let path = stage.join(name);
         // The mounts that were made of them keep them.
-        umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(at(name))?;
+        unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).map_err(at(name))?;
     }
     fs::remove_dir_all(stage).map_err(at(STAGE))
 }
 
 /// Shows a directory once more: what is written at one place is there at the other.
 pub(super) fn again(target: &Path, second: &Path) -> Result<(), Fault> {
-    let (none, name) = (None::<&str>, second.display().to_string());
+    let name = second.display().to_string();
     place(second, true).map_err(at(&name))?;
-    mount(Some(target), second, none, MsFlags::MS_BIND, none).map_err(at(name))
+    mount_bind(target, second).map_err(at(name))
 }
 
 /// Shows an upper layer read-only: an overlay's own may not be written to while it is mounted.
 fn show_changes(upper: &Path, shown: &Path) -> Result<(), Fault> {
-    let (none, name) = (None::<&str>, shown.display().to_string());
+    let name = shown.display().to_string();
     fs::create_dir_all(shown).map_err(at(&name))?;
-    mount(Some(upper), shown, none, MsFlags::MS_BIND, none).map_err(at(&name))?;
-    let flags = MsFlags::MS_BIND
-        | MsFlags::MS_REMOUNT
-        | MsFlags::MS_RDONLY
-        | MsFlags::MS_NODEV
-        | MsFlags::MS_NOSUID;
-    mount(none, shown, none, flags, none).map_err(at(name))
+    mount_bind(upper, shown).map_err(at(&name))?;
+    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
+    mount_remount(shown, flags, "").map_err(at(name))
 }
 
 /// A directory and those above it. What the files that a sandbox begins with have in its way, such as a link that leads nowhere, gives
@@ -191,5 +187,5 @@ fn overlay(to: &Path, lower: &str, place: &Path) -> Result<(), Fault> {
         fs::create_dir_all(dir).map_err(at(dir.display().to_string()))?;
     }
     let data = format!("lowerdir={lower},upperdir={},workdir={}", upper.display(), work.display());
-    make("overlay", to, MsFlags::MS_NODEV | MsFlags::MS_NOSUID, Some(&data))
+    make("overlay", to, MountFlags::NODEV | MountFlags::NOSUID, Some(&data))
 }

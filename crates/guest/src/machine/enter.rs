@@ -8,11 +8,13 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use cofferdam_guest::devices::{LINKS, NODES};
 use cofferdam_guest::setup::{GREETING, PORT, READY, Setup};
-use nix::mount::{MsFlags, mount};
-use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-use nix::unistd::{chdir, chroot, dup2_stdin, sethostname};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::mount::{MountFlags, mount_bind, mount_move, mount_remount};
+use rustix::process::{Resource, Rlimit, chdir, chroot, setrlimit};
+use rustix::stdio::dup2_stdin;
+use rustix::system::sethostname;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities,
 };
@@ -47,21 +49,6 @@ const KERNEL: [(&str, &str); 7] = [
     ("/proc/sys/kernel/modules_disabled", "1"),
 ];
 const RANDOM_ADDRESSES: &str = "/proc/sys/kernel/randomize_va_space";
-const DEVICES: [(&str, u64, u64); 6] = [
-    ("null", 1, 3),
-    ("zero", 1, 5),
-    ("full", 1, 7),
-    ("random", 1, 8),
-    ("urandom", 1, 9),
-    ("tty", 5, 0),
-];
-const LINKS: [(&str, &str); 5] = [
-    ("fd", "/proc/self/fd"),
-    ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"),
-    ("stderr", "/proc/self/fd/2"),
-    ("ptmx", "pts/ptmx"),
-];
 /// Shown empty, as in a container.
 const MASKED: [&str; 4] = ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/latency_stats"];
 const READ_ONLY: [&str; 5] =
@@ -110,7 +97,7 @@ fn tell(port: &mut Stream, fault: Fault) -> io::Error {
 /// What is the same for every sandbox, and so is done before there is one: a stored machine has it behind
 /// it.
 fn prepare() -> Result<(), Fault> {
-    sethostname("cofferdam").map_err(at("the host's name"))?;
+    sethostname(b"cofferdam").map_err(at("the host's name"))?;
     for (path, value) in KERNEL {
         write(path, value)?;
     }
@@ -171,9 +158,10 @@ fn arrange(setup: &Setup, port: &mut Stream) -> Result<(), Fault> {
     restore()?;
     surround()?;
     for (resource, soft, hard) in
-        [(Resource::RLIMIT_CORE, 0, 0), (Resource::RLIMIT_NOFILE, setup.nofile_soft, setup.nofile)]
+        [(Resource::Core, 0, 0), (Resource::Nofile, setup.nofile_soft, setup.nofile)]
     {
-        setrlimit(resource, soft, hard).map_err(at("a resource limit"))?;
+        let limit = Rlimit { current: Some(soft), maximum: Some(hard) };
+        setrlimit(resource, limit).map_err(at("a resource limit"))?;
     }
     give_up()
 }
@@ -181,8 +169,7 @@ fn arrange(setup: &Setup, port: &mut Stream) -> Result<(), Fault> {
 /// The initial root has nothing below it, so it is covered rather than exchanged.
 fn change_root() -> Result<(), Fault> {
     chdir(disk::ROOT).map_err(at(disk::ROOT))?;
-    let none = None::<&str>;
-    mount(Some("."), "/", none, MsFlags::MS_MOVE, none).map_err(at("the new root"))?;
+    mount_move(".", "/").map_err(at("the new root"))?;
     chroot(".").map_err(at("the new root"))?;
     chdir("/").map_err(at("the new root"))
 }
@@ -204,19 +191,20 @@ fn restore() -> Result<(), Fault> {
 
 /// The kernel's file systems, as an OCI runtime mounts them.
 fn surround() -> Result<(), Fault> {
-    let hard = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
+    let hard = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NODEV;
     make("proc", Path::new("/proc"), hard, None)?;
-    make("sysfs", Path::new("/sys"), hard | MsFlags::MS_RDONLY, None)?;
-    let dev = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    make("sysfs", Path::new("/sys"), hard | MountFlags::RDONLY, None)?;
+    let dev = MountFlags::NOSUID | MountFlags::NOEXEC;
     make("tmpfs", Path::new("/dev"), dev, Some("mode=755,size=64k"))?;
-    for (name, major, minor) in DEVICES {
+    for (name, major, minor) in NODES {
         let path = Path::new("/dev").join(name);
         let mode = Mode::from_bits_truncate(0o666);
-        mknod(&path, SFlag::S_IFCHR, mode, makedev(major, minor)).map_err(at(name))?;
+        let device = makedev(major, minor);
+        mknodat(CWD, &path, FileType::CharacterDevice, mode, device).map_err(at(name))?;
         let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666);
         fs::set_permissions(&path, open).map_err(at(name))?;
     }
-    for (name, to) in LINKS {
+    for (to, name) in LINKS {
         symlink(to, Path::new("/dev").join(name)).map_err(at(name))?;
     }
     for name in ["pts", "shm"] {
@@ -225,14 +213,13 @@ fn surround() -> Result<(), Fault> {
     let pts = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     make("devpts", Path::new("/dev/pts"), dev, Some(pts))?;
     make("tmpfs", Path::new("/dev/shm"), hard, Some("mode=1777,size=64m"))?;
-    let none = None::<&str>;
     for path in MASKED.iter().filter(|path| Path::new(path).exists()) {
-        mount(Some("/dev/null"), *path, none, MsFlags::MS_BIND, none).map_err(at(*path))?;
+        mount_bind("/dev/null", *path).map_err(at(*path))?;
     }
     for path in READ_ONLY.iter().filter(|path| Path::new(path).exists()) {
-        mount(Some(*path), *path, none, MsFlags::MS_BIND, none).map_err(at(*path))?;
-        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | hard;
-        mount(none, *path, none, flags, none).map_err(at(*path))?;
+        mount_bind(*path, *path).map_err(at(*path))?;
+        let flags = MountFlags::BIND | MountFlags::RDONLY | hard;
+        mount_remount(*path, flags, "").map_err(at(*path))?;
     }
     Ok(())
 }

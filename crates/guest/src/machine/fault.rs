@@ -4,7 +4,8 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use nix::mount::{MsFlags, mount};
+use rustix::mount::{MountFlags, mount};
+use rustix::path::Arg as _;
 
 /// Where init and agent look for the cgroup tree.
 pub const CGROUPS: &str = "/cgroups";
@@ -26,8 +27,9 @@ pub fn at<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Faul
 }
 
 /// Mounts a file system that has no device.
-pub fn make(kind: &str, path: &Path, flags: MsFlags, data: Option<&str>) -> Result<(), Fault> {
-    mount(Some(kind), path, Some(kind), flags, data)
+pub fn make(kind: &str, path: &Path, flags: MountFlags, data: Option<&str>) -> Result<(), Fault> {
+    let data = data.map(|data| data.into_c_str()).transpose();
+    data.and_then(|data| mount(kind, path, kind, flags, data.as_deref()))
         .map_err(at(format!("{kind} at {}", path.display())))
 }
 

@@ -33,10 +33,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use cofferdam_guest::setup::{ENTER, MODULES};
-use nix::kmod::{ModuleInitFlags, finit_module};
-use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::reboot::{RebootMode, reboot};
+use rustix::mount::MountFlags;
+use rustix::system::{RebootCommand, finit_module, reboot};
 
 pub use enter::run as enter;
 use fault::{CGROUPS, Fault, TRACES, at, make, write};
@@ -55,7 +54,7 @@ pub fn run() -> ExitCode {
         let _ = writeln!(io::stderr(), "cofferdam-machine: {fault}");
     }
     // The host's emulator ends with it; nothing in here needs an orderly end.
-    let _ = reboot(RebootMode::RB_AUTOBOOT);
+    let _ = reboot(RebootCommand::Restart);
     ExitCode::FAILURE
 }
 
@@ -64,11 +63,11 @@ fn boot() -> Result<(), Fault> {
         [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", CGROUPS)]
     {
         fs::create_dir_all(path).map_err(at(path))?;
-        make(kind, Path::new(path), MsFlags::empty(), None)?;
+        make(kind, Path::new(path), MountFlags::empty(), None)?;
     }
     // Not every kernel has it.
     if fs::create_dir_all(TRACES).is_ok() {
-        let _ = make("tracefs", Path::new(TRACES), MsFlags::empty(), None);
+        let _ = make("tracefs", Path::new(TRACES), MountFlags::empty(), None);
     }
     load_modules()?;
     limit::prepare(Path::new(CGROUPS))?;
@@ -105,7 +104,7 @@ fn load_modules() -> Result<(), Fault> {
             write(AUTOPROBE, "0")?;
         }
         let module = File::open(&file).map_err(at(&name))?;
-        finit_module(&module, c"", ModuleInitFlags::empty()).map_err(at(&name))?;
+        finit_module(&module, c"", 0).map_err(at(&name))?;
     }
     Ok(())
 }

@@ -3,12 +3,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 
 use cofferdam_guest::snmp;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
 };
 
 /// `RTM_NEWLINK`, asked for and acknowledged, for interface 1: set and change its flag "up".
@@ -51,12 +51,12 @@ fn head(file: &File) -> String {
 }
 
 pub(super) fn loopback_up() -> io::Result<()> {
-    let route = SockProtocol::NetlinkRoute;
-    let link = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, route)?;
+    // Without a protocol of its own it is that of routes and links.
+    let link = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let message: Vec<u8> = LOOPBACK_UP.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    sendto(link.as_raw_fd(), &message, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    sendto(&link, &message, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut answer = [0; 128];
-    let count = recv(link.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+    let (count, _) = recv(&link, &mut answer, RecvFlags::empty())?;
     let error = answer.get(..count).and_then(|answer| answer.get(ERROR_AT));
     match error.and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes) {
         Some(0) => Ok(()),

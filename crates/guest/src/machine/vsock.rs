@@ -11,30 +11,19 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 
+use cofferdam_guest::bpf::{ARCH, ARGS, FOREIGN, FilterProgram, NUMBER, THIS_ARCH, fail};
 use cofferdam_guest::setup::STREAM;
 use libc::{sock_filter, sock_fprog};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, VsockAddr, connect, socket};
 
 use super::fault::{Fault, at};
 
-/// Offsets in `struct seccomp_data`.
-const NUMBER: u32 = 0;
-const ARCH: u32 = 4;
-const FIRST_ARGUMENT: u32 = 16;
-
-/// `AUDIT_ARCH_*` of this machine.
-#[cfg(target_arch = "x86_64")]
-const THIS_ARCH: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const THIS_ARCH: u32 = 0xc000_00b7;
-/// And of its 32-bit programs, whose older ones make sockets in a way that no filter can look into.
+/// `AUDIT_ARCH_I386`, of 32-bit programs, whose older ones make sockets in a way that no filter can look into.
 const I386: u32 = 0x4000_0003;
 const I386_SOCKETCALL: u32 = 102;
 const I386_SOCKET: u32 = 359;
 /// The same number for both.
 const IO_URING: u32 = 425;
-/// Numbers from here on are x86-64's x32 calls.
-const X32: u32 = 0x4000_0000;
 
 /// Where the program ends: it allows, or fails a call in one of three ways.
 const ALLOW: usize = 15;
@@ -65,43 +54,35 @@ fn forbid(family: i32) -> io::Result<()> {
 }
 
 /// Sockets of this family are unknown. So is io_uring, which makes sockets past every filter.
-fn filter(family: i32) -> io::Result<[sock_filter; 19]> {
-    let number = |number: i64| u32::try_from(number).map_err(io::Error::other);
+fn filter(family: i32) -> io::Result<Vec<sock_filter>> {
+    let socket = u32::try_from(libc::SYS_socket).map_err(io::Error::other)?;
     let family = u32::try_from(family).map_err(io::Error::other)?;
-    let code = |code: u32| u16::try_from(code).map_err(io::Error::other);
-    let (load, end) = (code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS)?, code(libc::BPF_RET)?);
-    let jump = |kind: u32| code(libc::BPF_JMP | kind | libc::BPF_K);
-    let (equal, least) = (jump(libc::BPF_JEQ)?, jump(libc::BPF_JGE)?);
-    let load = |k| sock_filter { code: load, jt: 0, jf: 0, k };
-    let end = |k| sock_filter { code: end, jt: 0, jf: 0, k };
-    let fail =
-        |errno: i32| Ok::<_, io::Error>(end(libc::SECCOMP_RET_ERRNO | number(errno.into())?));
+    let mut p = FilterProgram::default();
     // From its own place to two others, which come behind it.
-    let branch = |here: usize, code: u16, k: u32, yes: usize, no: usize| {
-        let over = |to: usize| u8::try_from(to - here - 1).map_err(io::Error::other);
-        Ok::<_, io::Error>(sock_filter { code, jt: over(yes)?, jf: over(no)?, k })
+    let over = |p: &FilterProgram, to: usize| to - p.0.len() - 1;
+    let equal = |p: &mut FilterProgram, value: u32, yes: usize, no: usize| {
+        p.equal(value, over(p, yes), over(p, no))
     };
-    Ok([
-        load(ARCH),
-        branch(1, equal, THIS_ARCH, 2, 8)?,
-        load(NUMBER),
-        branch(3, least, X32, NO_CALL, 4)?,
-        branch(4, equal, IO_URING, NOT_PERMITTED, 5)?,
-        branch(5, equal, number(libc::SYS_socket)?, 6, ALLOW)?,
-        load(FIRST_ARGUMENT),
-        branch(7, equal, family, NO_FAMILY, ALLOW)?,
-        branch(8, equal, I386, 9, NO_CALL)?,
-        load(NUMBER),
-        branch(10, equal, I386_SOCKETCALL, NO_CALL, 11)?,
-        branch(11, equal, IO_URING, NOT_PERMITTED, 12)?,
-        branch(12, equal, I386_SOCKET, 13, ALLOW)?,
-        load(FIRST_ARGUMENT),
-        branch(14, equal, family, NO_FAMILY, ALLOW)?,
-        end(libc::SECCOMP_RET_ALLOW),
-        fail(libc::EAFNOSUPPORT)?,
-        fail(libc::EPERM)?,
-        fail(libc::ENOSYS)?,
-    ])
+    p.load(ARCH)?;
+    equal(&mut p, THIS_ARCH, 2, 8)?;
+    p.load(NUMBER)?;
+    p.at_least(FOREIGN, over(&p, NO_CALL), over(&p, 4))?;
+    equal(&mut p, IO_URING, NOT_PERMITTED, 5)?;
+    equal(&mut p, socket, 6, ALLOW)?;
+    p.load(ARGS)?;
+    equal(&mut p, family, NO_FAMILY, ALLOW)?;
+    equal(&mut p, I386, 9, NO_CALL)?;
+    p.load(NUMBER)?;
+    equal(&mut p, I386_SOCKETCALL, NO_CALL, 11)?;
+    equal(&mut p, IO_URING, NOT_PERMITTED, 12)?;
+    equal(&mut p, I386_SOCKET, 13, ALLOW)?;
+    p.load(ARGS)?;
+    equal(&mut p, family, NO_FAMILY, ALLOW)?;
+    p.end(libc::SECCOMP_RET_ALLOW)?;
+    p.end(fail(libc::EAFNOSUPPORT))?;
+    p.end(fail(libc::EPERM))?;
+    p.end(fail(libc::ENOSYS))?;
+    Ok(p.0)
 }
 
 #[cfg(test)]
@@ -120,7 +101,7 @@ mod tests {
     #[test]
     fn after_the_filter_a_family_is_unknown_and_the_others_are_as_before() {
         let held = thread::spawn(|| {
-            nix::sys::prctl::set_no_new_privs().unwrap();
+            rustix::thread::set_no_new_privs(true).unwrap();
             assert_eq!(open(AddressFamily::Unix), Ok(()));
             forbid(libc::AF_UNIX).unwrap();
             assert_eq!(open(AddressFamily::Unix), Err(Errno::EAFNOSUPPORT));

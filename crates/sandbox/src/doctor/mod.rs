@@ -7,8 +7,6 @@ mod finding;
 mod known;
 mod survey;
 
-pub use escape::{
-    Probed, SelfTest, SelfTestError, self_test, self_test_in, self_test_of, self_test_plan,
-};
+pub use escape::{Probed, SelfTest, SelfTestError, self_test_in, self_test_of, self_test_plan};
 pub use finding::{Finding, Grade};
 pub use survey::{monitors, survey};

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use cofferdam_ambient::random;
 use cofferdam_contracts::sandbox::DEFAULT_PIDS;
-use nix::sys::statfs::statfs;
+use rustix::fs::statfs;
 
 use super::finding::{Finding, Grade};
 use crate::class::weak::{NO_USER_NAMESPACE, NOT_OWNED};
@@ -340,8 +340,8 @@ fn memory(facts: &HostFacts) -> Finding {
 
 fn disk(state: &Path) -> Finding {
     let free = statfs(state).map_or(0, |found| {
-        let block = u64::try_from(found.block_size()).unwrap_or(0);
-        found.blocks_available().saturating_mul(block) / MIB
+        let block = u64::try_from(found.f_bsize).unwrap_or(0);
+        found.f_bavail.saturating_mul(block) / MIB
     });
     finding(
         "disk",

@@ -5,9 +5,10 @@
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd as _;
 use std::thread;
 
-use nix::sched::{CloneFlags, setns};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::oneshot;
 
 use super::dns;
@@ -76,7 +77,7 @@ pub(crate) async fn listen(netns: Netns) -> io::Result<Sockets> {
 
 /// Moves the calling thread, which must end afterwards.
 fn bind(netns: &Netns) -> io::Result<Bound> {
-    setns(netns.held(), CloneFlags::CLONE_NEWNET)?;
+    move_into_link_name_space(netns.held().as_fd(), Some(LinkNameSpaceType::Network))?;
     let tcp = |port| {
         let listener = TcpListener::bind((ADDRESS, port))?;
         listener.set_nonblocking(true)?;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nix::sys::resource::{Resource, getrlimit};
+use rustix::process::{Resource, getrlimit};
 
 use crate::host::cgroup::Cgroups;
 use crate::host::guest::AGENT_PIDS;
@@ -50,15 +50,15 @@ pub struct Ceilings {
 impl Ceilings {
     pub(crate) fn detect(cgroups: &Cgroups) -> Self {
         let most = |resource, wanted: u64| {
-            getrlimit(resource).map_or(wanted, |(_, hard)| wanted.min(hard))
+            getrlimit(resource).maximum.map_or(wanted, |hard| wanted.min(hard))
         };
         let number = |path: &str| -> u64 {
             let text = fs::read_to_string(path).unwrap_or_default();
             text.trim().parse().unwrap_or(u64::MAX)
         };
         Self {
-            signals: most(Resource::RLIMIT_SIGPENDING, SIGNALS),
-            queue_bytes: most(Resource::RLIMIT_MSGQUEUE, QUEUE_BYTES),
+            signals: most(Resource::Sigpending, SIGNALS),
+            queue_bytes: most(Resource::Msgqueue, QUEUE_BYTES),
             files: number("/proc/sys/fs/file-max"),
             tcp: cgroups.tcp(),
             socket_bytes: number("/proc/sys/net/core/rmem_default").max(SOCKET_BYTES),

@@ -8,29 +8,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use cofferdam_guest::devices::{LINKS, NODES};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, makedev, mkdirat, mknodat, openat,
     symlinkat,
 };
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// What an OCI runtime makes in every `/dev`: name, major and minor number.
-const NODES: [(&str, u32, u32); 6] = [
-    ("null", 1, 3),
-    ("zero", 1, 5),
-    ("full", 1, 7),
-    ("random", 1, 8),
-    ("urandom", 1, 9),
-    ("tty", 5, 0),
-];
-/// What it makes there besides.
-const LINKS: [(&str, &str); 5] = [
-    ("/proc/self/fd", "fd"),
-    ("/proc/self/fd/0", "stdin"),
-    ("/proc/self/fd/1", "stdout"),
-    ("/proc/self/fd/2", "stderr"),
-    ("pts/ptmx", "ptmx"),
-];
 /// What a runtime mounts there, and anybody's shared memory, which is the layer's where that lies in memory: name and mode.
 const DIRS: [(&str, u32); 2] = [("pts", 0o755), ("shm", 0o1777)];
 const ANYBODYS: u32 = 0o666;

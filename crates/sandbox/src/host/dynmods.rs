@@ -66,7 +66,7 @@ pub(crate) fn is_mounted(mounts: &[Mounted]) -> bool {
 mod tests {
     use std::fs;
 
-    use nix::unistd::geteuid;
+    use rustix::process::geteuid;
 
     use super::*;
 

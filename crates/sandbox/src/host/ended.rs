@@ -214,7 +214,7 @@ mod tests {
         let witness = Witness::of(dir.path()).unwrap();
         fs::write(dir.path().join("s"), "secret").unwrap();
         let held = File::open(dir.path().join("s")).unwrap();
-        nix::mount::umount2(dir.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
+        mounts::detach(dir.path()).unwrap();
         assert!(!witness.has_ended() && !is_free(seen));
         drop(held);
         assert!(witness.has_ended());

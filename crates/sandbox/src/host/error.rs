@@ -41,7 +41,7 @@ pub enum HostError {
     #[error("a private mount namespace could not be made: run as root with CAP_SYS_ADMIN")]
     PrivateMounts {
         /// The kernel's answer.
-        source: nix::Error,
+        source: io::Error,
     },
     /// The version 2 tree of a host with both could not be hidden.
     #[error(

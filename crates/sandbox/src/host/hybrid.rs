@@ -18,9 +18,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::fs::CWD;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_remount, move_mount,
+    open_tree, unmount,
+};
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// Where a hybrid host has its version 2 tree.
@@ -50,14 +52,13 @@ pub(crate) fn hide_unified() -> io::Result<()> {
         };
         shown.push((entry.file_name(), what));
     }
-    umount2(ROOT, MntFlags::MNT_DETACH)?;
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("tmpfs"), ROOT, Some("tmpfs"), flags, Some("size=64k,mode=755"))?;
+    unmount(ROOT, UnmountFlags::DETACH)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tmpfs", ROOT, "tmpfs", flags, c"size=64k,mode=755")?;
     for (name, what) in shown {
         show(&name, what)?;
     }
-    let flags = flags | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-    Ok(mount(None::<&str>, ROOT, None::<&str>, flags, None::<&str>)?)
+    Ok(mount_remount(ROOT, flags | MountFlags::RDONLY, "")?)
 }
 
 fn show(name: &OsStr, what: ShownEntry) -> io::Result<()> {

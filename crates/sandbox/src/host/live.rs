@@ -12,8 +12,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::{Path, PathBuf};
 
 use cofferdam_ambient::random;
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
-use nix::unistd::geteuid;
+use rustix::fs::statfs;
+use rustix::process::geteuid;
 
 /// Every Linux has the second; where systemd runs the first is a tmpfs too, and only root's.
 const CANDIDATES: [&str; 2] = ["/run", "/dev/shm"];
@@ -114,7 +114,7 @@ fn memory(state: &Path) -> Option<PathBuf> {
 
 /// Whether a path lies on a tmpfs.
 pub(crate) fn is_memory(path: &Path) -> bool {
-    statfs(path).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
+    statfs(path).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
 }
 
 #[cfg(test)]

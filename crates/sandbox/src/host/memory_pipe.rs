@@ -6,12 +6,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
-use nix::fcntl::{FcntlArg, fcntl};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::fcntl_setpipe_size;
 
 const READ_BYTES: usize = 256 * 1024;
 /// The largest pipe that a kernel gives without being told otherwise.
-const PIPE_BYTES: i32 = 1024 * 1024;
+const PIPE_BYTES: usize = 1024 * 1024;
 /// Between two looks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -29,7 +29,7 @@ pub(crate) struct PipeBounds {
 pub(crate) fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (ours, theirs) = io::pipe()?;
     // A smaller one is slower, and no fault.
-    let _ = fcntl(&ours, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+    let _ = fcntl_setpipe_size(&ours, PIPE_BYTES);
     Ok((ours, theirs))
 }
 

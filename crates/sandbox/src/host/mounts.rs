@@ -4,18 +4,17 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::getppid;
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::path::Arg as _;
 
 use crate::host::error::HostError;
 use crate::host::hybrid::{UNIFIED, hide_unified};
@@ -38,13 +37,13 @@ pub(crate) struct Mounted {
 /// it starts later, are moved.
 pub fn enter_private_mounts() -> Result<(), HostError> {
     let fault = |source| HostError::PrivateMounts { source };
+    let slave = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
     // A process that is to outlive this one leaves by it: whoever is in our namespace keeps every mount of it.
     if let Ok(outside) = File::open("/proc/thread-self/ns/mnt") {
         let _ = OUTSIDE.set(outside.into());
     }
-    unshare(CloneFlags::CLONE_NEWNS).map_err(fault)?;
-    let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
-    mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).map_err(fault)?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| fault(error.into()))?;
+    rustix::mount::mount_change("/", slave).map_err(|error| fault(error.into()))?;
     let all = mounted().map_err(|source| HostError::Read { path: MOUNTINFO.into(), source })?;
     if is_hybrid(&all) {
         hide_unified().map_err(|source| HostError::Hide { source })?;
@@ -72,7 +71,7 @@ pub(crate) fn is_hybrid(all: &[Mounted]) -> bool {
 pub(crate) fn is_private() -> bool {
     let of = |path: &str| fs::read_link(path).ok();
     let ours = of("/proc/thread-self/ns/mnt");
-    ours.is_some() && ours != of(&format!("/proc/{}/ns/mnt", getppid()))
+    ours.is_some() && ours != of(&format!("/proc/{}/ns/mnt", parent_id()))
 }
 
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
@@ -110,7 +109,7 @@ pub(crate) fn is_mount_point(at: &Path) -> Option<bool> {
         Ok(found) if found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
             Some(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
         }
-        Err(rustix::io::Errno::NOENT) => Some(false),
+        Err(Errno::NOENT) => Some(false),
         _ => None,
     }
 }
@@ -157,26 +156,28 @@ pub(crate) fn mounted_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     MountText::read().map(|text| text.below(dir))
 }
 
+/// Of every mount here: without set-user-id programs and devices.
+const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// Mounts a file system that has no device, under the name of its kind.
+fn mount(kind: &str, at: &Path, flags: MountFlags, options: &str) -> rustix::io::Result<()> {
+    rustix::mount::mount(kind, at, kind, flags, &*options.into_c_str()?)
+}
+
 /// Mounts a tmpfs of `size_mb` MiB.
-pub(crate) fn mount_tmpfs(at: &Path, size_mb: u64) -> nix::Result<()> {
-    let data = format!("size={size_mb}m,mode=0700");
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some(data.as_str()))
+pub(crate) fn mount_tmpfs(at: &Path, size_mb: u64) -> rustix::io::Result<()> {
+    mount("tmpfs", at, FLAGS, &format!("size={size_mb}m,mode=0700"))
 }
 
 /// The same for files that are about to be written at once: the kernel takes them by large pages, where it can.
-pub(crate) fn mount_tmpfs_for_files(at: &Path, size_mb: u64) -> nix::Result<()> {
-    let data = format!("size={size_mb}m,mode=0700,huge=within_size");
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some(data.as_str()))
+pub(crate) fn mount_tmpfs_for_files(at: &Path, size_mb: u64) -> rustix::io::Result<()> {
+    mount("tmpfs", at, FLAGS, &format!("size={size_mb}m,mode=0700,huge=within_size"))
         .or_else(|_| mount_tmpfs(at, size_mb))
 }
 
 /// Gives a mounted tmpfs another size, in MiB.
-pub(crate) fn resize_tmpfs(at: &Path, size_mb: u64) -> nix::Result<()> {
-    let data = format!("size={size_mb}m");
-    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(None::<&str>, at, None::<&str>, flags, Some(data.as_str()))
+pub(crate) fn resize_tmpfs(at: &Path, size_mb: u64) -> rustix::io::Result<()> {
+    rustix::mount::mount_remount(at, FLAGS, format!("size={size_mb}m"))
 }
 
 /// Mounts an overlay; the first lower layer lies on top of the others.
@@ -206,9 +207,8 @@ pub(crate) fn mount_overlay_with_moves(
 }
 
 /// The same of options that were written before.
-pub(crate) fn mount_with(at: &Path, options: &[String]) -> nix::Result<()> {
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("overlay"), at, Some("overlay"), flags, Some(options.join(",").as_str()))
+pub(crate) fn mount_with(at: &Path, options: &[String]) -> rustix::io::Result<()> {
+    mount("overlay", at, FLAGS, &options.join(","))
 }
 
 /// Shows a directory read-only at another place, by an overlay of that directory and an empty one: what is opened there
@@ -217,19 +217,16 @@ pub(crate) fn mount_apart(from: &Path, at: &Path, empty: &Path) -> io::Result<()
     let held = HeldDirs::of(&[from, empty])?;
     let paths = held.paths();
     let lowers: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_RDONLY;
-    let options = overlay_lowers(&lowers);
-    Ok(mount(Some("overlay"), at, Some("overlay"), flags, Some(options.as_str()))?)
+    Ok(mount("overlay", at, FLAGS | MountFlags::RDONLY, &overlay_lowers(&lowers))?)
 }
 
 /// Directories by number: a task reads the options of its mounts, and they say nothing of the host then.
-struct HeldDirs(Vec<File>);
+struct HeldDirs(Vec<OwnedFd>);
 
 impl HeldDirs {
     fn of(dirs: &[&Path]) -> io::Result<Self> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let open =
-            |dir: &&Path| fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(dir);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |dir: &&Path| Ok(rustix::fs::open(*dir, flags, Mode::empty())?);
         dirs.iter().map(open).collect::<io::Result<_>>().map(Self)
     }
 
@@ -277,22 +274,22 @@ fn escape(path: &Path) -> String {
 }
 
 /// Takes a mount off its place at once; who still uses it keeps it.
-pub(crate) fn detach(at: &Path) -> nix::Result<()> {
-    umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+pub(crate) fn detach(at: &Path) -> rustix::io::Result<()> {
+    rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
 }
 
 /// Unmounts; what another unmounted in the meantime is unmounted. `Ok(false)`: it stayed busy and was only detached, so that its
 /// memory is freed whenever its last user goes.
-pub(crate) fn unmount(at: &Path) -> nix::Result<bool> {
+pub(crate) fn unmount(at: &Path) -> rustix::io::Result<bool> {
     for _ in 0..UNMOUNT_TRIES {
-        match umount2(at, MntFlags::UMOUNT_NOFOLLOW) {
+        match rustix::mount::unmount(at, UnmountFlags::NOFOLLOW) {
             Ok(()) => return Ok(true),
-            Err(Errno::EBUSY) => clock::sleep_blocking(Duration::from_millis(1)),
+            Err(Errno::BUSY) => clock::sleep_blocking(Duration::from_millis(1)),
             Err(_) if is_mount_point(at) == Some(false) => return Ok(true),
             Err(error) => return Err(error),
         }
     }
-    umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map(|()| false)
+    detach(at).map(|()| false)
 }
 
 #[cfg(test)]

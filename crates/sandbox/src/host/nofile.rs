@@ -1,21 +1,20 @@
 //! Open files of this process.
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The kernel's own default for the most that a process may be given (`fs.nr_open`).
 const MOST: u64 = 1_048_576;
-/// Where the kernel does not say.
-const USUAL: u64 = 1_024;
 
 /// Takes as many as this process may have, and says how many that is. Service managers and shells start a program
 /// with 1,024, for the sake of those that still use `select`; a sandbox takes a dozen here, and a machine whose disk
 /// is read some more. Tasks have limits of their own.
 pub(crate) fn raise() -> u64 {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((USUAL, USUAL));
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let hard = maximum.unwrap_or(u64::MAX);
     let wanted = hard.min(MOST);
-    if soft < wanted {
+    if current.is_some_and(|soft| soft < wanted) {
         // Where it is refused, what is opened beyond says so.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     }
     hard
 }
@@ -26,11 +25,13 @@ mod tests {
 
     #[test]
     fn what_may_be_had_is_taken() {
-        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let hard = maximum.unwrap_or(u64::MAX);
         // One fewer, which no test beside this one notices.
-        setrlimit(Resource::RLIMIT_NOFILE, hard.min(MOST) - 1, hard).unwrap();
+        let fewer = Rlimit { current: Some(hard.min(MOST) - 1), maximum };
+        setrlimit(Resource::Nofile, fewer).unwrap();
         assert_eq!(raise(), hard);
-        let (soft, still) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        assert_eq!((soft, still), (hard.min(MOST), hard));
+        let now = getrlimit(Resource::Nofile);
+        assert_eq!((now.current, now.maximum), (Some(hard.min(MOST)), maximum));
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_guest::removal::remove_tree;
-use nix::sys::statvfs::fstatvfs;
+use rustix::fs::fstatvfs;
 
 use crate::host::ended::{FileSystem, Witness};
 use crate::host::holders;
@@ -209,9 +209,9 @@ pub fn stream_sizes(tree: &OwnedFd) -> io::Result<StreamSizes> {
 
 fn stream_bytes(tree: &OwnedFd, head: u64) -> io::Result<u64> {
     let stat = fstatvfs(tree)?;
-    let blocks = stat.blocks().saturating_sub(stat.blocks_free());
-    let files = stat.files().saturating_sub(stat.files_free());
-    let bytes = blocks.saturating_mul(stat.fragment_size());
+    let blocks = stat.f_blocks.saturating_sub(stat.f_bfree);
+    let files = stat.f_files.saturating_sub(stat.f_ffree);
+    let bytes = blocks.saturating_mul(stat.f_frsize);
     Ok(bytes.saturating_add(files.saturating_mul(head)))
 }
 

@@ -8,8 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use cofferdam_ambient::env;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 /// In order of preference: crun is three times as fast as runc.
 const KNOWN: [&str; 2] = ["crun", "runc"];
@@ -57,15 +56,12 @@ impl Sealed {
     fn of(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().filter(|found| found.len() <= MAX_SEALED)?;
         let program = fs::read(path).ok()?;
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut memory = File::from(memfd_create("runtime", flags).ok()?);
         memory.write_all(&program).ok()?;
         // Exactly these are what the runtimes look for.
-        let seals = SealFlag::F_SEAL_SEAL
-            | SealFlag::F_SEAL_SHRINK
-            | SealFlag::F_SEAL_GROW
-            | SealFlag::F_SEAL_WRITE;
-        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals)).ok()?;
+        let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+        fcntl_add_seals(&memory, seals).ok()?;
         // Open for writing it could not be executed; a second, read-only handle can.
         let program = File::open(format!("/proc/self/fd/{}", memory.as_raw_fd())).ok()?;
         Some(Self(Arc::new(program.into())))

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    use rustix::mount::{MountFlags, mount};
 
     #[test]
     fn only_the_trees_of_service_managers_are_left() {
@@ -77,8 +77,7 @@ mod tests {
     fn a_process_is_moved_to_a_group_that_no_manager_knows() {
         mounts::enter_private_mounts().expect("these tests need root");
         let tree = tempfile::tempdir().unwrap();
-        let of = Some("cgroup2");
-        mount(of, tree.path(), of, MsFlags::empty(), None::<&str>).unwrap();
+        mount("cgroup2", tree.path(), "cgroup2", MountFlags::empty(), None).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let group = tree.path().join(format!("service-test-{}", child.id()));
         enter(&group, child.id()).unwrap();
@@ -87,6 +86,6 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         fs::remove_dir(&group).unwrap();
-        umount2(tree.path(), MntFlags::MNT_DETACH).unwrap();
+        mounts::detach(tree.path()).unwrap();
     }
 }

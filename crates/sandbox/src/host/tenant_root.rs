@@ -154,7 +154,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-    use nix::unistd::getuid;
+    use rustix::process::getuid;
 
     use super::*;
 

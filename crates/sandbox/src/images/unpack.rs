@@ -18,9 +18,7 @@ use std::os::unix::fs::{
 use std::path::{Component, Path, PathBuf};
 
 use cofferdam_guest::removal::remove_tree;
-use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
-use nix::sys::time::TimeSpec;
-use nix::unistd::mkfifo;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
 use tar::{Archive, Entry, EntryType};
 
 use super::error::{ImageError, at};
@@ -131,7 +129,8 @@ impl LayerTree<'_> {
                 return self.hard_link(path, &to, target);
             }
             EntryType::Fifo => {
-                mkfifo(target, Mode::S_IRUSR).map_err(|error| at(target)(error.into()))?;
+                mknodat(CWD, target, FileType::Fifo, Mode::RUSR, 0)
+                    .map_err(|error| at(target)(error.into()))?;
             }
             EntryType::Char | EntryType::Block => {
                 return Err(ImageError::hostile(path, "is a device"));
@@ -285,14 +284,14 @@ fn clear_way(target: &Path) -> Result<(), ImageError> {
 
 /// Seconds since 1970, negative ones in two's complement; `None` beyond 64 bits of nanoseconds, where some
 /// constructors of times panic and would end the worker's thread.
-fn time(seconds: u64) -> Option<TimeSpec> {
+fn time(seconds: u64) -> Option<Timespec> {
     let seconds = i64::from_ne_bytes(seconds.to_ne_bytes());
-    seconds.checked_mul(1_000_000_000).map(|_| TimeSpec::new(seconds, 0))
+    seconds.checked_mul(1_000_000_000).map(|_| Timespec { tv_sec: seconds, tv_nsec: 0 })
 }
 
-fn touch(target: &Path, time: TimeSpec) -> io::Result<()> {
-    utimensat(nix::fcntl::AT_FDCWD, target, &time, &time, UtimensatFlags::NoFollowSymlink)
-        .map_err(io::Error::from)
+fn touch(target: &Path, time: Timespec) -> io::Result<()> {
+    let times = Timestamps { last_access: time, last_modification: time };
+    Ok(utimensat(CWD, target, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 #[cfg(test)]
@@ -301,8 +300,8 @@ mod tests {
 
     #[test]
     fn a_time_is_one_that_a_clock_has_or_none() {
-        assert_eq!(time(1_000).map(|time| time.tv_sec()), Some(1_000));
-        assert_eq!(time(u64::MAX).map(|time| time.tv_sec()), Some(-1));
+        assert_eq!(time(1_000).map(|time| time.tv_sec), Some(1_000));
+        assert_eq!(time(u64::MAX).map(|time| time.tv_sec), Some(-1));
         for never in [9_223_372_037, 0x7fff_ffff_ffff_ffff, 1 << 63] {
             assert_eq!(time(never), None, "{never}");
         }

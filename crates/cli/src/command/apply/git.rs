@@ -20,8 +20,7 @@ use cofferdam_ambient::env;
 use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::patch::GitId;
 use cofferdam_contracts::printable;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::exit::{Misuse, Negative};
 
@@ -94,7 +93,7 @@ impl Repository {
         let common = path(&["--path-format=absolute", "--git-common-dir"])?;
         let objects = path(&["--path-format=absolute", "--git-path", "objects"])?;
         let format = ask(&["--show-object-format"])?.to_string_lossy().into_owned();
-        let own = nix::unistd::geteuid().as_raw();
+        let own = rustix::process::geteuid().as_raw();
         for place in [&git_dir, &common, &objects] {
             let found =
                 fs::metadata(place).with_context(|| format!("cannot read {}", place.display()))?;
@@ -258,7 +257,7 @@ pub(super) fn git(
         spawned => spawned.context("cannot run git")?,
     };
     let stdin = child.stdin.take();
-    let pid = i32::try_from(child.id()).context("git has an impossible pid")?;
+    let pid = Pid::from_child(&child);
     std::thread::scope(|scope| {
         // Beside the reading: a command that answers before it has read all would wait for us.
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
@@ -268,7 +267,7 @@ pub(super) fn git(
             Ok(output) => output.context("git did not end"),
             Err(_) => {
                 // Not waited for yet, so the pid is still git's.
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                let _ = kill_process(pid, Signal::KILL);
                 anyhow::bail!("git did not end within {} s", LONGEST.as_secs())
             }
         }
@@ -322,11 +321,11 @@ mod tests {
         let made = Command::new("git").arg("-C").arg(dir.path()).args(["init", "--quiet"]).status();
         assert!(made.unwrap().success());
         Repository::find(dir.path()).unwrap();
-        let other = Some(nix::unistd::geteuid().as_raw() + 1);
+        let other = Some(rustix::process::geteuid().as_raw() + 1);
         let objects = dir.path().join(".git/objects");
         // Only root gives files away; the suite runs as root.
         match chown(&objects, other, None) {
-            Err(_) => assert!(!nix::unistd::geteuid().is_root()),
+            Err(_) => assert!(!rustix::process::geteuid().is_root()),
             Ok(()) => {
                 let refused = Repository::find(dir.path()).unwrap_err().to_string();
                 assert!(refused.contains("another user"), "{refused}");

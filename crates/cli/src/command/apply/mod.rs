@@ -83,8 +83,7 @@ pub(crate) struct ApplyArgs {
     /// Approve the patch without asking; with --quorum, others still have to
     #[arg(long, short = 'y')]
     yes: bool,
-    /// Print one JSON object with a schema version
-    #[arg(long)]
+    #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 

@@ -18,14 +18,15 @@ mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use cofferdam_guest::jail::Jail;
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 pub use rules::Rules;
 pub use watch::Watch;
@@ -100,18 +101,16 @@ pub fn enter(mut args: impl Iterator<Item = OsString>) -> io::Error {
 
 fn lock(rules: &OsString, socket: &UnixStream) -> io::Result<()> {
     let rules: Rules = serde_json::from_slice(rules.as_encoded_bytes())?;
-    nix::sys::prctl::set_no_new_privs()?;
+    rustix::thread::set_no_new_privs(true)?;
     rules.enforce()?;
     let listener = notify::listen(&filter::of(&rules)?)?;
-    let fds = [listener.as_raw_fd()];
-    let message = [ControlMessage::ScmRights(&fds)];
-    sendmsg::<()>(
-        socket.as_raw_fd(),
-        &[IoSlice::new(&[READY])],
-        &message,
-        MsgFlags::empty(),
-        None,
-    )?;
+    let fds = [listener.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut extra = SendAncillaryBuffer::new(&mut space);
+    if !extra.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    sendmsg(socket, &[IoSlice::new(&[READY])], &mut extra, SendFlags::empty())?;
     Ok(())
 }
 

@@ -1,16 +1,16 @@
 //! The agent's side of a jail: answers every watched call, and keeps what it saw.
 
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cofferdam_guest::jail::{RefusedKind, Seen};
 use libc::seccomp_notif;
-use nix::cmsg_space;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::net::UnixStream as Polled;
 use tokio::sync::Notify;
@@ -213,23 +213,17 @@ enum First {
 fn receive(socket: &Polled) -> io::Result<First> {
     let mut text = [0; REASON_BYTES];
     let mut parts = [IoSliceMut::new(&mut text)];
-    let mut space = cmsg_space!([i32; 1]);
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
-    let count = message.bytes;
-    for extra in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = extra
-            && let Some(fd) = fds.first()
-        {
-            #[expect(unsafe_code, reason = "the kernel has just made this descriptor for us")]
-            // SAFETY: recvmsg gave it to this process, and nothing else holds it.
-            let listener = unsafe { std::os::fd::FromRawFd::from_raw_fd(*fd) };
-            return Ok(First::Listener(listener));
-        }
-    }
-    Ok(match count {
-        0 => First::Nothing,
-        _ => First::Broken(
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut extra = RecvAncillaryBuffer::new(&mut space);
+    let count = recvmsg(socket, &mut parts, &mut extra, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let listener = extra.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok(match (listener, count) {
+        (Some(listener), _) => First::Listener(listener),
+        (None, 0) => First::Nothing,
+        (None, _) => First::Broken(
             String::from_utf8_lossy(text.get(..count).unwrap_or_default()).into_owned(),
         ),
     })

@@ -3,16 +3,17 @@
 //! ```text
 //! host: a listener, an abstract socket
 //! neighbour sandbox: marker file, listener, abstract socket      (runs until the probes are done)
-//! probed sandbox:    the agent's binary as `probe SETTING`  -> one line of JSON a probe
+//! probed sandbox:    `/work/probe probe SETTING`            -> one line of JSON a probe
 //! both are wiped, and their evidence is part of the answer
 //! ```
 //! In a class whose files this host keeps, all of it once more in a second life (`again`).
-//! What is tried and what may be answered is the fixed list in `crates/guest/src/probe`.
+//! What is tried and what may be answered is the fixed list in `crates/probe`.
 
 mod again;
 mod expectation;
 mod gvisor;
 mod microvm;
+mod program;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,7 +34,6 @@ use tokio::sync::oneshot;
 pub use cofferdam_guest::escape::Probed;
 
 use crate::agent::Stream;
-use crate::host::guest::AGENT_PATH;
 use crate::life::{
     Filling, Host, ProvisionError, Sandbox, SandboxError, provision, provision_filled,
 };
@@ -121,12 +121,7 @@ fn self_test_plan_in(host: &Host, class: Class) -> Result<Plan, SelfTestError> {
     Ok(plan(&request(class)?, &id, host.facts())?)
 }
 
-/// Runs every probe in a container of this host, with a neighbour beside it.
-pub async fn self_test(host: &Host) -> Result<SelfTest, SelfTestError> {
-    self_test_of(host, &self_test_plan(host)?).await
-}
-
-/// The same in a class, both the probed sandbox and its neighbour. What a class shows otherwise
+/// Runs every probe in a sandbox of a class, with a neighbour of that class beside it. What a class shows otherwise
 /// though it holds is listed by probe, and is expected of no other class.
 pub async fn self_test_in(host: &Host, class: Class) -> Result<SelfTest, SelfTestError> {
     let plan = self_test_plan_in(host, class)?;
@@ -213,7 +208,7 @@ fn of_its_own(probe: &mut Probed) {
     }
 }
 
-/// The same in a sandbox of this plan, which a test has weakened.
+/// Runs every probe in a sandbox of this plan, with a container beside it; a test weakens the plan.
 pub async fn self_test_of(host: &Host, plan: &Plan) -> Result<SelfTest, SelfTestError> {
     beside(host, plan, None, &self_test_plan(host)?).await
 }
@@ -224,10 +219,11 @@ async fn beside(
     filling: Option<Filling>,
     neighbour_plan: &Plan,
 ) -> Result<SelfTest, SelfTestError> {
-    let neighbour = provision(host, neighbour_plan, &[]).await?;
+    let inputs = [program::input()];
+    let neighbour = provision(host, neighbour_plan, &inputs).await?;
     let probed = match filling {
-        Some(filling) => provision_filled(host, plan, &[], filling).await,
-        None => provision(host, plan, &[]).await,
+        Some(filling) => provision_filled(host, plan, &inputs, filling).await,
+        None => provision(host, plan, &inputs).await,
     };
     let probed = match probed {
         Ok(probed) => probed,
@@ -325,7 +321,10 @@ fn namespaces() -> io::Result<BTreeMap<String, String>> {
 
 fn command(words: &[&str]) -> Command {
     Command {
-        argv: std::iter::once(AGENT_PATH).chain(words.iter().copied()).map(str::to_owned).collect(),
+        argv: std::iter::once(program::PATH)
+            .chain(words.iter().copied())
+            .map(str::to_owned)
+            .collect(),
         env: BTreeMap::new(),
         cwd: "/".to_owned(),
         timeout_ms: LIMIT_MS,
@@ -348,7 +347,7 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
             ..Limits::default()
         },
         spec: Some(spec),
-        ..SandboxRequest::plain("host", vec![AGENT_PATH.to_owned()], LIMIT_MS)
+        ..SandboxRequest::plain("host", vec![program::PATH.to_owned()], LIMIT_MS)
     })
 }
 

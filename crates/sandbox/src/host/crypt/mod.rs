@@ -20,7 +20,7 @@ mod volume;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nix::sys::statvfs::statvfs;
+use rustix::fs::statvfs;
 
 use crate::host::live;
 use crate::host::traces::layers;
@@ -70,8 +70,8 @@ impl LargeLayers {
         let Some(mkfs) = places.find(|path| path.is_file()) else {
             return absent("mkfs.ext4 was not found", "apt-get install e2fsprogs");
         };
-        let most_mb = statvfs(state)
-            .map_or(0, |stat| stat.blocks().saturating_mul(stat.fragment_size()) / MIB);
+        let most_mb =
+            statvfs(state).map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize) / MIB);
         Self::Present { mkfs, most_mb }
     }
 }

@@ -1,5 +1,6 @@
 //! One encrypted layer: made, and destroyed.
 
+use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::sandbox::{Looked, WipeCheck};
-use nix::mount::{MsFlags, mount};
-use nix::sys::statvfs::statvfs;
+use rustix::fs::statvfs;
+use rustix::mount::{MountFlags, mount, mount_bind};
 
 use super::kernel::{self, KeyPresence};
 use super::{LargeLayers, MIB};
@@ -19,7 +20,7 @@ use crate::host::{live, mounts};
 
 /// Inode tables stay as they are in the sparse file (zeros); nothing has to survive a crash, so nothing
 /// waits for the disk; and a broken image is no longer written.
-const OPTIONS: &str = "noinit_itable,nobarrier,errors=remount-ro";
+const OPTIONS: &CStr = c"noinit_itable,nobarrier,errors=remount-ro";
 /// A killed task's last descriptors and another start's copy of our mounts go within this time.
 const TRIES: usize = 200;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -89,9 +90,7 @@ impl Volume {
         make_dir(&inner)?;
         let dir = File::open(&inner).map_err(fault("opening", &inner))?;
         kernel::set_policy(&dir, key).map_err(fault("encrypting", &inner))?;
-        let bind = MsFlags::MS_BIND;
-        mount(Some(&inner), layer, None::<&str>, bind, None::<&str>)
-            .map_err(fault("binding a directory to", layer))
+        mount_bind(&inner, layer).map_err(fault("binding a directory to", layer))
     }
 
     /// The file, sparse, where there is room for all of it now.
@@ -100,7 +99,7 @@ impl Volume {
         let parent = image.parent().unwrap_or(image);
         live::private_dir(parent).map_err(fault("making", parent))?;
         let stat = statvfs(parent).map_err(fault("looking for room at", parent))?;
-        let room_mb = stat.blocks_available().saturating_mul(stat.fragment_size()) / MIB;
+        let room_mb = stat.f_bavail.saturating_mul(stat.f_frsize) / MIB;
         if room_mb < size_mb {
             let words = format!("{room_mb} MiB are free and {size_mb} MiB are asked for");
             return Err(fault("finding room at", parent)(io::Error::other(words)));
@@ -227,8 +226,8 @@ pub(crate) fn attached(image: &Path) -> Vec<PathBuf> {
 }
 
 fn mount_disk(device: &Path, at: &Path) -> io::Result<()> {
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
-    mount(Some(device), at, Some("ext4"), flags, Some(OPTIONS)).map_err(io::Error::from)
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    Ok(mount(device, at, "ext4", flags, OPTIONS)?)
 }
 
 fn format(mkfs: &Path, image: &Path) -> io::Result<()> {
@@ -294,24 +293,30 @@ mod tests {
         memchr::memmem::find(&fs::read(image).unwrap(), MARKER).is_some()
     }
 
-    #[test]
-    fn what_is_written_is_never_in_the_image_and_is_unreadable_without_the_key() {
+    /// A volume in this directory, in mounts of this test's own; `None` where the host has none.
+    fn made(state: &Path) -> Option<Volume> {
         mounts::enter_private_mounts().expect("these tests need root");
-        let state = tempfile::tempdir().unwrap();
-        let large = LargeLayers::detect(state.path());
+        let large = LargeLayers::detect(state);
         if let LargeLayers::Absent { why, .. } = &large {
             crate::not_run::not_run("encrypted layers on disk (fscrypt)", &why.to_string());
-            return;
+            return None;
         }
         let volume = Volume {
-            image: state.path().join("layers/one.img"),
-            disk: state.path().join("disk"),
-            layer: state.path().join("layer"),
-            root: state.path().join("root"),
-            beside: state.path().join("beside"),
+            image: state.join("layers/one.img"),
+            disk: state.join("disk"),
+            layer: state.join("layer"),
+            root: state.join("root"),
+            beside: state.join("beside"),
         };
         fs::create_dir(&volume.layer).unwrap();
         volume.make(&large, TRIAL_MB).unwrap();
+        Some(volume)
+    }
+
+    #[test]
+    fn what_is_written_is_never_in_the_image_and_is_unreadable_without_the_key() {
+        let state = tempfile::tempdir().unwrap();
+        let Some(volume) = made(state.path()) else { return };
         let name = String::from_utf8(MARKER.to_vec()).unwrap();
         let mut secret = File::create(volume.layer.join(&name)).unwrap();
         secret.write_all(&MARKER.repeat(1_000)).unwrap();
@@ -319,7 +324,7 @@ mod tests {
         fs::write(volume.disk.join("open"), b"in-the-clear-in-the-clear").unwrap();
         secret.sync_all().unwrap();
         drop(secret);
-        nix::unistd::syncfs(File::open(&volume.disk).unwrap()).unwrap();
+        rustix::fs::syncfs(File::open(&volume.disk).unwrap()).unwrap();
         let raw = fs::read(&volume.image).unwrap();
         assert!(memchr::memmem::find(&raw, b"in-the-clear-in-the-clear").is_some());
         assert!(!holds_marker(&volume.image));
@@ -343,22 +348,8 @@ mod tests {
 
     #[test]
     fn a_key_whose_files_are_still_open_is_not_called_destroyed() {
-        mounts::enter_private_mounts().expect("these tests need root");
         let state = tempfile::tempdir().unwrap();
-        let large = LargeLayers::detect(state.path());
-        if let LargeLayers::Absent { why, .. } = &large {
-            crate::not_run::not_run("encrypted layers on disk (fscrypt)", &why.to_string());
-            return;
-        }
-        let volume = Volume {
-            image: state.path().join("layers/two.img"),
-            disk: state.path().join("disk"),
-            layer: state.path().join("layer"),
-            root: state.path().join("root"),
-            beside: state.path().join("beside"),
-        };
-        fs::create_dir(&volume.layer).unwrap();
-        volume.make(&large, TRIAL_MB).unwrap();
+        let Some(volume) = made(state.path()) else { return };
         let held = File::create(volume.inner().join("held")).unwrap();
         assert!(mounts::unmount(&volume.layer).unwrap());
         let end = volume.end_key().unwrap();

@@ -6,9 +6,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use nix::mount::{MsFlags, mount};
 use rustix::fs::{CWD, StatVfsMountFlags, fstatvfs};
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, mount_remount, move_mount, open_tree,
+};
 
 use super::Opened;
 
@@ -28,15 +29,14 @@ pub(crate) fn mount_at(opened: &Opened, target: &Path, readonly: bool) -> io::Re
     let tree = open_tree(opened, "", clone)?;
     let kept = kept(fstatvfs(&tree)?.f_flag);
     move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-    let read = if readonly { MsFlags::MS_RDONLY } else { MsFlags::empty() };
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | read | kept;
-    let remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags;
-    Ok(mount(None::<&str>, target, None::<&str>, remount, None::<&str>)?)
+    let read = if readonly { MountFlags::RDONLY } else { MountFlags::empty() };
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | read | kept;
+    Ok(mount_remount(target, MountFlags::BIND | flags, "")?)
 }
 
 /// What the host's own mount of it refuses is refused on: a remount would forget it.
-fn kept(found: StatVfsMountFlags) -> MsFlags {
-    let has = |one, flag| if found.contains(one) { flag } else { MsFlags::empty() };
-    has(StatVfsMountFlags::RDONLY, MsFlags::MS_RDONLY)
-        | has(StatVfsMountFlags::NOEXEC, MsFlags::MS_NOEXEC)
+fn kept(found: StatVfsMountFlags) -> MountFlags {
+    let has = |one, flag| if found.contains(one) { flag } else { MountFlags::empty() };
+    has(StatVfsMountFlags::RDONLY, MountFlags::RDONLY)
+        | has(StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC)
 }

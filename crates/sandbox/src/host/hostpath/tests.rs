@@ -298,20 +298,22 @@ struct Bound(std::path::PathBuf);
 
 impl Bound {
     fn new(from: &Path, at: &Path, kind: Option<&str>) -> Self {
-        use nix::mount::{MsFlags, mount};
-        let flags = if kind.is_none() { MsFlags::MS_BIND } else { MsFlags::empty() };
+        use rustix::mount::{MountFlags, mount, mount_bind};
         match from.is_dir() || kind.is_some() {
             true => fs::create_dir(at).unwrap(),
             false => fs::write(at, "").unwrap(),
         }
-        mount(Some(from), at, kind, flags, None::<&str>).unwrap();
+        match kind {
+            Some(kind) => mount(from, at, kind, MountFlags::empty(), None).unwrap(),
+            None => mount_bind(from, at).unwrap(),
+        }
         Self(at.to_owned())
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The filter as the kernel takes it: classic BPF over `struct seccomp_data`, a binary search for the call's number.
+//! The filter as the kernel takes it: a binary search for the call's number.
 //!
 //! crun loads what the annotation holds in place of the configuration's list; a crun that does not know it, and runc,
 //! compile the list.
@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use cofferdam_guest::bpf::{ARCH, ARGS, FOREIGN, FilterProgram, NUMBER, THIS_ARCH};
 use serde_json::{Value, json};
 
 use super::call::{Call, ENOSYS, EPERM};
@@ -16,17 +17,6 @@ use super::{Needs, denied};
 
 /// What crun calls it.
 const ANNOTATION: &str = "run.oci.seccomp_bpf_data";
-/// Offsets in `struct seccomp_data`; of an argument its lower half.
-const NUMBER: u32 = 0;
-const ARCH: u32 = 4;
-const ARGS: u32 = 16;
-/// `AUDIT_ARCH_*` of this machine.
-#[cfg(target_arch = "x86_64")]
-const THIS_ARCH: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const THIS_ARCH: u32 = 0xc000_00b7;
-/// Numbers from here on are x86-64's x32 calls.
-const FOREIGN: u32 = 0x4000_0000;
 /// Instructions that the kernel takes (`BPF_MAXINSNS`).
 const MOST: usize = 4_096;
 
@@ -42,39 +32,15 @@ enum What {
     Rule(&'static Ruled),
 }
 
-#[derive(Default)]
-struct FilterProgram(Vec<libc::sock_filter>);
-
-impl FilterProgram {
-    fn push(&mut self, code: u32, k: u32, yes: usize, no: usize) -> io::Result<()> {
-        let code = u16::try_from(code).map_err(io::Error::other)?;
-        let jt = u8::try_from(yes).map_err(io::Error::other)?;
-        let jf = u8::try_from(no).map_err(io::Error::other)?;
-        self.0.push(libc::sock_filter { code, jt, jf, k });
-        Ok(())
-    }
-
-    fn load(&mut self, offset: u32) -> io::Result<()> {
-        self.push(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
-    }
-
-    fn end(&mut self, verdict: u32) -> io::Result<()> {
-        self.push(libc::BPF_RET | libc::BPF_K, verdict, 0, 0)
-    }
-
-    fn equal(&mut self, value: u32, yes: usize, no: usize) -> io::Result<()> {
-        self.push(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, yes, no)
-    }
-
-    /// Goes on here for what is less, and to `there` for the rest.
-    fn less(&mut self, than: u32, here: Self, there: Self) -> io::Result<()> {
-        self.push(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, than, 0, 1)?;
-        let over = u32::try_from(here.0.len()).map_err(io::Error::other)?;
-        self.push(libc::BPF_JMP | libc::BPF_JA, over, 0, 0)?;
-        self.0.extend(here.0);
-        self.0.extend(there.0);
-        Ok(())
-    }
+/// Goes on here for what is less, and to `there` for the rest.
+fn less(than: u32, here: FilterProgram, there: FilterProgram) -> io::Result<FilterProgram> {
+    let mut p = FilterProgram::default();
+    p.at_least(than, 0, 1)?;
+    let over = u32::try_from(here.0.len()).map_err(io::Error::other)?;
+    p.push(libc::BPF_JMP | libc::BPF_JA, over, 0, 0)?;
+    p.0.extend(here.0);
+    p.0.extend(there.0);
+    Ok(p)
 }
 
 /// The annotation of an OCI configuration.
@@ -131,7 +97,7 @@ fn search(pieces: &[Block]) -> io::Result<FilterProgram> {
         more => {
             let (low, high) = more.split_at(more.len() / 2);
             let from = high.first().map_or(0, |piece| piece.from);
-            p.less(from, search(low)?, search(high)?)?;
+            return less(from, search(low)?, search(high)?);
         }
     }
     Ok(p)

@@ -9,6 +9,19 @@
 //! go at once, signals are number 0. A process each, so that one that changes itself (`unshare`) or
 //! is killed for trying changes no other's answer. Most are a line of a table ([`calls`], [`files`],
 //! [`sockets`]).
+//!
+//! It is a program of its own, which only the sandboxes of the self-test are given.
+//!
+//! # Floors
+//! A line imports only from those below it; what imports each other in a circle stands on one line.
+//! ```text
+//! neighbours
+//! calls control devices files kernel mounts namespaces network privileges sockets syscalls
+//! table
+//! entry
+//! trying
+//! answer
+//! ```
 
 mod answer;
 mod calls;
@@ -31,10 +44,9 @@ use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
-use cofferdam_guest::escape::{PROBE, Probed, Setting};
+use cofferdam_guest::escape::{NEIGHBOUR, PROBE, Probed, Setting};
 
 use entry::Probe;
-pub use neighbours::neighbour;
 
 /// Longest answer that is kept: it is a word or two unless something is wrong.
 const MAX_ANSWER: usize = 200;
@@ -69,8 +81,20 @@ const AREAS: [(&str, &[Probe]); 27] = [
     ("sockets", sockets::QUEUES),
 ];
 
+/// What the arguments ask for: every probe, one of them, or to be the neighbour.
+pub fn run() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [PROBE, setting] => all(setting),
+        [PROBE, setting, id] => one(setting, id),
+        [NEIGHBOUR, marker] => neighbours::neighbour(marker),
+        _ => ExitCode::FAILURE,
+    }
+}
+
 /// Tries everything; the answers are lines of JSON on stdout.
-pub fn all(setting: &str) -> ExitCode {
+fn all(setting: &str) -> ExitCode {
     for (area, probes) in AREAS {
         for probe in probes {
             let observed = apart(setting, probe.id);
@@ -92,7 +116,7 @@ pub fn all(setting: &str) -> ExitCode {
 }
 
 /// Tries one in this very process; the answer is what it prints.
-pub fn one(setting: &str, id: &str) -> ExitCode {
+fn one(setting: &str, id: &str) -> ExitCode {
     let known = AREAS.iter().flat_map(|(_, probes)| probes.iter()).find(|probe| probe.id == id);
     let (Some(probe), Ok(setting)) = (known, serde_json::from_str::<Setting>(setting)) else {
         return ExitCode::FAILURE;

@@ -3,11 +3,11 @@
 /// Probes of paths: `id`s are the way and the path.
 macro_rules! paths {
     ($way:ident, $word:literal, $expected:expr, [$($path:literal)*]) => {
-        &[$($crate::probe::entry::Probe {
+        &[$($crate::entry::Probe {
             id: concat!($word, ":", $path),
             tries: concat!($word, " ", $path),
             expected: $expected,
-            run: $crate::probe::entry::Run::Way($crate::probe::trying::Way::$way($path)),
+            run: $crate::entry::Run::Way($crate::trying::Way::$way($path)),
         }),*]
     };
 }
@@ -15,13 +15,13 @@ macro_rules! paths {
 /// Probes of system calls: the name, after a dot what is special, and the first arguments.
 macro_rules! calls {
     ($expected:expr, [$($id:literal $number:expr, [$($argument:expr),*];)*]) => {
-        &[$($crate::probe::entry::Probe {
+        &[$($crate::entry::Probe {
             id: concat!("call:", $id),
             tries: concat!("call ", $id),
             expected: $expected,
-            run: $crate::probe::entry::Run::Way($crate::probe::trying::Way::Call(
+            run: $crate::entry::Run::Way($crate::trying::Way::Call(
                 $number,
-                $crate::probe::table::filled([$($argument),*]),
+                $crate::table::filled([$($argument),*]),
             )),
         }),*]
     };
@@ -30,11 +30,11 @@ macro_rules! calls {
 /// Probes of sockets: family, kind and protocol.
 macro_rules! sockets {
     ($expected:expr, [$($id:literal $family:expr, $kind:expr, $protocol:expr;)*]) => {
-        &[$($crate::probe::entry::Probe {
+        &[$($crate::entry::Probe {
             id: concat!("socket:", $id),
             tries: concat!("open a socket of ", $id),
             expected: $expected,
-            run: $crate::probe::entry::Run::Way($crate::probe::trying::Way::Socket($family, $kind, $protocol)),
+            run: $crate::entry::Run::Way($crate::trying::Way::Socket($family, $kind, $protocol)),
         }),*]
     };
 }
