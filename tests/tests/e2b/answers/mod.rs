@@ -39,6 +39,9 @@ const SHOWN: [&str; 8] = [
     "x-total-running",
 ];
 
+/// Names and values that a case adds to its request.
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
 /// Which ids a path has.
 #[derive(Clone, Copy)]
 enum Ids {
@@ -261,7 +264,7 @@ async fn near(world: &World, table: &mut Table) {
 async fn destinations(world: &World, table: &mut Table) {
     table.begin("GET by its headers");
     let (live, token) = (world.live.as_str(), world.token.as_str());
-    let cases: [(&str, &[(&str, &str)]); 17] = [
+    let cases: [(&str, Headers<'_>); 17] = [
         ("/health", &[("e2b-sandbox-id", live)]),
         ("/health", &[("e2b-sandbox-id", live), ("e2b-sandbox-port", "49983")]),
         ("/health", &[("e2b-sandbox-id", "zzzzzzzzzzzzzzzzzzzz")]),
@@ -317,7 +320,7 @@ async fn files(world: &World, table: &mut Table) {
     const OCTETS: (&str, &str) = ("content-type", "application/octet-stream");
     table.begin("envd POST /files");
     let form = ("content-type", "multipart/form-data; boundary=b");
-    let cases: [(&str, &str, &[(&str, &str)], &str); 9] = [
+    let cases: [(&str, &str, Headers<'_>, &str); 9] = [
         ("bytes", PATH, &[OCTETS], "kept"),
         ("no path", "/files", &[OCTETS], "kept"),
         ("a directory", "/files?path=/home/user", &[OCTETS], "kept"),
@@ -373,7 +376,7 @@ async fn services(world: &World, table: &mut Table) {
         table.begin(&format!("envd {path}"));
         let (own, others) = if is_stream { (1, 0) } else { (0, 1) };
         let wrong = br#"{"nothing":1}"#;
-        let cases: [(&str, &str, &[(&str, &str)], Vec<u8>); 11] = [
+        let cases: [(&str, &str, Headers<'_>, Vec<u8>); 11] = [
             ("unknown field", JSON[own], &[], message(is_stream, wrong)),
             ("unknown field in protobuf", PROTOBUF[own], &[], message(is_stream, FIELD_31)),
             ("not JSON", JSON[own], &[], message(is_stream, b"{")),
