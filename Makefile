@@ -28,7 +28,7 @@ check: setup
 
 ## the laws of the source: floors, SQL in one crate, clocks and randomness, no child session, words, no silent skip
 policies: setup
-	$(CARGO) test --workspace --test system -- architecture:: language:: skips:: release_gates::
+	$(CARGO) test --workspace --test system -- architecture:: language:: reference:: skips:: release_gates::
 
 ## unit tests of every crate
 unit: setup
@@ -100,7 +100,8 @@ fuzz:
 		$(CARGO) test --no-fail-fast --package cofferdam-contracts --package cofferdam-guest \
 		--package cofferdam-sandbox --package cofferdam-e2b --lib --bins --test contracts --test fuzz -- fuzz_
 
-## the numbers of SPECIFICATION.md, with the binary as it is published
+## the numbers of SPECIFICATION.md, with the binary as it is published, into bench/results; then
+## UPDATE_GOLDENS=1 cargo test --workspace --test system -- reference::figures writes the pages
 bench: setup
 	$(CARGO) build --profile published --bin cofferdam --bin bench
 	@$(CARGO) run --quiet --profile published --bin bench
@@ -115,7 +116,8 @@ chaos: setup build
 # How long it storms; SEED replays a schedule.
 SECONDS ?= 500
 
-## a fleet in a seeded storm for SECONDS (500): processes, network, database; prints times to recovery as JSON lines
+## a fleet in a seeded storm for SECONDS (500): processes, network, database; prints times to recovery as JSON lines and adds them to
+## bench/results
 storm: setup build
 	COFFERDAM_STORM_SECONDS=$(SECONDS) $(if $(SEED),COFFERDAM_TEST_SEED=$(SEED)) \
 		$(CARGO) test --release --package cofferdam-tests --test system -- --ignored --nocapture storm::

@@ -20,6 +20,7 @@ mod cluster;
 pub mod declared;
 pub mod e2b;
 pub mod leftovers;
+pub mod measured;
 pub mod not_run;
 pub mod postgres;
 pub mod programs;

@@ -16,7 +16,7 @@ const MARKS: [&str; 8] =
     ["is no ", "are none", "that is none", "is told", "are told", "nobody", "whoever", "somebody"];
 /// Pages that may have some: the one that quotes the habits, and the list of messages, which is made from string
 /// literals.
-const QUOTES: [&str; 2] = ["docs/style.md", "docs/errors/messages.md"];
+const QUOTES: [&str; 2] = ["docs/style.md", "docs/reference/messages.md"];
 const DECISIONS: &str = "docs/decisions/";
 /// Words of a decision, and of the changelog of a product that is not released.
 const MAX_WORDS: usize = 300;

@@ -68,6 +68,7 @@ mod proofs;
 mod provider;
 mod python_tools;
 mod quota;
+mod reference;
 mod registries;
 mod release_gates;
 mod remote;

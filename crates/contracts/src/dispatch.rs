@@ -94,7 +94,7 @@ pub struct SpawnRequest {
     /// Which agent.
     #[serde(default)]
     pub agent_type: AgentType,
-    /// What the agent is told: 1 to 262,144 bytes.
+    /// The prompt of the agent: 1 to 262,144 bytes.
     #[schemars(length(min = 1, max = 262_144))]
     pub prompt: String,
     /// The file that it was read from.

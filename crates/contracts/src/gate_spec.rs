@@ -115,28 +115,38 @@ pub struct Escalate {
     pub wait: Duration,
 }
 
-/// The long form on the wire.
+/// The gate with its rules. The key alone is the short form: any approver, one yes, an hour, silence is a no.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "GateSpecFields")]
 struct Fields {
+    /// Key of the gate's first round; it starts with `approve-plan`.
     key: GateKey,
+    /// Only keys of this group answer, by themselves or by delegation.
     group: Option<GroupId>,
+    /// Only keys with one of these roles answer. Default: every approver.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     roles: Vec<Role>,
+    /// Number of people who must say yes. Default: 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     #[schemars(range(min = 1, max = 16))]
     quorum: u32,
+    /// Whether a single no decides; otherwise as many as the quorum must say no. Default: true.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     veto: bool,
+    /// Whether the key that submitted the run may answer. Default: `allow`.
     #[serde(default, skip_serializing_if = "is_default")]
     self_approval: SelfApproval,
+    /// Wait for an answer: 1 s to 24 h. Default: 1 h.
     deadline: Option<Duration>,
+    /// Pause between reminders, at most 24 of them. Default: no reminder.
     remind: Option<Duration>,
+    /// What silence means. Default: no.
     #[serde(default, skip_serializing_if = "is_default")]
     on_timeout: OnTimeout,
+    /// Properties of the form that an approver may change; needs a quorum of 1. Default: none of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     edit: Vec<String>,

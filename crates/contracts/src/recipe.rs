@@ -55,9 +55,9 @@ named! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// Its id.
+    /// The recipe's id.
     pub id: RecipeId,
-    /// Its version.
+    /// Its version: any text of 1 to 32 characters.
     pub v: String,
     /// What it is for, shown beside its form.
     pub title: Option<String>,
@@ -68,7 +68,7 @@ pub struct Recipe {
     pub caps: Caps,
     /// Where its runs queue.
     pub queue: Option<QueueSpec>,
-    /// What it does.
+    /// Gate, agent and tasks.
     pub plan: PlanSpec,
 }
 
@@ -129,11 +129,11 @@ pub struct QueueSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanSpec {
-    /// People must agree first: the gate's key, or its key and its law.
+    /// A gate before the first task: its key, or its key and rules.
     pub gate: Option<GateSpec>,
     /// OpenCode plans and builds; `tasks` are its tests.
     pub agent: Option<AgentSpec>,
-    /// The work.
+    /// Tasks of the run: 1 to 256, before `each`.
     pub tasks: Vec<TaskSpec>,
 }
 
@@ -205,14 +205,14 @@ pub struct FileSpec {
     pub access: AccessMode,
 }
 
-/// A task's first phase.
+/// The first phase of a task, which may have a network; `exec` follows it in the same sandbox.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BuildSpec {
-    /// The command.
+    /// Command of the phase: a text for `/bin/sh -c`, or a list of arguments.
     pub run: Cmd,
-    /// Its network.
+    /// Network of the phase: `none`, or names that it reaches by HTTP and HTTPS.
     #[serde(default)]
     pub egress: Egress,
     /// Whether a person is asked when it is refused a name; default no.
@@ -239,12 +239,12 @@ pub struct BuildSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecSpec {
-    /// The command.
+    /// Command of the task: a text for `/bin/sh -c`, or a list of arguments.
     pub run: Cmd,
     /// Its environment, and not the build's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Its network.
+    /// Network of the phase: `none`, or names that it reaches by HTTP and HTTPS.
     #[serde(default)]
     pub egress: Egress,
     /// Whether a person is asked when it is refused a name; default no.
@@ -270,20 +270,20 @@ pub struct TaskSpec {
     pub name: String,
     /// Fan-out: a list, or an expression that yields one.
     pub each: Option<Value>,
-    /// Root file system: `host` or `dir:/path`.
+    /// Root file system: `host`, `image:NAME` or `dir:/path`. Default: `host`.
     pub image: Option<String>,
     /// Whom its commands run as: a name of the root file system or a number, and after a colon a group. Default: the image's user.
     #[serde(default, deserialize_with = "user::template", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "user::template_schema")]
     pub user: Option<String>,
-    /// Files that it finds.
+    /// Files and directories that the task finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
     /// A repository whose commit it finds at `/work`; what it changes there is kept as a patch.
     pub repo: Option<RepoSpec>,
-    /// First phase.
+    /// The first phase, such as an installation.
     pub build: Option<BuildSpec>,
-    /// The command.
+    /// The command of a sandbox.
     pub exec: Option<ExecSpec>,
     /// A text that becomes the task's artifact: engine only.
     pub value: Option<String>,
@@ -292,7 +292,7 @@ pub struct TaskSpec {
     /// Limits of CPU, memory, processes, disk, files and output.
     #[serde(default)]
     pub limits: Limits,
-    /// Services inside the boundary.
+    /// Services inside the sandbox, by name (`postgres`) or in the long form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Service>,
     /// Dependency cache. A lock file at `build.cache` is one more of its paths.

@@ -5,8 +5,6 @@
 //!                                                              \--(wipe)--> WipeEvidence
 //! ```
 //! A field that the host cannot enforce fails the request before anything runs; it is never ignored.
-//!
-//! One file: one document asked and answered; its schema is read from here.
 
 mod input;
 

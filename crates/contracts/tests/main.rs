@@ -16,7 +16,9 @@ mod documents;
 mod errors;
 mod fuzz;
 mod gate_parser;
+#[allow(dead_code, reason = "the pages of other crates use the rest")]
 mod golden;
 mod jcs;
+mod recipe_page;
 mod schemas;
 mod shell;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails its test")]
 
 #[path = "../../contracts/tests/golden/mod.rs"]
+#[allow(dead_code, reason = "pages of other crates are made with the rest of it")]
 mod golden;
 
 use std::fs;

@@ -1,11 +1,11 @@
 //! One list of behaviours, held against every isolation class that this host has.
 //!
 //! ```text
-//! (behaviour x class) -> ok | absent (why)      printed, and a marked table in docs/conformance.md
+//! (behaviour x class) -> ok | absent (why)      printed, and tests/conformance/seen.json
 //! one class alone: cargo test -p cofferdam-sandbox --test sandbox the_class_microvm
-//! UPDATE_GOLDENS=1 cargo test -p cofferdam-sandbox --test sandbox conformance   writes that table
+//! UPDATE_GOLDENS=1 cargo test -p cofferdam-sandbox --test sandbox conformance   writes it
 //! ```
-//! The table names what every present class must do. Whether a class is present is a host's own
+//! docs/reference/conformance.md is made from it. The table names what every present class must do. Whether a class is present is a host's own
 //! matter and is printed, never written: an absent class is reported, not skipped in silence.
 //!
 //! One file: a class is what passes this list, and the list is read at once.

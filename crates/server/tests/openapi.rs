@@ -1,10 +1,18 @@
 //! The OpenAPI document and the permission matrix are goldens made from the one route table, and
 //! what the table says can be relied on.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails its test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a helper of tests fails its test"
+)]
 
 #[path = "../../contracts/tests/golden/mod.rs"]
+#[allow(dead_code, reason = "the pages of other crates use the rest")]
 mod golden;
+#[path = "openapi/reference.rs"]
+mod reference;
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Every message that a person can see stands in one page, made from the sources: `docs/errors/messages.md`.
+//! Every message that a person can see stands in one page, made from the sources: `docs/reference/messages.md`.
 //! A message says what was wrong, where, and what to do; a reviewer reads its change as a line of that page.
 
 use std::collections::BTreeSet;
@@ -110,17 +110,14 @@ fn remedy(code: ErrorCode) -> String {
     first.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test system -- messages";
+
 fn page() -> String {
-    let mut page = String::from(
-        "# Messages\n\nEvery message of the command line and the API, made from the sources by a test \
-         (`no_message_is_outside_the_page`). `{..}` is what the moment fills in.\n\n\
-         ## Codes of the API\n\n| Code | Status | Meaning | What to do |\n|---|---|---|---|\n",
+    let mut page = format!(
+        "# Messages\n\n<!-- Generated. {WRITES} writes it anew. -->\n\n\
+         Every message of the command line and the API, made from the sources. `{{..}}` is what the moment fills in. \
+         [Errors](errors.md) has the codes of the API with their remedies.\n",
     );
-    for code in ErrorCode::ALL {
-        let (name, status) = (code.as_str(), code.status());
-        let (meaning, remedy) = (code.meaning().trim(), remedy(*code).replace('|', "\\|"));
-        writeln!(page, "| [`{name}`]({name}.md) | {status} | {meaning} | {remedy} |").unwrap();
-    }
     let messages = messages();
     for krate in CRATES {
         let of_crate: Vec<_> = messages.iter().filter(|(of, ..)| of == krate).collect();
@@ -137,7 +134,7 @@ fn page() -> String {
 
 #[test]
 fn no_message_is_outside_the_page() {
-    let file = root().join("docs/errors/messages.md");
+    let file = root().join("docs/reference/messages.md");
     let made = page();
     if cofferdam_ambient::env::var("UPDATE_GOLDENS").is_some_and(|value| value == "1") {
         fs::write(&file, &made).unwrap();
@@ -146,8 +143,8 @@ fn no_message_is_outside_the_page() {
     let at = golden.lines().zip(made.lines()).take_while(|(a, b)| a == b).count();
     assert!(
         golden == made,
-        "docs/errors/messages.md differs from line {} on; read the change, then regenerate it:\n    \
-         UPDATE_GOLDENS=1 cargo test --workspace --test system -- messages\nnow: {}",
+        "docs/reference/messages.md differs from line {} on; read the change, then regenerate it:\n    \
+         {WRITES}\nnow: {}",
         at + 1,
         made.lines().nth(at).unwrap_or("(the end)")
     );

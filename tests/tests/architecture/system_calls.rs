@@ -14,13 +14,14 @@ const NIX: &[(&str, &str)] = &[
     ("crates/guest/src/machine/mod.rs", "namespaces without unsafe code"),
     ("crates/guest/src/machine/rehearsal.rs", "namespaces without unsafe code"),
     ("crates/guest/src/machine/vsock.rs", "addresses of machines"),
+    ("crates/http/src/", "options of sockets, limits; there is no `rustix` there"),
     ("crates/ledger/src/", "accounts; there is no `rustix` there"),
     ("crates/probe/src/", "calls that are refused: fanotify, ptrace, quotas, modules"),
     ("crates/sandbox/src/class/", "not changed yet"),
     ("crates/sandbox/src/host/mounts.rs", "namespaces without unsafe code"),
     ("crates/sandbox/src/host/service.rs", "blocked signals"),
     ("crates/sandbox/src/life/", "not changed yet"),
-    ("crates/server/src/", "options of sockets, limits; there is no `rustix` there"),
+    ("crates/sandbox/src/machine/", "not changed yet"),
 ];
 
 /// Whether a line of code names something of `nix`; `std::os::unix` is none of it.

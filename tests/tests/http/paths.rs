@@ -2,7 +2,8 @@
 //! written.
 
 use crate::http::world::{NO_ID, NOT_FOUND, SCHEMA, Wants, World, bytes};
-use cofferdam_server::routes::{ROUTES, Route};
+use cofferdam_server::Route;
+use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::text;
 
 /// Every parameter of a path.

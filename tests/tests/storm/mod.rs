@@ -84,5 +84,7 @@ async fn a_long_storm_loses_nothing_and_service_is_back_within_the_promise() {
     let seconds = std::env::var("COFFERDAM_STORM_SECONDS").ok().and_then(|text| text.parse().ok());
     let length = Duration::from_secs(seconds.unwrap_or(500));
     let name = "a_long_storm_loses_nothing_and_service_is_back_within_the_promise";
-    storm(name, length).await.assert_below(PROMISE);
+    let figures = storm(name, length).await;
+    figures.keep();
+    figures.assert_below(PROMISE);
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use cofferdam_tests::measured::{directory, measured_here, record};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
@@ -102,6 +103,17 @@ impl Figures {
             })
         };
         self.service.iter().map(line).collect()
+    }
+
+    /// Adds the times of each kind, and the longest until all open work had ended, to `bench/results`.
+    pub fn keep(&self) {
+        for (kind, times) in &self.service {
+            let name = format!("storm_{}", kind.name());
+            let times = times.iter().copied().map(seconds).collect();
+            record(&directory(), &name, "s", measured_here(times));
+        }
+        let longest = self.settled.values().flatten().max().copied().map(seconds);
+        record(&directory(), "storm_recovery", "s", measured_here(longest.into_iter().collect()));
     }
 
     /// No fault took longer.

@@ -1,4 +1,4 @@
-//! Exit codes: one enum, shown in `--help` and in `docs/errors/exit-codes.md`.
+//! Exit codes: one enum, shown in `--help` and in `docs/reference/commands.md`.
 
 use std::process::ExitCode;
 
@@ -27,20 +27,27 @@ pub(crate) enum Exit {
     Of(u8),
 }
 
+impl Exit {
+    /// What the process returns.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::No => 1,
+            Self::Error => 2,
+            Self::Usage => 3,
+            Self::Fenced => 75,
+            Self::HungUp => 129,
+            Self::Interrupted => 130,
+            Self::Unread => 141,
+            Self::Terminated => 143,
+            Self::Of(code) => code,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Ok => 0,
-            Exit::No => 1,
-            Exit::Error => 2,
-            Exit::Usage => 3,
-            Exit::Fenced => 75,
-            Exit::HungUp => 129,
-            Exit::Interrupted => 130,
-            Exit::Unread => 141,
-            Exit::Terminated => 143,
-            Exit::Of(code) => code,
-        })
+        Self::from(exit.code())
     }
 }
 

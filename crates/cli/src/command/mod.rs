@@ -81,6 +81,8 @@ mod stop;
 mod strict;
 mod tail;
 mod template;
+#[cfg(test)]
+mod tests;
 mod user;
 mod vault;
 mod webhook;

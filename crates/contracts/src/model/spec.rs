@@ -83,7 +83,7 @@ impl ModelBudget {
     }
 }
 
-/// Which models a sandbox may call. Without it there is no endpoint inside.
+/// Which models a sandbox may call. Without it the sandbox has no endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelsSpec {

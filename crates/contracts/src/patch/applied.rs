@@ -10,13 +10,13 @@ use crate::id::{Digest, RunId, StepId};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApplyRecord {
-    /// The run in which somebody agreed.
+    /// The run whose gate was approved.
     pub approved_in: RunId,
     /// The step of the task that left the patch.
     pub task: StepId,
     /// sha256 of `patch.json`.
     pub patch: Digest,
-    /// Directory of the repository on the host of whoever applied, as the receipt names it.
+    /// Directory of the repository on the host of `apply`, as the receipt names it.
     #[schemars(length(min = 1, max = 4096))]
     pub repo: String,
     /// The branch.

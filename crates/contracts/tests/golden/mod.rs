@@ -1,5 +1,8 @@
 //! A document and its committed golden: compared, or written where `UPDATE_GOLDENS=1` is set.
 
+pub mod page;
+pub mod schema;
+
 use std::fs;
 use std::path::Path;
 
@@ -10,10 +13,21 @@ use serde_json::Value;
 /// `test` say how to regenerate it.
 #[track_caller]
 pub fn hold(manifest_dir: &str, path: &str, document: &Value, package: &str, test: &str) {
+    hold_text(manifest_dir, path, &format!("{document:#}\n"), &command(package, test));
+}
+
+/// What writes a golden anew.
+pub fn command(package: &str, test: &str) -> String {
+    format!("UPDATE_GOLDENS=1 cargo test --package {package} --test {test}")
+}
+
+/// Holds `text` against the file at `path` from `manifest_dir`. `command` writes it anew.
+#[track_caller]
+pub fn hold_text(manifest_dir: &str, path: &str, text: &str, command: &str) {
     let file = Path::new(manifest_dir).join(path);
-    let text = format!("{document:#}\n");
     if env::var("UPDATE_GOLDENS").is_some_and(|value| value == "1") {
-        fs::write(&file, &text).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, text).unwrap();
         return;
     }
     let golden = fs::read_to_string(&file).unwrap_or_default();
@@ -21,7 +35,7 @@ pub fn hold(manifest_dir: &str, path: &str, document: &Value, package: &str, tes
     assert!(
         golden == text,
         "{path} differs from line {at} on. If the change is wanted, regenerate it and commit it:\n    \
-         UPDATE_GOLDENS=1 cargo test --package {package} --test {test}\nline {at} now: {}",
+         {command}\nline {at} now: {}",
         text.lines().nth(at - 1).unwrap_or("(the end)")
     );
 }

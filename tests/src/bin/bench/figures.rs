@@ -1,17 +1,29 @@
-//! What the benches say, and how it is condensed.
+//! What the benches say, how it is condensed, and how it comes into `bench/results`.
 
+use cofferdam_tests::measured::{Measured, directory, measured_here, record};
 use serde_json::{Value, json};
 
-/// One line of stdout. `limit` is the promise; `more` are further fields.
+/// One line of stdout, and a result in the file of its bench. `limit` is the promise; `more` are further fields.
 pub fn emit(name: &str, value: f64, unit: &str, limit: impl Into<Option<f64>>, more: Value) {
     let mut line = json!({"name": name, "value": rounded(value), "unit": unit});
     if let Some(limit) = limit.into() {
         line["target"] = limit.into();
     }
-    for (key, value) in more.as_object().cloned().unwrap_or_default() {
-        line[key] = value;
+    let more = more.as_object().cloned().unwrap_or_default();
+    for (key, value) in &more {
+        line[key] = value.clone();
     }
     println!("{line}");
+    // A shrunk bench measures something else, and two builds in turns are compared with each other alone.
+    if std::env::var_os("BENCH_QUICK").is_none() && !name.starts_with("binaries_") {
+        let more = more.into_iter().map(|(key, value)| (key, short(value))).collect();
+        record(&directory(), name, unit, Measured { more, ..measured_here(vec![rounded(value)]) });
+    }
+}
+
+/// A further figure as it is kept.
+fn short(value: Value) -> Value {
+    value.as_f64().map_or(value, |number| rounded(number).into())
 }
 
 /// To a thousandth: what is beyond is noise.

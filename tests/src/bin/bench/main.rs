@@ -1,4 +1,5 @@
-//! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr.
+//! `make bench`: the numbers of SPECIFICATION.md, one JSON object a line on stdout, a table on stderr, and each result in its file
+//! below `bench/results`, from which the pages are made.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
 //! `parked`, `backlog` (runs on the real binary), `models`, `schemas`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`, `busy`,

@@ -92,7 +92,8 @@ async fn weigh(place: &Place, runtime: &str) {
     }
     let more = json!({"agent": rounded(agents), "runtime": rounded(beside), "worker": rounded(ours),
                       "runtime_name": runtime, "n": IDLE});
-    emit("idle_sandbox_mb", ours + agents + beside, "MiB (PSS)", 3.0, more);
+    // 3 MB.
+    emit("idle_sandbox_mb", ours + agents + beside, "MiB (PSS)", 2.86, more);
 }
 
 fn pss_mb(pid: u32) -> f64 {

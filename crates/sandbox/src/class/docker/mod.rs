@@ -33,7 +33,6 @@ use crate::spec::class::Class;
 use crate::spec::facts::HostFacts;
 
 pub(crate) use operations::CLASS;
-use start::start;
 
 /// The name of the runtime, for the operator who wants it and in every record.
 pub(crate) const NAME: &str = "docker";

@@ -88,7 +88,7 @@ impl Launch for DockerClass {
     /// An engine is asked; no program of it is started here.
     fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
         Box::pin(async move {
-            let started = start(on.plan, on.mounts, on.groups, LOG_BYTES).await;
+            let started = start::start(on.plan, on.mounts, on.groups, LOG_BYTES).await;
             started.map_err(|error| StartError::Holder(Box::new(error)))
         })
     }
