@@ -1,6 +1,11 @@
 //! The page of E2B's endpoints and who may call them are made from the one table, and held as they are published.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails its test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a helper of tests fails its test"
+)]
 
 #[path = "../../contracts/tests/golden/mod.rs"]
 #[allow(dead_code, reason = "pages of other crates are made with the rest of it")]

@@ -100,7 +100,7 @@ fn entries(events: Vec<LiveEvent>, wanted: &Wanted) -> Vec<LifeEntry> {
             && message.contains(&wanted.search);
         let fields = LogFields { event: event.event, logger: LOGGER, key: event.key_id };
         let timestamp = answer::time(event.at);
-        is_wanted.then(|| LifeEntry { timestamp, level, message, fields })
+        is_wanted.then_some(LifeEntry { timestamp, level, message, fields })
     });
     shown.take(wanted.limit).collect()
 }
