@@ -7,8 +7,8 @@
 //! answers a sandbox that holds may give. **No probe does harm where it succeeds**: files of
 //! others are opened and never written, mounts lie in a namespace that ends with the sandbox, a traced process is let
 //! go at once, signals are number 0. A process each, so that one that changes itself (`unshare`) or
-//! is killed for trying changes no other's answer. Most are a line of a table ([`calls`], [`files`],
-//! [`sockets`]).
+//! is killed for trying changes no other's answer. Most are a line of a table (`calls`, `files`,
+//! `sockets`).
 //!
 //! It is a program of its own, which only the sandboxes of the self-test are given.
 //!
