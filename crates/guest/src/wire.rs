@@ -219,6 +219,27 @@ pub struct ExecEnd {
     pub no_routes: Vec<NoRoute>,
 }
 
+impl ExecEnd {
+    /// An end of which nothing else is known: nothing was measured, dropped or seen.
+    #[must_use]
+    pub fn of(ended: Ended) -> Self {
+        Self {
+            ended,
+            wall_ms: 0,
+            cpu_ms: 0,
+            max_rss_kb: 0,
+            timed_out: false,
+            dropped_stdout: 0,
+            dropped_stderr: 0,
+            denied: false,
+            crowd: 0,
+            seen: None,
+            counted: None,
+            no_routes: Vec::new(),
+        }
+    }
+}
+
 /// A place that a command tried to reach without a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

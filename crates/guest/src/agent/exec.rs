@@ -377,18 +377,5 @@ fn unstarted(error: &StartError) -> ExecEnd {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     };
-    ExecEnd {
-        denied: error.is_denied(),
-        ended: Ended::Unstarted(reason),
-        wall_ms: 0,
-        cpu_ms: 0,
-        max_rss_kb: 0,
-        timed_out: false,
-        dropped_stdout: 0,
-        dropped_stderr: 0,
-        crowd: 0,
-        seen: None,
-        counted: None,
-        no_routes: Vec::new(),
-    }
+    ExecEnd { denied: error.is_denied(), ..ExecEnd::of(Ended::Unstarted(reason)) }
 }

@@ -155,20 +155,7 @@ mod tests {
     use crate::host::cgroup::Events;
 
     fn end(ended: Ended) -> ExecEnd {
-        ExecEnd {
-            ended,
-            denied: false,
-            wall_ms: 1,
-            cpu_ms: 1,
-            max_rss_kb: 1,
-            timed_out: false,
-            dropped_stdout: 0,
-            dropped_stderr: 0,
-            crowd: 0,
-            seen: None,
-            counted: None,
-            no_routes: Vec::new(),
-        }
+        ExecEnd { wall_ms: 1, cpu_ms: 1, max_rss_kb: 1, ..ExecEnd::of(ended) }
     }
 
     fn seen(after: Events) -> Seen {

@@ -89,29 +89,12 @@ mod tests {
 
     use super::*;
 
-    fn end(ended: Ended) -> ExecEnd {
-        ExecEnd {
-            ended,
-            denied: false,
-            wall_ms: 0,
-            cpu_ms: 0,
-            max_rss_kb: 0,
-            timed_out: false,
-            dropped_stdout: 0,
-            dropped_stderr: 0,
-            crowd: 0,
-            seen: None,
-            counted: None,
-            no_routes: Vec::new(),
-        }
-    }
-
     #[test]
     fn an_end_is_told_as_clients_read_it() {
-        let good = ended(&end(Ended::Exit(0)));
+        let good = ended(&ExecEnd::of(Ended::Exit(0)));
         assert_eq!(good, json!({"exitCode": 0, "exited": true, "status": "exit status 0"}));
-        assert_eq!(ended(&end(Ended::Exit(3)))["error"], "exit status 3");
-        let killed = ended(&end(Ended::Signal(9)));
+        assert_eq!(ended(&ExecEnd::of(Ended::Exit(3)))["error"], "exit status 3");
+        let killed = ended(&ExecEnd::of(Ended::Signal(9)));
         assert_eq!(killed["error"], "signal: killed");
         assert_eq!(
             (killed["exitCode"].as_i64(), killed["exited"].as_bool()),
