@@ -9,11 +9,10 @@ use super::entry::{Probe, probe};
 
 const ABSENT: &[&str] = &["ENOENT"];
 /// What an OCI runtime puts there.
-const USUAL: [&str; 14] = [
+const USUAL: [&str; 16] = [
     "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr",
-    "stdin", "stdout", "tty",
+    "stdin", "stdout", "tty", "urandom", "zero",
 ];
-const USUAL_TOO: [&str; 2] = ["urandom", "zero"];
 
 pub const PROBES: &[Probe] = &[
     probe("device.make-disk", "make the node of a disk", &["EPERM"], |_| {
@@ -51,7 +50,7 @@ fn others() -> String {
     let mut names: Vec<String> = entries
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| !USUAL.iter().chain(&USUAL_TOO).any(|usual| usual == name))
+        .filter(|name| !USUAL.contains(&name.as_str()))
         .collect();
     names.sort_unstable();
     if names.is_empty() { NOTHING.to_owned() } else { names.join(" ") }
