@@ -8,17 +8,18 @@ use cofferdam_contracts::id::LiveId;
 use cofferdam_flows::{Error, Flows};
 use cofferdam_http::{Api, Label, Reply, Site};
 use cofferdam_live::{
-    AllGuests, CREATE_PATIENCE, LiveClient, LivesOnForRequest, RefuseElsewhere, WakeSandbox,
+    CREATE_PATIENCE, LiveClient, LivesOnForRequest, RefuseElsewhere, WakeSandbox,
 };
 use hyper::Request;
 use hyper::body::Incoming;
 
 use crate::dispatch::{control, envd, port};
+use crate::envd::files::signature::is_signed;
 use crate::envd::state::Envd;
 use crate::envd::{ENVD_PORT, token};
 use crate::services::Services;
 use crate::target::{Target, knock, of_label, target};
-use crate::{answer, revocable, signer};
+use crate::{answer, revocable};
 
 /// E2B's API at a server's address.
 #[derive(Debug)]
@@ -59,18 +60,20 @@ impl E2b {
     async fn reached_by(&self, target: Target, request: Request<Incoming>) -> Response<Body> {
         match target {
             Target::Control => control::answer(&self.services, request).await,
-            Target::Signed => match signer::signer(&self.services, request.uri()).await {
+            Target::Signed => match self.signer(request.uri()).await {
                 Err(refused) => answer::refused(refused),
                 Ok(Some(envd)) => enter(&envd, request).await,
                 Ok(None) => {
                     answer::error(401, "the signature fits no sandbox that runs on this server")
                 }
             },
-            Target::Token(token) => match self.owner(&token).await {
-                Err(refused) => answer::refused(refused),
-                Ok(Some(envd)) => enter(&envd, request).await,
-                Ok(None) => answer::not_found("unknown"),
-            },
+            Target::Token(token) => {
+                match self.services.with_token(|of| token::is_same(&token, of)).await {
+                    Err(refused) => answer::refused(refused),
+                    Ok(Some(envd)) => enter(&envd, request).await,
+                    Ok(None) => answer::not_found("unknown"),
+                }
+            }
             Target::Sandbox { id, port } => match self.reached(&id, port, &request).await {
                 Err(refused) => answer::refused(refused),
                 Ok(None) => answer::not_found(&id),
@@ -84,6 +87,14 @@ impl E2b {
                 }
             },
         }
+    }
+
+    /// The sandbox whose token signed a URL that names none.
+    async fn signer(&self, uri: &Uri) -> Result<Option<Arc<Envd>>, Error> {
+        let signs = |token: &str| {
+            ["read", "write"].iter().any(|operation| is_signed(uri, operation, token) != Ok(false))
+        };
+        self.services.with_token(signs).await
     }
 
     /// The running sandbox of this id; one that is paused and waits for requests is resumed by them. Whether it runs is no
@@ -110,16 +121,6 @@ impl E2b {
         }
         // One that runs elsewhere is not said to be gone.
         lives.ask(RefuseElsewhere { id }).await.map(|()| None)
-    }
-
-    /// The running sandbox that has this token.
-    async fn owner(&self, token: &str) -> Result<Option<Arc<Envd>>, Error> {
-        let all = self.services.live.ask(AllGuests).await?;
-        let mut open = all.into_iter().filter(|guest| !guest.is_revoked());
-        match open.find(|guest| token::is_same(token, &guest.facts.token)) {
-            Some(guest) => self.services.envd(&guest.facts.id).await,
-            None => Ok(None),
-        }
     }
 }
 

@@ -26,8 +26,8 @@
 //!    sandbox::timeout template::alias template::delete template::files template::list template::publish
 //!    template::tags
 //! envd::filesystem::rename envd::filesystem::watch envd::process::connect envd::process::input
-//!    envd::process::start route sandbox::answers sandbox::refusals signer template::build
-//!    template::build_logs template::build_status template::create template::names
+//!    envd::process::start route sandbox::answers sandbox::refusals template::build template::build_logs
+//!    template::build_status template::create template::names
 //! call caller dispatch::port envd::environment envd::files::signature envd::filesystem::list
 //!    envd::filesystem::make_dir envd::filesystem::remove envd::filesystem::stat envd::process::follow
 //!    envd::process::list envd::process::resumed envd::process::select envd::process::signal
@@ -61,7 +61,6 @@ mod route;
 mod routes;
 mod sandbox;
 mod services;
-mod signer;
 mod target;
 mod template;
 

@@ -23,105 +23,80 @@ use crate::template::{
 pub(crate) const PROCESS: &str = "process.Process";
 pub(crate) const FILESYSTEM: &str = "filesystem.Filesystem";
 
+/// Its handler, in a box that every row has alike.
+macro_rules! boxed {
+    ($handler:path) => {
+        |call| Box::pin($handler(call))
+    };
+}
+
 macro_rules! reads {
     ($path:literal, $handler:path, $state:literal) => {
-        control!("GET", $path, Access::Reads, $handler, $state)
+        control("GET", $path, Access::Reads, Endpoint::Control(boxed!($handler)), $state)
     };
 }
 
 macro_rules! writes {
     ($method:literal $path:literal, $handler:path, $state:literal) => {
-        control!($method, $path, Access::Writes, $handler, $state)
+        control($method, $path, Access::Writes, Endpoint::Control(boxed!($handler)), $state)
     };
 }
 
-macro_rules! control {
-    ($method:literal, $path:literal, $access:expr, $handler:path, $state:literal) => {
+/// A call of Connect.
+macro_rules! rpc {
+    ($kind:ident $path:literal, $request:ident => $reply:ident, $handler:path, $state:literal) => {
         Route {
-            surface: Surface::Control,
-            method: $method,
-            path: $path,
-            access: $access,
-            endpoint: Endpoint::Control(|call| Box::pin($handler(call))),
-            state: $state,
+            endpoint: Endpoint::$kind {
+                codec: &Method { request: &schema::$request, reply: &schema::$reply },
+                handler: boxed!($handler),
+            },
+            ..envd("POST", $path, Access::Token, Endpoint::Empty, $state)
         }
     };
 }
 
-macro_rules! envd {
-    ($method:literal $path:literal, $access:expr, $endpoint:expr, $state:literal) => {
-        Route {
-            surface: Surface::Envd,
-            method: $method,
-            path: $path,
-            access: $access,
-            endpoint: $endpoint,
-            state: $state,
-        }
-    };
+const fn control(
+    method: &'static str,
+    path: &'static str,
+    access: Access,
+    endpoint: Endpoint,
+    state: &'static str,
+) -> Route {
+    Route { surface: Surface::Control, method, path, access, endpoint, state }
 }
 
-macro_rules! unary {
-    ($path:literal, $request:ident => $reply:ident, $handler:path, $state:literal) => {
-        envd!(
-            "POST" $path,
-            Access::Token,
-            Endpoint::Unary {
-                codec: &Method { request: &schema::$request, reply: &schema::$reply },
-                handler: |call| Box::pin($handler(call)),
-            },
-            $state
-        )
-    };
-}
-
-macro_rules! stream {
-    ($path:literal, $request:ident => $reply:ident, $handler:path, $state:literal) => {
-        envd!(
-            "POST" $path,
-            Access::Token,
-            Endpoint::Stream {
-                codec: &Method { request: &schema::$request, reply: &schema::$reply },
-                handler: |call| Box::pin($handler(call)),
-            },
-            $state
-        )
-    };
+const fn envd(
+    method: &'static str,
+    path: &'static str,
+    access: Access,
+    endpoint: Endpoint,
+    state: &'static str,
+) -> Route {
+    Route { surface: Surface::Envd, ..control(method, path, access, endpoint, state) }
 }
 
 /// What is not there says so.
 const fn absent(method: &'static str, path: &'static str, why: &'static str) -> Route {
-    let access = Access::ByMethod;
-    Route {
-        surface: Surface::Control,
-        method,
-        path,
-        access,
-        endpoint: Endpoint::Absent(400, why),
-        state: "",
-    }
+    control(method, path, Access::ByMethod, Endpoint::Absent(400, why), "")
+}
+
+/// E2B's older builds.
+const fn absent_write(path: &'static str, state: &'static str) -> Route {
+    control("POST", path, Access::Writes, Endpoint::Absent(400, OLDER), state)
 }
 
 const OLDER: &str = "not supported: builds by E2B's older API, which pushes images to a registry: use Template.build of e2b 2 (POST /v3/templates)";
 
 /// Every endpoint.
 pub(crate) static ROUTES: &[Route] = &[
-    Route {
-        surface: Surface::Control,
-        method: "*",
-        path: "/health",
-        access: Access::Open,
-        endpoint: Endpoint::Empty,
-        state: "204",
-    },
-    Route {
-        surface: Surface::Control,
-        method: "PUT",
-        path: "/templates/{id}/files/{hash}",
-        access: Access::Link,
-        endpoint: Endpoint::Upload(|call| Box::pin(archive::take(call))),
-        state: "200: the link of `GET` takes one archive for an hour, without a key, until the server restarts",
-    },
+    control("*", "/health", Access::Open, Endpoint::Empty, "204"),
+    control(
+        "PUT",
+        "/templates/{id}/files/{hash}",
+        Access::Link,
+        Endpoint::Upload(boxed!(archive::take)),
+        "200: the link of `GET` takes one archive for an hour, without a key, until the server restarts",
+    ),
     writes!("POST" "/v2/sandboxes", create::newer, "201; `Idempotency-Key` gives the first sandbox again. `autoPause`, `autoResume`; a name, `NAME:TAG` or the id of a template or a snapshot as `templateID`. 400 by field name: `mcp`, `iam`, `volumeMounts`, `network.dnsServers`, `egressProxy`, `maskRequestHost`, `httpsPorts`, `rules`; unknown fields. 404: unknown template. 400: its program did not become ready"),
     writes!("POST" "/sandboxes", create::older, ""),
     reads!(
@@ -170,12 +145,12 @@ pub(crate) static ROUTES: &[Route] = &[
         build_logs::logs,
         "`cursor`, `limit`, `direction`, `level`, `source` (both are one here)"
     ),
-    control!(
+    control(
         "GET",
         "/templates/{id}/files/{hash}",
         Access::Writes,
-        files::link,
-        "201: `present`, and a link that takes a `PUT`"
+        Endpoint::Control(boxed!(files::link)),
+        "201: `present`, and a link that takes a `PUT`",
     ),
     writes!("POST" "/templates/tags", tags::assign, "201, 204, 200; 404 without the tag; the tag `default` stays (400)"),
     writes!("DELETE" "/templates/tags", tags::remove, ""),
@@ -200,10 +175,13 @@ pub(crate) static ROUTES: &[Route] = &[
     absent_write("/v2/templates", ""),
     absent_write("/templates/{id}", ""),
     absent_write("/templates/{id}/builds/{build}", ""),
-    Route {
-        state: "400 `not supported: ..`",
-        ..absent("*", "/templates/{*rest}", publish::UNCHANGED)
-    },
+    control(
+        "*",
+        "/templates/{*rest}",
+        Access::ByMethod,
+        Endpoint::Absent(400, publish::UNCHANGED),
+        "400 `not supported: ..`",
+    ),
     absent("*", "/v2/templates/{*rest}", publish::UNCHANGED),
     absent("*", "/v3/templates/{*rest}", publish::UNCHANGED),
     absent("*", "/default-templates", publish::UNCHANGED),
@@ -224,41 +202,59 @@ pub(crate) static ROUTES: &[Route] = &[
         "/admin/{*rest}",
         "not supported: E2B's administration: see `cofferdam sandbox` and `cofferdam key`",
     ),
-    Route {
-        surface: Surface::Control,
-        method: "*",
-        path: "/{*rest}",
-        access: Access::ByMethod,
-        endpoint: Endpoint::Absent(404, "E2B's API has no such route here"),
-        state: "404",
-    },
-    envd!("GET" "/health", Access::Open, Endpoint::Empty, "204"),
-    envd!("GET" "/files", Access::TokenOrSignature, Endpoint::Files(|call| Box::pin(download::download(call))), "one range, signatures; no gzip"),
-    envd!("POST" "/files", Access::TokenOrSignature, Endpoint::Files(|call| Box::pin(upload::upload(call))), "multipart (10,000 files), octet-stream, gzip, signatures; 507 without room"),
-    envd!("GET" "/envs", Access::Token, Endpoint::Told(|call| Box::pin(environment::variables(call))), "200"),
-    envd!("GET" "/metrics", Access::Token, Endpoint::Told(|call| Box::pin(usage::metrics(call))), ""),
-    stream!("/process.Process/Start", START => EVENTS, process::start::start, "the end of a command is kept 30 s (of the last 256 commands); a command line of more than 64 KiB is listed by its name; `Connect-Timeout-Ms` ends the command"),
-    stream!("/process.Process/Connect", SELECT => EVENTS, process::connect::connect, ""),
-    unary!("/process.Process/List", EMPTY => PROCESSES, process::list::list, ""),
-    unary!("/process.Process/Update", UPDATE => EMPTY, process::terminal::resize, ""),
-    unary!("/process.Process/SendInput", SEND_INPUT => EMPTY, process::input::send, ""),
-    stream!("/process.Process/StreamInput", STREAM_INPUT => EMPTY, process::input::stream, ""),
-    unary!("/process.Process/CloseStdin", SELECT => EMPTY, process::input::close, ""),
-    unary!("/process.Process/SendSignal", SIGNAL => EMPTY, process::signal::send, ""),
-    unary!("/filesystem.Filesystem/Stat", PATH => ENTRY_REPLY, stat::stat, "lists of at most 10,000 entries and 16 MiB; 8 watchers, each with the last 4,096 changes and 1 MiB"),
-    unary!("/filesystem.Filesystem/ListDir", LIST_DIR => ENTRIES, list::list_dir, ""),
-    unary!("/filesystem.Filesystem/MakeDir", PATH => ENTRY_REPLY, make_dir::make_dir, ""),
-    unary!("/filesystem.Filesystem/Move", MOVE => ENTRY_REPLY, rename::rename, ""),
-    unary!("/filesystem.Filesystem/Remove", PATH => EMPTY, remove::remove, ""),
-    stream!("/filesystem.Filesystem/WatchDir", WATCH => WATCHED, watch::stream, ""),
-    unary!("/filesystem.Filesystem/CreateWatcher", WATCH => WATCHER, watch::create, ""),
-    unary!("/filesystem.Filesystem/GetWatcherEvents", WATCHER => CHANGES, watch::events, ""),
-    unary!("/filesystem.Filesystem/RemoveWatcher", WATCHER => EMPTY, watch::remove, ""),
-    envd!("*" "/files/compose", Access::Token, Endpoint::Absent(400, "/files/compose is not supported"), "400"),
-    envd!("*" "/{*rest}", Access::Token, Endpoint::Absent(404, "envd has no such route here"), "`/init`, `/freeze` and the like: 404"),
+    control(
+        "*",
+        "/{*rest}",
+        Access::ByMethod,
+        Endpoint::Absent(404, "E2B's API has no such route here"),
+        "404",
+    ),
+    envd("GET", "/health", Access::Open, Endpoint::Empty, "204"),
+    envd(
+        "GET",
+        "/files",
+        Access::TokenOrSignature,
+        Endpoint::Files(boxed!(download::download)),
+        "one range, signatures; no gzip",
+    ),
+    envd(
+        "POST",
+        "/files",
+        Access::TokenOrSignature,
+        Endpoint::Files(boxed!(upload::upload)),
+        "multipart (10,000 files), octet-stream, gzip, signatures; 507 without room",
+    ),
+    envd("GET", "/envs", Access::Token, Endpoint::Told(boxed!(environment::variables)), "200"),
+    envd("GET", "/metrics", Access::Token, Endpoint::Told(boxed!(usage::metrics)), ""),
+    rpc!(Stream "/process.Process/Start", START => EVENTS, process::start::start, "the end of a command is kept 30 s (of the last 256 commands); a command line of more than 64 KiB is listed by its name; `Connect-Timeout-Ms` ends the command"),
+    rpc!(Stream "/process.Process/Connect", SELECT => EVENTS, process::connect::connect, ""),
+    rpc!(Unary "/process.Process/List", EMPTY => PROCESSES, process::list::list, ""),
+    rpc!(Unary "/process.Process/Update", UPDATE => EMPTY, process::terminal::resize, ""),
+    rpc!(Unary "/process.Process/SendInput", SEND_INPUT => EMPTY, process::input::send, ""),
+    rpc!(Stream "/process.Process/StreamInput", STREAM_INPUT => EMPTY, process::input::stream, ""),
+    rpc!(Unary "/process.Process/CloseStdin", SELECT => EMPTY, process::input::close, ""),
+    rpc!(Unary "/process.Process/SendSignal", SIGNAL => EMPTY, process::signal::send, ""),
+    rpc!(Unary "/filesystem.Filesystem/Stat", PATH => ENTRY_REPLY, stat::stat, "lists of at most 10,000 entries and 16 MiB; 8 watchers, each with the last 4,096 changes and 1 MiB"),
+    rpc!(Unary "/filesystem.Filesystem/ListDir", LIST_DIR => ENTRIES, list::list_dir, ""),
+    rpc!(Unary "/filesystem.Filesystem/MakeDir", PATH => ENTRY_REPLY, make_dir::make_dir, ""),
+    rpc!(Unary "/filesystem.Filesystem/Move", MOVE => ENTRY_REPLY, rename::rename, ""),
+    rpc!(Unary "/filesystem.Filesystem/Remove", PATH => EMPTY, remove::remove, ""),
+    rpc!(Stream "/filesystem.Filesystem/WatchDir", WATCH => WATCHED, watch::stream, ""),
+    rpc!(Unary "/filesystem.Filesystem/CreateWatcher", WATCH => WATCHER, watch::create, ""),
+    rpc!(Unary "/filesystem.Filesystem/GetWatcherEvents", WATCHER => CHANGES, watch::events, ""),
+    rpc!(Unary "/filesystem.Filesystem/RemoveWatcher", WATCHER => EMPTY, watch::remove, ""),
+    envd(
+        "*",
+        "/files/compose",
+        Access::Token,
+        Endpoint::Absent(400, "/files/compose is not supported"),
+        "400",
+    ),
+    envd(
+        "*",
+        "/{*rest}",
+        Access::Token,
+        Endpoint::Absent(404, "envd has no such route here"),
+        "`/init`, `/freeze` and the like: 404",
+    ),
 ];
-
-/// E2B's older builds.
-const fn absent_write(path: &'static str, state: &'static str) -> Route {
-    Route { access: Access::Writes, state, ..absent("POST", path, OLDER) }
-}

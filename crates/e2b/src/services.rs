@@ -47,6 +47,19 @@ impl Services {
         Ok(Some(self.entered(guest)))
     }
 
+    /// The running sandbox whose token, which still holds, is one of these.
+    pub(crate) async fn with_token(
+        &self,
+        is_one: impl Fn(&str) -> bool + Send,
+    ) -> Result<Option<Arc<Envd>>, Error> {
+        let all = self.live.ask(AllGuests).await?;
+        let mut open = all.into_iter().filter(|guest| !guest.is_revoked());
+        match open.find(|guest| is_one(&guest.facts.token)) {
+            Some(guest) => self.envd(&guest.facts.id).await,
+            None => Ok(None),
+        }
+    }
+
     /// What is known of a sandbox that runs.
     fn entered(&self, guest: Guest) -> Arc<Envd> {
         let mut envds = self.envds();
