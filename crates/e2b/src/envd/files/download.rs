@@ -1,24 +1,23 @@
 //! Bytes out of a sandbox.
 
-use std::ops::Range;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use cofferdam_live::inside::NodeKind;
 use cofferdam_live::{FileBytes, GuestError, ReadFile};
+use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 
 use crate::answer;
 use crate::connect::fault::Fault;
-use crate::connect::pieces::Pieces;
 use crate::envd::call::FilesCall;
 use crate::envd::entry::look;
 use crate::envd::files::transfer::{MAX_FILE, unopened, wide};
 use crate::envd::paths::{followed, is_absent, name, plain};
-
-/// Pieces on their way into a sandbox.
-const QUEUED: usize = 4;
 
 /// `GET /files`.
 pub(crate) async fn download(call: FilesCall) -> Result<Response<Body>, Fault> {
@@ -55,15 +54,12 @@ pub(crate) async fn download(call: FilesCall) -> Result<Response<Body>, Fault> {
     })?;
     let (to, size) = if size == 0 { (coming, coming) } else { (to, size) };
     // An agent from before parts were known sends the file from its beginning.
-    let first = match coming {
+    let skip = match coming {
         coming if coming == to - from => 0,
         coming if coming == size => from,
         _ => return Err(Fault::new("unavailable", format!("path '{plain}' changes right now"))),
     };
-    let (sender, receiver) = mpsc::channel(QUEUED);
-    tokio::spawn(pour(pieces, first..first + (to - from), sender));
-    let mut response =
-        Response::new(Body::new(Exact { pieces: Pieces(receiver), left: to - from }));
+    let mut response = Response::new(Body::new(Exact { pieces, skip, left: to - from }));
     if to - from != size {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         let last = to.saturating_sub(1);
@@ -106,68 +102,57 @@ fn span(text: &str, size: u64) -> Span {
     if from >= to { Span::Beyond } else { Span::Part(from, to) }
 }
 
-/// A body whose length is known: one that breaks off is seen by its reader.
+/// A body whose length is known, cut from pieces: one that breaks off is seen by its reader.
 struct Exact {
-    pieces: Pieces,
+    pieces: mpsc::Receiver<Bytes>,
+    /// Bytes before the first one that is wanted.
+    skip: u64,
     left: u64,
+}
+
+impl Exact {
+    /// What of a piece is wanted.
+    fn cut(&mut self, mut piece: Bytes) -> Bytes {
+        let skipped = wide(piece.len()).min(self.skip);
+        self.skip -= skipped;
+        piece.advance(usize::try_from(skipped).unwrap_or(usize::MAX));
+        piece.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+        self.left -= wide(piece.len());
+        piece
+    }
 }
 
 impl hyper::body::Body for Exact {
     type Data = Bytes;
-    type Error = std::io::Error;
+    type Error = io::Error;
 
     fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
-        let piece = std::task::ready!(std::pin::Pin::new(&mut self.pieces).poll_frame(cx));
-        let Some(Ok(frame)) = piece else {
-            let cut = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-            return std::task::Poll::Ready((self.left > 0).then(|| Err(cut())));
-        };
-        if let Some(bytes) = frame.data_ref() {
-            self.left = self.left.saturating_sub(wide(bytes.len()));
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        while self.left > 0 {
+            let Some(piece) = ready!(self.pieces.poll_recv(cx)) else {
+                return Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into())));
+            };
+            let wanted = self.cut(piece);
+            if !wanted.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(wanted))));
+            }
         }
-        std::task::Poll::Ready(Some(Ok(frame)))
+        Poll::Ready(None)
     }
 
     fn is_end_stream(&self) -> bool {
         self.left == 0
     }
 
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        hyper::body::SizeHint::with_exact(self.left)
-    }
-}
-
-/// Passes the bytes of a span on.
-async fn pour(mut pieces: mpsc::Receiver<Bytes>, span: Range<u64>, sender: mpsc::Sender<Bytes>) {
-    let Range { start: from, end: to } = span;
-    let mut at = 0;
-    while at < to {
-        let next = tokio::select! {
-            next = pieces.recv() => next,
-            () = sender.closed() => return,
-        };
-        let Some(mut piece) = next else { return };
-        let end = at + wide(piece.len());
-        if end > to {
-            piece.truncate(usize::try_from(to - at).unwrap_or(usize::MAX));
-        }
-        if from > at {
-            let skip = usize::try_from(from - at).unwrap_or(usize::MAX);
-            piece = piece.split_off(skip.min(piece.len()));
-        }
-        at = end;
-        if !piece.is_empty() && sender.send(piece).await.is_err() {
-            return;
-        }
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
     }
 }
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
@@ -183,6 +168,22 @@ mod tests {
             ("lines=1-2", Span::Whole),
         ] {
             assert_eq!(span(text, 10), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_span_is_cut_from_pieces_however_they_come() {
+        for step in 1..=11 {
+            for (from, to) in [(0usize, 10usize), (3, 7), (9, 10), (0, 1), (10, 10)] {
+                let (_, pieces) = mpsc::channel(1);
+                let (skip, left) = (wide(from), wide(to - from));
+                let mut body = Exact { pieces, skip, left };
+                let cut = b"0123456789".chunks(step);
+                let found: Vec<u8> =
+                    cut.flat_map(|piece| body.cut(Bytes::copy_from_slice(piece))).collect();
+                assert_eq!(found, b"0123456789"[from..to], "{step}: {from} {to}");
+                assert_eq!(body.left, 0);
+            }
         }
     }
 }
