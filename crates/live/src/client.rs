@@ -3,7 +3,7 @@
 use cofferdam_flows::Result;
 
 use crate::live::Live;
-use crate::message::Answer;
+use crate::message::Message;
 
 /// Who holds sandboxes, as the API's side reaches it.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ impl LiveClient {
     ///
     /// # Errors
     /// As the message says.
-    pub async fn ask<M: Answer>(&self, message: M) -> Result<M::Reply> {
+    pub async fn ask<M: Message>(&self, message: M) -> Result<M::Reply> {
         message.answer(&self.live).await
     }
 }

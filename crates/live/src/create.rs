@@ -14,7 +14,7 @@ use crate::held::Held;
 use crate::ids::fresh_live;
 use crate::launch::LifeStart;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::refuse;
 use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec, checked};
@@ -34,9 +34,7 @@ pub struct CreateSandbox {
 
 impl Message for CreateSandbox {
     type Reply = Guest;
-}
 
-impl Answer for CreateSandbox {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         let held = live.create(&self.who, &self.request).await?;
         Ok(Guest::of(live, &held))

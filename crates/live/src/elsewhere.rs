@@ -12,7 +12,7 @@ use cofferdam_flows::{Error, Result, host_id};
 use cofferdam_ledger::live::Holder;
 
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::{elsewhere, over, refuse};
 use serde::{Deserialize, Serialize};
 
@@ -45,9 +45,7 @@ pub struct RefuseElsewhere {
 
 impl Message for RefuseElsewhere {
     type Reply = ();
-}
 
-impl Answer for RefuseElsewhere {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         live.not_elsewhere(&self.id).await
     }

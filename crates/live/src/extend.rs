@@ -8,7 +8,7 @@ use cofferdam_ledger::keys::Principal;
 
 use crate::background::detached;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::{over, refuse};
 use serde::{Deserialize, Serialize};
 
@@ -27,9 +27,7 @@ pub struct ExtendSandbox {
 
 impl Message for ExtendSandbox {
     type Reply = ();
-}
 
-impl Answer for ExtendSandbox {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         live.extend(&self.who, &self.id, self.seconds, self.longer).await
     }

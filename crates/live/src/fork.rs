@@ -15,7 +15,7 @@ use crate::background::detached;
 use crate::guest::handle::Guest;
 use crate::held::Held;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::{over, refuse, stops};
 use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec};
@@ -38,9 +38,7 @@ pub struct ForkSandbox {
 
 impl Message for ForkSandbox {
     type Reply = Vec<Result<Guest>>;
-}
 
-impl Answer for ForkSandbox {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         let forks = live.fork(&self.who, &self.id, self.count, self.timeout_s).await?;
         Ok(forks.into_iter().map(|one| one.map(|held| Guest::of(live, &held))).collect())

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::live::LiveWork;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult, SessionState};
+use cofferdam_contracts::template_build::TemplateUser;
 use cofferdam_flows::settle::alert;
 use cofferdam_flows::{Attempt, End, MemoryShare, Up, patiently};
 use cofferdam_ledger::failpoint::fail_point;
@@ -15,6 +16,7 @@ use cofferdam_ledger::live::LiveStart;
 use cofferdam_sandbox::{AgentError, KillHandle, LayerKeeper, Sandbox};
 use tokio::sync::watch;
 
+use crate::accounts::Account;
 use crate::ahead::{taken, unused_wiped};
 use crate::expected::Expected;
 use crate::held::{Held, Made, Order, ReachedNetwork};
@@ -23,8 +25,9 @@ use crate::registry::Taken;
 use crate::snapshot::memory::KeptMemory;
 use crate::template::program::{Program, begin};
 use crate::tokens::Tokens;
-use crate::work::{HOME, USER};
 
+/// The user that every long-lived sandbox gives a home.
+const DEFAULT: Account = Account::of(TemplateUser::User);
 /// A directory and the network's files: milliseconds.
 const FURNISHED_WITHIN: Duration = Duration::from_secs(15);
 /// How often it is looked whether the sandbox still lives: one call of the kernel.
@@ -304,15 +307,16 @@ async fn pause_at_end(live: &Live, held: &Arc<Held>) {
 
 /// Its network, whose variables are given, and the home of `user`.
 async fn furnished(sandbox: &Sandbox) -> Result<BTreeMap<String, String>, String> {
-    let home = sandbox.agent().files().mkdir(HOME, 0o755, Some(USER));
-    let both = async { tokio::join!(sandbox.traffic().open(Phase::Exec), home) };
+    let Account { home, user, .. } = DEFAULT;
+    let made = sandbox.agent().files().mkdir(home, 0o755, Some(user));
+    let both = async { tokio::join!(sandbox.traffic().open(Phase::Exec), made) };
     // The agent of one that goes on may be its task's.
     let both = tokio::time::timeout(FURNISHED_WITHIN, both).await;
-    let (env, home) = both.map_err(|_| "its agent does not answer".to_owned())?;
+    let (env, made) = both.map_err(|_| "its agent does not answer".to_owned())?;
     // Files of a first life may have a link or a file there: what is to work in it is told so.
-    match home {
+    match made {
         Ok(()) | Err(AgentError::Refused { .. }) => {}
-        Err(error) => return Err(format!("{HOME}: {error}")),
+        Err(error) => return Err(format!("{home}: {error}")),
     }
     env.map_err(|error| format!("its network: {error}"))
 }

@@ -11,7 +11,7 @@ use cofferdam_ledger::ops::Cancels;
 use crate::ahead::unused_wiped;
 use crate::held::Order;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::patience::{KILL_PATIENCE, moved};
 use crate::refusal::{refuse, unverified};
 use crate::snapshot::eraser::Eraser;
@@ -32,9 +32,7 @@ pub struct KillSandbox {
 
 impl Message for KillSandbox {
     type Reply = bool;
-}
 
-impl Answer for KillSandbox {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         live.kill(&self.who, &self.id).await
     }

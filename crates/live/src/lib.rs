@@ -25,7 +25,7 @@
 //!    snapshot::space template::build_images template::host
 //! elsewhere extend layer::layers network revoked snapshot::eraser snapshot::snapshots template::build
 //!    template::build_log template::templates view
-//! accounts client guest::handle
+//! client guest::handle
 //! message
 //! live
 //! registry
@@ -38,8 +38,9 @@
 //! layer::sealer snapshot::new_file
 //! snapshot::shelf template::program
 //! background snapshot::again snapshot::opened snapshot::room work
-//! guest guest::error guest::facts ids layer layer::left_memory layer::loan layer::rest patience refusal snapshot
-//!    snapshot::handles snapshot::sealed template template::basis template::upload_digest tokens
+//! accounts guest guest::error guest::facts ids layer layer::left_memory layer::loan layer::rest patience
+//!    refusal snapshot snapshot::handles snapshot::sealed template template::basis template::upload_digest
+//!    tokens
 //! ```
 
 mod accounts;
@@ -81,7 +82,7 @@ pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::templates::Template;
 pub use cofferdam_sandbox::{Manner, Said, Stream};
 
-pub use accounts::{ACCOUNTS, Account};
+pub use accounts::Account;
 pub use client::LiveClient;
 pub use create::CreateSandbox;
 pub use elsewhere::RefuseElsewhere;

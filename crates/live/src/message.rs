@@ -20,11 +20,8 @@ use crate::live::Live;
 pub trait Message: Serialize + DeserializeOwned + Debug + Send + 'static {
     /// Its answer: data, and a channel where something goes on.
     type Reply: Send + 'static;
-}
 
-/// What its receiver does with it. Who sends it does not see this.
-pub trait Answer: Message {
-    /// Answers it.
+    /// What its receiver does with it: who sends it has no `Live` to call this with.
     fn answer(self, live: &Live) -> impl Future<Output = Result<Self::Reply>> + Send;
 }
 

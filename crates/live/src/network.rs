@@ -23,7 +23,7 @@ use cofferdam_sandbox::NetworkError;
 use crate::background::detached;
 use crate::held::{Held, Order, ReachedNetwork};
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::{over, refuse};
 use serde::{Deserialize, Serialize};
 
@@ -40,9 +40,7 @@ pub struct ChangeNetwork {
 
 impl Message for ChangeNetwork {
     type Reply = LiveView;
-}
 
-impl Answer for ChangeNetwork {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         live.network(&self.who, &self.id, self.egress).await
     }
@@ -59,9 +57,7 @@ pub struct ListNetworks {
 
 impl Message for ListNetworks {
     type Reply = Vec<LiveNetworkChange>;
-}
 
-impl Answer for ListNetworks {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         live.networks(&self.who, &self.id).await
     }

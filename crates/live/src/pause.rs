@@ -24,7 +24,7 @@ use crate::ids::fresh;
 use crate::layer::layers::Layers;
 use crate::layer::plain::Plain;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::patience::moved;
 use crate::refusal::{conflict, over, refuse, unverified};
 use crate::snapshot::keep::{audit, synced};
@@ -53,9 +53,7 @@ pub struct PauseSandbox {
 
 impl Message for PauseSandbox {
     type Reply = LiveView;
-}
 
-impl Answer for PauseSandbox {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         live.pause(&self.who, &self.id, self.memory).await
     }

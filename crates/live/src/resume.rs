@@ -22,7 +22,7 @@ use crate::held::Held;
 use crate::launch::LifeStart;
 use crate::layer::loan::LoanAnswer;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::patience::{CREATE_PATIENCE, KILL_PATIENCE, moved};
 use crate::refusal::conflict;
 use crate::snapshot::again::Again;
@@ -75,9 +75,7 @@ pub struct ResumeSandbox {
 
 impl Message for ResumeSandbox {
     type Reply = Option<Guest>;
-}
 
-impl Answer for ResumeSandbox {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         let held = live.resume(&self.who, &self.id, self.options).await?;
         Ok(held.map(|held| Guest::of(live, &held)))

@@ -11,7 +11,7 @@ use cofferdam_ledger::keys::Principal;
 use crate::guest::handle::Guest;
 use crate::held::Held;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::{over, refuse};
 use serde::{Deserialize, Serialize};
 
@@ -26,9 +26,7 @@ pub struct ViewSandbox {
 
 impl Message for ViewSandbox {
     type Reply = LiveView;
-}
 
-impl Answer for ViewSandbox {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         live.view(&self.who, &self.id).await
     }
@@ -45,9 +43,7 @@ pub struct FindGuest {
 
 impl Message for FindGuest {
     type Reply = Guest;
-}
 
-impl Answer for FindGuest {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         let held = live.held(&self.who, &self.id).await?;
         Ok(Guest::of(live, &held))
@@ -63,9 +59,7 @@ pub struct NamedGuest {
 
 impl Message for NamedGuest {
     type Reply = Option<Guest>;
-}
 
-impl Answer for NamedGuest {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Ok(live.0.registry.find(&self.id).map(|held| Guest::of(live, &held)))
     }
@@ -77,9 +71,7 @@ pub struct AllGuests;
 
 impl Message for AllGuests {
     type Reply = Vec<Guest>;
-}
 
-impl Answer for AllGuests {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Ok(live.0.registry.all().iter().map(|held| Guest::of(live, held)).collect())
     }

@@ -18,7 +18,7 @@ use cofferdam_ledger::live::{Door, Rest};
 use crate::guest::handle::Guest;
 use crate::held::Held;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::patience::{CREATE_PATIENCE, LOOK};
 use crate::refusal::{conflict, refuse};
 use crate::resume::ResumeOptions;
@@ -60,9 +60,7 @@ pub struct WakeSandbox {
 
 impl Message for WakeSandbox {
     type Reply = Option<Guest>;
-}
 
-impl Answer for WakeSandbox {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         let held = live.woken(&self.id, &self.knock).await?;
         Ok(held.map(|held| Guest::of(live, &held)))

@@ -5,18 +5,11 @@ use cofferdam_contracts::live::{LiveRequest, LiveWork};
 use cofferdam_contracts::sandbox::{
     DEFAULT_MEM_MB, IsolationSpec, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
 };
-use cofferdam_sandbox::User;
 
 use crate::template::basis::Basis;
 
 /// Processes and threads: a shell with a server and its workers needs more than one command does.
 const PIDS: u64 = 1_024;
-/// The home of `user`, where commands start and relative paths begin.
-pub(crate) const HOME: &str = "/home/user";
-
-/// `user` of the base template.
-pub(crate) const USER: User = User { uid: 1_000, gid: 1_000 };
-
 /// The root of a sandbox without a template's image: the host's programs.
 const HOST: &str = "host";
 

@@ -58,7 +58,7 @@ impl Envd {
         account: Account,
     ) -> Result<BTreeMap<String, String>, Fault> {
         let inside = self.guest.ask(ReadEnvironment).await.map_err(|error| unavailable(&error))?;
-        Ok(account.environment(&self.guest.facts.id, inside))
+        Ok(inside.of(account, &self.guest.facts.id))
     }
 }
 

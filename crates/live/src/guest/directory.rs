@@ -6,7 +6,7 @@ use cofferdam_sandbox::inside::{Entry, User};
 use serde::{Deserialize, Serialize};
 
 use crate::guest::error::GuestError;
-use crate::guest::message::{GuestAnswer, GuestMessage};
+use crate::guest::message::GuestMessage;
 use crate::held::Held;
 
 /// What is at a path; a symbolic link at its end is described, not followed.
@@ -56,9 +56,7 @@ pub struct RemoveFile {
 
 impl GuestMessage for StatFile {
     type Reply = Entry;
-}
 
-impl GuestAnswer for StatFile {
     async fn answer(self, held: &Arc<Held>) -> Result<Entry, GuestError> {
         Ok(held.agent.files().stat(&self.path).await?)
     }
@@ -66,9 +64,7 @@ impl GuestAnswer for StatFile {
 
 impl GuestMessage for ListDirectory {
     type Reply = Vec<Entry>;
-}
 
-impl GuestAnswer for ListDirectory {
     async fn answer(self, held: &Arc<Held>) -> Result<Vec<Entry>, GuestError> {
         Ok(held.agent.files().list(&self.path, self.most).await?)
     }
@@ -76,9 +72,7 @@ impl GuestAnswer for ListDirectory {
 
 impl GuestMessage for MakeDirectory {
     type Reply = ();
-}
 
-impl GuestAnswer for MakeDirectory {
     async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
         Ok(held.agent.files().mkdir(&self.path, self.mode, self.owner).await?)
     }
@@ -86,9 +80,7 @@ impl GuestAnswer for MakeDirectory {
 
 impl GuestMessage for RenameFile {
     type Reply = ();
-}
 
-impl GuestAnswer for RenameFile {
     async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
         Ok(held.agent.files().rename(&self.from, &self.to).await?)
     }
@@ -96,9 +88,7 @@ impl GuestAnswer for RenameFile {
 
 impl GuestMessage for RemoveFile {
     type Reply = ();
-}
 
-impl GuestAnswer for RemoveFile {
     async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
         Ok(held.agent.files().remove(&self.path, self.recursive).await?)
     }

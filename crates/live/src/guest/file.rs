@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::guest::STREAM_PATIENCE;
 use crate::guest::error::GuestError;
-use crate::guest::message::{GuestAnswer, GuestMessage};
+use crate::guest::message::GuestMessage;
 use crate::held::Held;
 
 /// Pieces on their way out of a sandbox or into it.
@@ -59,11 +59,8 @@ pub struct ByteSink<E> {
 }
 
 impl<E: Send + 'static> ByteSink<E> {
-    /// Of what `write` does with the pieces; `share`: held as long as it takes.
-    pub(crate) fn of<S: Send + 'static, F>(
-        share: S,
-        write: impl FnOnce(mpsc::Receiver<Option<Bytes>>) -> F,
-    ) -> Self
+    /// Of what `write` does with the pieces.
+    pub(crate) fn of<F>(write: impl FnOnce(mpsc::Receiver<Option<Bytes>>) -> F) -> Self
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
     {
@@ -71,10 +68,8 @@ impl<E: Send + 'static> ByteSink<E> {
         let (told, end) = oneshot::channel();
         let writing = write(taken);
         tokio::spawn(async move {
-            let written = writing.await;
-            drop(share);
             // Who hung up does not ask.
-            let _ = told.send(written);
+            let _ = told.send(writing.await);
         });
         Self { pieces, end }
     }
@@ -82,9 +77,7 @@ impl<E: Send + 'static> ByteSink<E> {
 
 impl GuestMessage for ReadFile {
     type Reply = FileBytes;
-}
 
-impl GuestAnswer for ReadFile {
     async fn answer(self, held: &Arc<Held>) -> Result<FileBytes, GuestError> {
         let share = held.streams(1, STREAM_PATIENCE).await.ok_or(GuestError::Busy)?;
         let Self { path, most, from, to } = self;
@@ -113,14 +106,12 @@ async fn pour(mut reading: Reading, sender: mpsc::Sender<Bytes>) {
 
 impl GuestMessage for WriteFile {
     type Reply = ByteSink<GuestError>;
-}
 
-impl GuestAnswer for WriteFile {
     async fn answer(self, held: &Arc<Held>) -> Result<ByteSink<GuestError>, GuestError> {
         let share = held.streams(1, STREAM_PATIENCE).await.ok_or(GuestError::Busy)?;
         let agent = held.agent.clone();
-        Ok(ByteSink::of(share, |pieces| async move {
-            let Self { path, mode, owner } = self;
+        Ok(ByteSink::of(|pieces| async move {
+            let (_share, Self { path, mode, owner }) = (share, self);
             Ok(agent.files().pour(&path, mode, owner, pieces).await?)
         }))
     }

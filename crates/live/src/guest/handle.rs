@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::guest::error::GuestError;
 use crate::guest::facts::Facts;
-use crate::guest::message::GuestAnswer;
+use crate::guest::message::GuestMessage;
 use crate::held::Held;
 use crate::live::Live;
 
@@ -30,7 +30,7 @@ impl Guest {
     ///
     /// # Errors
     /// This life of it is over, its streams are in use, or its agent says no.
-    pub async fn ask<M: GuestAnswer>(&self, message: M) -> Result<M::Reply, GuestError> {
+    pub async fn ask<M: GuestMessage>(&self, message: M) -> Result<M::Reply, GuestError> {
         let held = self.live.0.registry.find(&self.facts.id);
         let held = held.filter(|held| held.facts.run == self.facts.run).ok_or(GuestError::Over)?;
         message.answer(&held).await

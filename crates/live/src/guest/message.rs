@@ -13,11 +13,8 @@ use crate::held::Held;
 pub trait GuestMessage: Serialize + DeserializeOwned + Debug + Send + 'static {
     /// Its answer: data, and channels where something goes on.
     type Reply: Send + 'static;
-}
 
-/// What its receiver does with it. Who sends it does not see this.
-pub trait GuestAnswer: GuestMessage {
-    /// Answers it.
+    /// What its receiver does with it: who sends it has no handle to call this with.
     fn answer(
         self,
         held: &Arc<Held>,

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::guest::STREAM_PATIENCE;
 use crate::guest::error::GuestError;
-use crate::guest::message::{GuestAnswer, GuestMessage};
+use crate::guest::message::GuestMessage;
 use crate::held::Held;
 
 /// Connects to a port of a sandbox's loopback; refused where nobody listens.
@@ -36,9 +36,7 @@ pub struct PortLease {
 
 impl GuestMessage for DialPort {
     type Reply = PortConnection;
-}
 
-impl GuestAnswer for DialPort {
     async fn answer(self, held: &Arc<Held>) -> Result<PortConnection, GuestError> {
         let share = held.visit(STREAM_PATIENCE).await.ok_or(GuestError::Busy)?;
         let stream = held.agent.dial(self.port).await?;

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::guest::STREAM_PATIENCE;
 use crate::guest::error::GuestError;
-use crate::guest::message::{GuestAnswer, GuestMessage};
+use crate::guest::message::GuestMessage;
 use crate::held::Held;
 
 /// Pieces of input on their way to one command; who writes waits beyond.
@@ -117,9 +117,7 @@ async fn share(held: &Held, has_input: bool) -> Result<OwnedSemaphorePermit, Gue
 
 impl GuestMessage for StartCommand {
     type Reply = Process;
-}
 
-impl GuestAnswer for StartCommand {
     async fn answer(self, held: &Arc<Held>) -> Result<Process, GuestError> {
         let Self { request, manner, note } = self;
         let share = share(held, manner.stdin).await?;
@@ -130,9 +128,7 @@ impl GuestAnswer for StartCommand {
 
 impl GuestMessage for FollowCommand {
     type Reply = Process;
-}
 
-impl GuestAnswer for FollowCommand {
     async fn answer(self, held: &Arc<Held>) -> Result<Process, GuestError> {
         let share = share(held, self.0.stdin).await?;
         let running = held.agent.follow(&self.0).await?;
@@ -142,9 +138,7 @@ impl GuestAnswer for FollowCommand {
 
 impl GuestMessage for ListCommands {
     type Reply = Vec<Command>;
-}
 
-impl GuestAnswer for ListCommands {
     async fn answer(self, held: &Arc<Held>) -> Result<Vec<Command>, GuestError> {
         Ok(held.agent.commands().await?)
     }
@@ -152,9 +146,7 @@ impl GuestAnswer for ListCommands {
 
 impl GuestMessage for SignalCommand {
     type Reply = ();
-}
 
-impl GuestAnswer for SignalCommand {
     async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
         Ok(held.agent.remote(self.number).signal(self.signal).await?)
     }
@@ -162,9 +154,7 @@ impl GuestAnswer for SignalCommand {
 
 impl GuestMessage for ResizeTerminal {
     type Reply = ();
-}
 
-impl GuestAnswer for ResizeTerminal {
     async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
         Ok(held.agent.remote(self.number).resize(self.size).await?)
     }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_contracts::id::LiveId;
 use cofferdam_sandbox::inside::Usage;
 use serde::{Deserialize, Serialize};
 
+use crate::accounts::Account;
 use crate::guest::error::GuestError;
-use crate::guest::message::{GuestAnswer, GuestMessage};
+use crate::guest::message::GuestMessage;
 use crate::held::Held;
 
 /// What a sandbox uses, as it says: a program inside may have taken the agent over.
@@ -37,6 +39,22 @@ pub struct GuestEnvironment {
     pub is_connected: bool,
 }
 
+/// Variables of a command without a network: pip and npm would try again for a minute what cannot work.
+const UNCONNECTED: [(&str, &str); 2] = [("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0")];
+
+impl GuestEnvironment {
+    /// Environment of a command that this user runs there. Pure.
+    #[must_use]
+    pub fn of(self, account: Account, sandbox: &LiveId) -> BTreeMap<String, String> {
+        let mut all = account.environment();
+        all.insert("E2B_SANDBOX_ID".to_owned(), sandbox.to_string());
+        let alone = UNCONNECTED.into_iter().filter(|_| !self.is_connected);
+        all.extend(alone.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        all.extend(self.variables);
+        all
+    }
+}
+
 /// Whether a sandbox lives on, and is not ordered to end.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LivesOn;
@@ -50,9 +68,7 @@ pub struct LivesOnForRequest {
 
 impl GuestMessage for ReadUsage {
     type Reply = GuestUsage;
-}
 
-impl GuestAnswer for ReadUsage {
     async fn answer(self, held: &Arc<Held>) -> Result<GuestUsage, GuestError> {
         let usage = held.agent.metrics().await?;
         Ok(GuestUsage { usage, lived_ms: held.since.elapsed_ms() })
@@ -61,9 +77,7 @@ impl GuestAnswer for ReadUsage {
 
 impl GuestMessage for ReadEnvironment {
     type Reply = GuestEnvironment;
-}
 
-impl GuestAnswer for ReadEnvironment {
     async fn answer(self, held: &Arc<Held>) -> Result<GuestEnvironment, GuestError> {
         Ok(GuestEnvironment { variables: held.env(), is_connected: !held.egress().is_none() })
     }
@@ -71,9 +85,7 @@ impl GuestAnswer for ReadEnvironment {
 
 impl GuestMessage for LivesOn {
     type Reply = bool;
-}
 
-impl GuestAnswer for LivesOn {
     async fn answer(self, held: &Arc<Held>) -> Result<bool, GuestError> {
         Ok(held.goes_on())
     }
@@ -81,9 +93,7 @@ impl GuestAnswer for LivesOn {
 
 impl GuestMessage for LivesOnForRequest {
     type Reply = bool;
-}
 
-impl GuestAnswer for LivesOnForRequest {
     async fn answer(self, held: &Arc<Held>) -> Result<bool, GuestError> {
         Ok(held.stays(self.patience).await)
     }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::guest::STREAM_PATIENCE;
 use crate::guest::error::GuestError;
-use crate::guest::message::{GuestAnswer, GuestMessage};
+use crate::guest::message::GuestMessage;
 use crate::held::Held;
 
 /// Changes on their way to who watches. Those that wait are kept, and weighed, where they come from.
@@ -27,9 +27,7 @@ pub struct WatchDirectories {
 
 impl GuestMessage for WatchDirectories {
     type Reply = mpsc::Receiver<Change>;
-}
 
-impl GuestAnswer for WatchDirectories {
     async fn answer(self, held: &Arc<Held>) -> Result<mpsc::Receiver<Change>, GuestError> {
         let patience = if self.waits { STREAM_PATIENCE } else { Duration::ZERO };
         let share = held.streams(1, patience).await.ok_or(GuestError::Busy)?;

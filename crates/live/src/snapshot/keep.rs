@@ -27,7 +27,7 @@ use serde_json::json;
 use crate::background::{blocking, detached};
 use crate::held::Held;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::{conflict, over, refuse};
 use crate::snapshot::again::Again;
 use crate::snapshot::eraser::Eraser;
@@ -109,9 +109,7 @@ pub struct TakeSnapshot {
 
 impl Message for TakeSnapshot {
     type Reply = SnapshotView;
-}
 
-impl Answer for TakeSnapshot {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Snapshots::of(live).take(&self.who, &self.id, self.name).await
     }
@@ -128,9 +126,7 @@ pub struct DeleteSnapshot {
 
 impl Message for DeleteSnapshot {
     type Reply = ();
-}
 
-impl Answer for DeleteSnapshot {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Snapshots::of(live).delete(&self.who, &self.id).await
     }

@@ -10,11 +10,12 @@ use cofferdam_contracts::template_build::{BuildState, BuildStep, MAX_BUILD_S, Te
 use cofferdam_sandbox::inside::{Ended, ExecRequest, Unpack};
 use cofferdam_sandbox::{AgentError, Manner, Said, USUAL_PATH};
 
+use crate::accounts::Account;
 use crate::held::Held;
 use crate::live::Live;
 use crate::template::build::Contents;
 use crate::template::build_log::BuildLog;
-use crate::template::program::{request, user_of};
+use crate::template::program::request;
 use crate::template::uploads::Uploads;
 
 /// How often output is written to the ledger.
@@ -119,7 +120,7 @@ impl Steps<'_> {
             }
             BuildStep::Workdir(dir) => {
                 let dir = self.state.absolute(dir);
-                let owner = user_of(self.state.user);
+                let owner = Account::of(self.state.user).user;
                 let script =
                     "if ! [ -d \"$1\" ]; then mkdir -p -- \"$1\" && chown -- \"$2\" \"$1\"; fi";
                 let owner = format!("{}:{}", owner.uid, owner.gid);
@@ -151,7 +152,7 @@ impl Steps<'_> {
         let content = self.contents.get(files).cloned().flatten();
         let tar = Uploads::of(self.live).tar(tenant, self.template, files, content, most).await;
         let tar = tar.map_err(|error| error.refusal().message)?;
-        let (agent, owner) = (&self.held.agent, user_of(user));
+        let (agent, owner) = (&self.held.agent, Account::of(user).user);
         let place = format!("/tmp/.copy-{}", secret_hex(8));
         let failed = |error: AgentError| format!("the files: {error}");
         agent.files().mkdir(&place, 0o700, None).await.map_err(failed)?;

@@ -24,7 +24,7 @@ use cofferdam_ledger::keys::Principal;
 
 use crate::ids::fresh_letters;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::{conflict, refuse};
 use crate::snapshot::eraser::Eraser;
 use crate::snapshot::keep::SealedAs;
@@ -84,9 +84,7 @@ pub struct OpenBuild {
 
 impl Message for OpenBuild {
     type Reply = BuildOpened;
-}
 
-impl Answer for OpenBuild {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Builds::of(live).open(&self.who, &self.asked).await
     }
@@ -105,9 +103,7 @@ pub struct ViewBuild {
 
 impl Message for ViewBuild {
     type Reply = Build;
-}
 
-impl Answer for ViewBuild {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Builds::of(live).view(&self.who, &self.template, &self.build).await
     }
@@ -124,9 +120,7 @@ pub struct DeleteTemplate {
 
 impl Message for DeleteTemplate {
     type Reply = ();
-}
 
-impl Answer for DeleteTemplate {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Builds::of(live).delete(&self.who, &self.template).await
     }
@@ -149,9 +143,7 @@ pub struct StartBuild {
 
 impl Message for StartBuild {
     type Reply = ();
-}
 
-impl Answer for StartBuild {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         let Self { who, template, build, plan, class_min } = self;
         Builds::of(live).start(&who, &template, &build, plan, class_min).await

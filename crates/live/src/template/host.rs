@@ -12,7 +12,7 @@ use cofferdam_sandbox::image::ImageError;
 use cofferdam_sandbox::templates::{Template, template, templates};
 
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::refuse;
 use crate::snapshot::again::Again;
 use crate::template::basis::Basis;
@@ -44,9 +44,7 @@ pub struct NamedTemplate {
 
 impl Message for NamedTemplate {
     type Reply = Option<SnapshotId>;
-}
 
-impl Answer for NamedTemplate {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Templates::of(live).named(&self.who, &self.text).await
     }
@@ -58,9 +56,7 @@ pub struct ListHostTemplates;
 
 impl Message for ListHostTemplates {
     type Reply = Vec<Template>;
-}
 
-impl Answer for ListHostTemplates {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Templates::of(live).list()
     }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::template_build::{BuildState, TemplateUser};
+use cofferdam_contracts::template_build::BuildState;
 use cofferdam_sandbox::inside::{Ended, ExecEnd, ExecRequest};
-use cofferdam_sandbox::{Agent, Manner, Running, Stream, USUAL_PATH, User};
+use cofferdam_sandbox::{Agent, Manner, Running, Stream};
 use tokio::task::{JoinError, JoinHandle};
 
+use crate::accounts::Account;
 use crate::template::basis::Begins;
-use crate::work::USER;
 
 /// How long a template's program may take until it is ready. Eleven interpreters that begin at once on two processors that
 /// others use as well take 18 s. A caller waits 50 s for the whole creation, of which room and the sandbox itself need the rest.
@@ -140,19 +140,6 @@ fn manner() -> Manner {
     Manner { stdin: false, terminal: None, service: true, leaves: true }
 }
 
-/// A user of the sandbox by number.
-pub(crate) fn user_of(user: TemplateUser) -> User {
-    match user {
-        TemplateUser::User => USER,
-        TemplateUser::Root => User { uid: 0, gid: 0 },
-    }
-}
-
-/// Variables of every command of a long-lived sandbox: letters are UTF-8, and nothing in a sandbox but its own user manages
-/// its packages.
-pub const USUAL_VARIABLES: [(&str, &str); 2] =
-    [("LANG", "C.UTF-8"), ("PIP_BREAK_SYSTEM_PACKAGES", "1")];
-
 /// A shell command under what steps have set, with these variables behind those.
 pub(crate) fn request(
     state: &BuildState,
@@ -160,16 +147,8 @@ pub(crate) fn request(
     env: &BTreeMap<String, String>,
     timeout_ms: u64,
 ) -> ExecRequest {
-    let (name, home) = (state.user.as_str(), state.user.home());
-    let own = [
-        ("PATH", USUAL_PATH),
-        ("HOME", home),
-        ("USER", name),
-        ("LOGNAME", name),
-        ("E2B_SANDBOX", "true"),
-    ];
-    let mut all: BTreeMap<String, String> =
-        own.into_iter().chain(USUAL_VARIABLES).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let account = Account::of(state.user);
+    let mut all = account.environment();
     all.extend(state.env.clone());
     all.extend(env.clone());
     let argv = ["/bin/bash", "-l", "-c", command].map(str::to_owned).into();
@@ -179,7 +158,7 @@ pub(crate) fn request(
         cwd: state.cwd().to_owned(),
         timeout_ms,
         stream_limit_bytes: u64::MAX,
-        user: Some(user_of(state.user)),
+        user: Some(account.user),
         groups: Vec::new(),
         stdin_file: None,
         jail: None,

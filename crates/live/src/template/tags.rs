@@ -6,7 +6,7 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::template::build::Builds;
 use serde::{Deserialize, Serialize};
 
@@ -25,9 +25,7 @@ pub struct TagBuild {
 
 impl Message for TagBuild {
     type Reply = BuildId;
-}
 
-impl Answer for TagBuild {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Builds::of(live).tag(&self.who, &self.template, &self.from, &self.tags).await
     }
@@ -46,9 +44,7 @@ pub struct UntagBuilds {
 
 impl Message for UntagBuilds {
     type Reply = ();
-}
 
-impl Answer for UntagBuilds {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Builds::of(live).untag(&self.who, &self.template, &self.tags).await
     }

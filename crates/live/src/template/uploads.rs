@@ -23,7 +23,7 @@ use crate::background::blocking;
 use crate::guest::file::ByteSink;
 use crate::ids::fresh;
 use crate::live::Live;
-use crate::message::{Answer, Message};
+use crate::message::Message;
 use crate::refusal::{conflict, refuse};
 use crate::snapshot::eraser::Eraser;
 use crate::snapshot::keep::synced;
@@ -49,9 +49,7 @@ pub struct HasUpload {
 
 impl Message for HasUpload {
     type Reply = bool;
-}
 
-impl Answer for HasUpload {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Uploads::of(live).is_present(&self.tenant, &self.template, &self.hash).await
     }
@@ -72,12 +70,10 @@ pub struct SendUpload {
 
 impl Message for SendUpload {
     type Reply = ByteSink<Error>;
-}
 
-impl Answer for SendUpload {
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         let uploads = Uploads::of(live);
-        Ok(ByteSink::of((), |pieces| async move {
+        Ok(ByteSink::of(|pieces| async move {
             let Self { tenant, key_id, template, hash } = self;
             uploads.take(&tenant, &key_id, &template, &hash, pieces).await
         }))

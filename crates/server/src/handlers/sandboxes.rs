@@ -149,7 +149,7 @@ pub(crate) async fn exec(mut call: Call) -> Answered {
     let user = request.user.as_deref().unwrap_or(facts.user.as_str());
     let account = Account::named(Some(user)).map_err(refuse)?;
     let inside = guest.ask(ReadEnvironment).await.map_err(gone)?;
-    let mut env = account.environment(&facts.id, inside);
+    let mut env = inside.of(account, &facts.id);
     env.extend(request.env);
     let request = ExecRequest {
         argv: request.cmd,
