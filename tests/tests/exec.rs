@@ -4,7 +4,7 @@ use crate::support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use cofferdam_tests::Home;
@@ -60,6 +60,28 @@ fn e2_output_comes_while_the_command_runs_and_ctrl_c_keeps_it_and_exits_130() {
     assert!(!words.lines().any(|line| line.trim() == ":"), "{words}");
     let runs = home.run_json(&["ps", "--json"]);
     assert_eq!(runs["runs"][0]["status"], "canceled", "{runs}");
+}
+
+/// As in a container whose session began outside it: the kernel says 0 for what has no number in here.
+#[test]
+fn the_first_process_of_a_namespace_and_its_child_run_a_command() {
+    let home = Home::new();
+    let _up = home.up();
+    for shell in ["exec \"$@\"", "\"$@\"; exit $?"] {
+        let client = home.command(&["exec", "--", "sh", "-c", "echo hi; exit 7"]);
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", shell, "sh"]);
+        command.arg(client.get_program()).args(client.get_args());
+        for (name, value) in client.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let output = ended(command, LIMIT);
+        assert_eq!(output.status.code(), Some(7), "{shell}: {}", said(&output));
+        assert_eq!(output.stdout, b"hi\n", "{shell}: {}", said(&output));
+    }
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use crate::support;
 
 use std::fs::{self, Permissions};
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,8 @@ use cofferdam_contracts::sandbox::AccessMode;
 use cofferdam_sandbox::{
     Class, ClassFact, Host, Offer, Runtime, enter_private_mounts, plan, provision,
 };
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use serde_json::{Value, json};
 use support::not_run::not_run;
 use support::{Bench, fresh_id, here, host, request, sh, verified};
@@ -151,9 +152,9 @@ fn m2_a_socket_of_the_host_sees_no_root() {
         let said = sh(&sandbox, &plan, script).await;
         if said.outcome.exit == 0 {
             let (stream, _) = listener.accept().unwrap();
-            let peer = rustix::net::sockopt::socket_peercred(stream.as_fd()).unwrap();
-            assert_eq!(peer.uid.as_raw(), sandbox.first_id());
-            assert_ne!(peer.uid.as_raw(), 0);
+            let peer = getsockopt(&stream, PeerCredentials).unwrap();
+            assert_eq!(peer.uid(), sandbox.first_id());
+            assert_ne!(peer.uid(), 0);
         }
         verified(&sandbox.wipe("task-end").await);
     });

@@ -4,6 +4,10 @@ use super::sources;
 
 /// Where `nix` is used, and what for.
 const NIX: &[(&str, &str)] = &[
+    (
+        "crates/cli/src/command/end_signal.rs",
+        "a session, which is 0 where it began outside a namespace",
+    ),
     ("crates/cli/src/command/node.rs", "accounts of the host"),
     ("crates/cli/src/command/user.rs", "accounts, and the user of all threads"),
     ("crates/guest/src/agent/identity.rs", "the user of a process"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
-use rustix::process::{Pid, getpid, getppid, getsid};
+use nix::unistd::{Pid, getpid, getppid, getsid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::Exit;
@@ -71,7 +71,9 @@ impl EndSignals {
     pub(crate) fn of_starter() -> std::io::Result<Self> {
         let signals = Self::listen()?;
         let leads = getsid(None) == Ok(getpid());
-        let starter = (signals.hangup.is_some() && !leads).then(getppid).flatten();
+        let starter = (signals.hangup.is_some() && !leads).then(getppid);
+        // The first process of a namespace has none to lose.
+        let starter = starter.filter(|starter| starter.as_raw() > 0);
         Ok(Self { starter, ..signals })
     }
 
@@ -98,7 +100,7 @@ impl EndSignals {
 async fn gone(starter: Option<Pid>) {
     match starter {
         Some(starter) => {
-            while getppid() == Some(starter) {
+            while getppid() == starter {
                 clock::sleep(LOOK).await;
             }
         }

@@ -16,7 +16,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
-use rustix::net::sockopt::socket_peercred;
+use nix::sys::socket::{getsockopt, sockopt};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Deserialize;
 
@@ -46,7 +46,7 @@ pub(super) fn store(
 ) -> io::Result<()> {
     let control = connect(traces)?;
     // A name of this kind is anybody's to take.
-    let peer = u32::try_from(socket_peercred(&control)?.pid.as_raw_nonzero().get()).ok();
+    let peer = u32::try_from(getsockopt(&control, sockopt::PeerCredentials)?.pid()).ok();
     if !peer.is_some_and(|pid| members.contains(&pid)) {
         return Err(io::Error::other("the kernel's control socket is not its own"));
     }
