@@ -17,10 +17,10 @@
 )]
 
 mod cluster;
-pub mod declared;
+pub mod declarations;
 pub mod e2b;
 pub mod leftovers;
-pub mod measured;
+pub mod measurement;
 pub mod not_run;
 pub mod postgres;
 pub mod programs;
@@ -399,7 +399,7 @@ impl Server {
         let answer = request.send().await.expect("an answer");
         let status = answer.status().as_u16();
         let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok());
-        declared::check(method, path, status, kind.unwrap_or_default());
+        declarations::check(method, path, status, kind.unwrap_or_default());
         let bytes = answer.bytes().await.expect("a body");
         (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }

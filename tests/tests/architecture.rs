@@ -16,6 +16,7 @@ mod system_calls;
 mod tenant_paths;
 mod tenant_text;
 mod test_lines;
+mod word_forms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -127,7 +127,7 @@ async fn say(stream: &mut TcpStream, kind: &str, body: &str) {
 }
 
 /// Hears whatever any page sends: it shows that the browser does send it.
-async fn ear() -> (Listening, Arc<Mutex<Vec<String>>>) {
+async fn listener() -> (Listening, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (at, heard) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
     let into = Arc::clone(&heard);
@@ -210,7 +210,7 @@ async fn c2_a_page_of_another_site_in_chromium_creates_nothing() {
     let up = home.up_with(&["--no-auth"], &[]);
     let sql = up.sql().await;
     let before = row_counts(&sql).await;
-    let (ear, heard) = ear().await;
+    let (ear, heard) = listener().await;
     let tries = r#"
   const plain = {method: "POST", mode: "no-cors", headers: {"Content-Type": "text/plain"}, body: recipe};
   await send(ear + "/control", plain);
@@ -245,7 +245,7 @@ async fn c2_a_name_that_was_moved_to_loopback_in_chromium_reads_and_creates_noth
     let up = home.up_with(&["--no-auth"], &[]);
     let sql = up.sql().await;
     let before = row_counts(&sql).await;
-    let (ear, heard) = ear().await;
+    let (ear, heard) = listener().await;
     let tries = r#"
   const json = {method: "POST", headers: {"Content-Type": "application/json"}, body: recipe};
   await send("/healthz", {});

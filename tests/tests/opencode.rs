@@ -12,7 +12,7 @@ use std::time::Duration;
 use cofferdam_ambient::{clock, env};
 use cofferdam_opencode::{
     Address, Agent, Answer, Bounds, Client, Detector, Error, Event, Ids, Model, Patience, Prompt,
-    ReadBack, SessionId, Settings, Verdict, configuration, environment,
+    ReadbackAction, SessionId, Settings, Verdict, configuration, environment,
 };
 use cofferdam_tests::repository;
 use serde_json::{Value, json};
@@ -213,13 +213,13 @@ fn wrong(error: &Error) -> String {
     }
 }
 
-fn became(read: ReadBack) -> String {
+fn became(read: ReadbackAction) -> String {
     match read {
-        ReadBack::NotAdmitted => "not admitted".to_owned(),
-        ReadBack::Finished(answer) => format!("finished {}", answer.text),
-        ReadBack::Failed(error) => format!("failed {}", error.name),
-        ReadBack::Running => "running".to_owned(),
-        ReadBack::Unknown => "unknown".to_owned(),
+        ReadbackAction::NotAdmitted => "not admitted".to_owned(),
+        ReadbackAction::Finished(answer) => format!("finished {}", answer.text),
+        ReadbackAction::Failed(error) => format!("failed {}", error.name),
+        ReadbackAction::Running => "running".to_owned(),
+        ReadbackAction::Unknown => "unknown".to_owned(),
     }
 }
 
@@ -279,14 +279,16 @@ async fn aborted(daemon: &Daemon, all: &mut Vec<String>) {
     let client = &daemon.client;
     let ids = daemon.session("busy", Agent::Build).await;
     daemon.begin(&ids, &json!([{"sh": "sleep 30"}, {"text": "fin"}])).await;
-    let running =
-        async || Some(client.read_back(&ids).await.unwrap()).filter(|r| *r == ReadBack::Running);
+    let running = async || {
+        Some(client.read_back(&ids).await.unwrap()).filter(|r| *r == ReadbackAction::Running)
+    };
     all.push(became(found("a status", running).await));
     // Its command runs: an abort before that is one of a turn that has not begun.
     clock::sleep(Duration::from_secs(1)).await;
     client.abort(&ids.session).await.unwrap();
-    let over =
-        async || Some(client.read_back(&ids).await.unwrap()).filter(|r| *r != ReadBack::Running);
+    let over = async || {
+        Some(client.read_back(&ids).await.unwrap()).filter(|r| *r != ReadbackAction::Running)
+    };
     all.push(became(found("its end", over).await));
     client.abort(&ids.session).await.unwrap();
     all.push("ok".to_owned());

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::id::{ModelName, RunId};
 use crate::model::ModelsSpec;
-use crate::patch::{Refused, why_refused};
-use crate::plan_text::planned::bytes_of;
+use crate::patch::{PathRefusal, why_refused};
+use crate::plan_text::agent::bytes_of;
 use crate::sandbox::{IsolationSpec, Limits};
 use crate::schema::Validator;
 use crate::tree_change::{Image, TreeEntry};
@@ -115,7 +115,7 @@ pub fn session_of(run: &RunId, attempt: u32) -> String {
 }
 
 /// Why a plan may not name a path, if it may not.
-fn why_unplannable(path: &str) -> Option<Refused> {
+fn why_unplannable(path: &str) -> Option<PathRefusal> {
     why_refused(path.strip_suffix('/').unwrap_or(path).as_bytes())
 }
 

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::named;
 use crate::id::{Digest, RunId, StepId, TaskKey};
-use crate::named::named;
 
 named! {
     /// What an artifact is.
@@ -26,7 +26,7 @@ named! {
 /// A file that the task left behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FileOut {
+pub struct OutputFile {
     /// Path relative to the working directory. Bytes that are not UTF-8 are written as `%80` to `%FF`, and a
     /// `%` that would be read as one of these as `%25`.
     pub path: String,

@@ -15,8 +15,8 @@ use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::canonical::digest_bytes;
+use crate::enum_names::named;
 use crate::id::{Digest, TaskKey, TenantId};
-use crate::named::named;
 use crate::own_schema::own_schema;
 use crate::sandbox::SandboxRequest;
 
@@ -180,7 +180,7 @@ pub struct CacheEntry {
 /// Which bases `DELETE /api/cache` doomed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CacheDoomed {
+pub struct CacheEviction {
     /// Their number.
     pub doomed: u64,
 }

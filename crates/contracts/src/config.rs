@@ -21,7 +21,7 @@ use crate::floor::{self, CLASS_MIN, TENANTS, TenantClasses};
 use crate::id::TenantId;
 use crate::own_schema::own_schema;
 use crate::policy::{BUILD_ALLOWED, EXEC_ALLOWED, MIRRORS, MirrorGrants};
-use crate::profile::{Ceiling, Language, Profile, Settings, Sourced};
+use crate::profile::{Ceiling, ConfigValue, Language, Profile, Settings};
 use crate::sandbox::IsolationClass;
 use crate::schema::{Validator, schema_of};
 
@@ -369,7 +369,7 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
         match row.key {
             ConfigKey::Ceiling => {
                 ceilings
-                    .push(Sourced { value: serde_json::from_value(row.value.clone())?, source });
+                    .push(ConfigValue { value: serde_json::from_value(row.value.clone())?, source });
             }
             // Looked up by those who start runs: it shapes no plan.
             ConfigKey::ExecAllowed
@@ -386,7 +386,7 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
             | ConfigKey::TenantClasses => {}
             ConfigKey::Profile(language) => {
                 let value = serde_json::from_value(row.value.clone())?;
-                profiles.insert(language, Sourced { value, source });
+                profiles.insert(language, ConfigValue { value, source });
             }
         }
     }

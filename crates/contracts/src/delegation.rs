@@ -50,7 +50,7 @@ pub struct DelegationRow {
 /// Answer of ending a delegation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DelegationEnded {
+pub struct DelegationEnd {
     /// Always true.
     pub ended: bool,
 }

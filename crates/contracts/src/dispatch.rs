@@ -15,18 +15,19 @@ use serde_json::{Map, Value};
 
 use crate::agent_plan::PROJECT;
 use crate::canonical;
+use crate::enum_names::named;
 use crate::error::{ErrorCode, Refusal, Violation};
 use crate::id::{Digest, DispatchId, RunId};
-use crate::named::named;
 use crate::patch::RepoSpec;
-use crate::project::ProjectPlace;
+use crate::project::ProjectLocation;
 use crate::sandbox::{AccessMode, CommandPolicy, SandboxRequest, SandboxSpec};
 use crate::schema::{Validator, schema_of};
 
 pub use crate::agent_report::{AgentReport, Findings, Tally};
-pub use end::{DispatchEnd, Ended, ended};
+pub use end::{DispatchEnd, DispatchEndFacts, ended};
 pub use record::{
-    AgentViolation, CountedBy, EgressObserved, ModelsHeld, Peaks, SandboxEffective, ViolationKind,
+    AgentViolation, CountSource, EffectiveModels, ObservedEgress, Peaks, SandboxEffective,
+    ViolationKind,
 };
 
 /// Bytes of a sandbox spec: a policy that a person can still read.
@@ -108,7 +109,7 @@ pub struct SpawnRequest {
     pub project_dir: String,
     /// Where the agent finds that directory. A commit of `repo` lies at `/work`.
     #[serde(default, skip_serializing_if = "is_own")]
-    pub project_at: ProjectPlace,
+    pub project_at: ProjectLocation,
     /// Absolute path of the repository of the linked git worktree that the project is; shown copy-on-write at its own path.
     #[schemars(length(min = 1, max = 4096))]
     pub worktree_of: Option<String>,
@@ -152,8 +153,8 @@ pub struct SpawnRequest {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_own(place: &ProjectPlace) -> bool {
-    *place == ProjectPlace::Own
+fn is_own(place: &ProjectLocation) -> bool {
+    *place == ProjectLocation::Own
 }
 
 /// A spec, checked: the part that is enforced, and the whole as it was given.
@@ -356,7 +357,7 @@ pub struct PruneRequest {
 /// What was removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Pruned {
+pub struct PruneResponse {
     /// How many.
     pub pruned: u64,
 }
@@ -373,19 +374,19 @@ pub struct ImportRequest {
 /// What became of the rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Imported {
+pub struct ImportResponse {
     /// Ids that are new here.
     pub imported: Vec<String>,
     /// Rows that were there already, the same.
     pub unchanged: u64,
     /// Rows that were left out.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<ImportSkip>,
 }
 
 /// A row that was left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Skipped {
+pub struct ImportSkip {
     /// Its id, as it stands there.
     pub id: String,
     /// Reason, for the record.

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 pub use entry::{ENTRY_PATTERN, Entry, EntryError, MAX_NAME_BYTES, Mirror, NAME_PATTERN, Name};
 
+use crate::enum_names::named;
 use crate::grant::grant_gate_form;
 use crate::id::GateKey;
-use crate::named::named;
 use crate::own_schema::own_schema;
 
 const APT_OF_HOST: &str = "`@apt` installs nothing with the image `host`, whose packages are this machine's and read-only; use an \
@@ -123,7 +123,7 @@ named! {
 /// A name that a running task was refused and asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AskedName {
+pub struct EgressAsk {
     /// The exact name.
     pub name: String,
     /// The phase that asks, and alone gets it.
@@ -135,7 +135,7 @@ pub struct AskedName {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum ViolationWhy {
+pub enum ViolationReason {
     /// The name is not one of the phase's.
     Name,
     /// The name is, the port is not one of its ports.
@@ -180,7 +180,7 @@ pub enum ViolationWhy {
     NoRoute,
 }
 
-impl ViolationWhy {
+impl ViolationReason {
     /// The reason in words that follow the attempt.
     #[must_use]
     pub const fn in_words(self) -> &'static str {
@@ -224,7 +224,7 @@ pub struct Violation {
     /// The port that was asked for.
     pub port: Option<u16>,
     /// Why it was refused.
-    pub why: ViolationWhy,
+    pub why: ViolationReason,
     /// How often.
     pub count: u64,
     /// The first attempt, ms since the epoch.
@@ -236,7 +236,7 @@ pub struct Violation {
 /// A name that a person granted to a running phase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GrantedName {
+pub struct EgressGrant {
     /// To which phase.
     pub phase: Phase,
     /// The exact name.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use crate::config::{ConfigKey, ConfigRow, ConfigScope};
 use crate::error::{ErrorCode, Refusal};
 use crate::id::TenantId;
-use crate::profile::Sourced;
+use crate::profile::ConfigValue;
 use crate::sandbox::{IsolationClass, IsolationSpec, SandboxRequest, SandboxSpec};
 
 /// The key of the host, and of each tenant for itself.
@@ -25,7 +25,7 @@ pub const TENANTS: &str = "isolation.tenants";
 pub type TenantClasses = BTreeMap<String, IsolationClass>;
 
 /// A least class and the configuration that sets it.
-pub type ClassFloor = Sourced<IsolationClass>;
+pub type ClassFloor = ConfigValue<IsolationClass>;
 
 /// The least classes that bind a tenant, one for each value that is configured.
 ///
@@ -42,7 +42,7 @@ pub fn floors(rows: &[ConfigRow], tenant: &TenantId) -> Result<Vec<ClassFloor>, 
             }
             _ => None,
         };
-        found.extend(value.map(|value| Sourced { value, source: row.reference() }));
+        found.extend(value.map(|value| ConfigValue { value, source: row.reference() }));
     }
     Ok(found)
 }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_request_is_raised_and_never_lowered() {
-        let floors = vec![Sourced {
+        let floors = vec![ConfigValue {
             value: IsolationClass::Gvisor,
             source: row(CLASS_MIN, ConfigScope::Global, Value::Null).reference(),
         }];

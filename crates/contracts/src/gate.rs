@@ -4,12 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::egress::AskedName;
+use crate::egress::EgressAsk;
+use crate::enum_names::named;
 use crate::error::{Refusal, Violation};
 use crate::id::{Digest, GateKey, RunId, WorkflowId};
 use crate::instant::Instant;
 use crate::model::BudgetAsk;
-use crate::named::named;
 
 /// How long a plan gate waits when nobody says, in seconds.
 pub const DEFAULT_TTL_S: u32 = 3_600;
@@ -184,7 +184,7 @@ pub struct ApprovePlanRequest {
 /// Answer of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ReplyAccepted {
+pub struct ReplyResponse {
     /// Always true.
     pub ok: bool,
     /// Whether this very reply was there already.
@@ -194,7 +194,7 @@ pub struct ReplyAccepted {
 /// Answer of approve-plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PlanApproved {
+pub struct ApprovePlanResponse {
     /// Always true.
     pub accepted: bool,
     /// The run.
@@ -247,7 +247,7 @@ pub struct GateView {
     pub deadline_at: i64,
     /// The name that a task asks for, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asks: Option<AskedName>,
+    pub asks: Option<EgressAsk>,
     /// The bound of a budget that a task asks to raise, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetAsk>,
@@ -284,7 +284,7 @@ named! {
 named! {
     /// What the row of a reply says of it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    pub enum Recorded {
+    pub enum InteractionOutcome {
         /// It decided the gate.
         Accepted = "accepted",
         /// It is one vote of those that the gate waits for.
@@ -318,7 +318,7 @@ pub struct InteractionRow {
     /// Where it came from.
     pub origin: Origin,
     /// What became of it.
-    pub outcome: Recorded,
+    pub outcome: InteractionOutcome,
     /// The key that said it.
     pub key_id: String,
     /// ms since the epoch.
@@ -361,7 +361,7 @@ pub struct InboxRow {
     pub created_at: i64,
     /// The name that a task asks for, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asks: Option<AskedName>,
+    pub asks: Option<EgressAsk>,
     /// The bound of a budget that a task asks to raise, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetAsk>,

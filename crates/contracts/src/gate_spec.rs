@@ -53,7 +53,7 @@ pub struct GateSpec {
     /// A reminder after each such time, such as `10m`.
     pub remind: Option<Duration>,
     /// What silence means.
-    pub on_timeout: OnTimeout,
+    pub on_timeout: TimeoutPolicy,
     /// Inputs that an approver may change.
     pub edit: Vec<String>,
 }
@@ -72,13 +72,13 @@ pub enum SelfApproval {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Silence {
+pub enum DeadlineAction {
     #[default]
     Deny,
     Approve,
 }
 
-impl Silence {
+impl DeadlineAction {
     /// The decision that silence is.
     #[must_use]
     pub const fn choice(self) -> Choice {
@@ -92,13 +92,13 @@ impl Silence {
 /// What happens at a gate's deadline.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct OnTimeout {
+pub struct TimeoutPolicy {
     /// Ask more people, or more urgently, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalate: Option<Escalate>,
     /// What silence means after that.
     #[serde(default)]
-    pub then: Silence,
+    pub then: DeadlineAction,
 }
 
 /// How a gate is escalated.
@@ -145,7 +145,7 @@ struct Fields {
     remind: Option<Duration>,
     /// What silence means. Default: no.
     #[serde(default, skip_serializing_if = "is_default")]
-    on_timeout: OnTimeout,
+    on_timeout: TimeoutPolicy,
     /// Properties of the form that an approver may change; needs a quorum of 1. Default: none of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
@@ -183,7 +183,7 @@ impl GateSpec {
             self_approval: SelfApproval::Allow,
             deadline: None,
             remind: None,
-            on_timeout: OnTimeout::default(),
+            on_timeout: TimeoutPolicy::default(),
             edit: Vec::new(),
         }
     }

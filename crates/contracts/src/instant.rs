@@ -74,9 +74,9 @@ impl fmt::Display for Instant {
 }
 
 /// What is left of a text that is read from its front.
-struct Rest<'a>(&'a str);
+struct TextCursor<'a>(&'a str);
 
-impl Rest<'_> {
+impl TextCursor<'_> {
     /// Exactly so many digits, in a range.
     fn number(&mut self, digits: usize, min: i64, max: i64) -> Option<i64> {
         let (head, tail) = self.0.split_at_checked(digits)?;
@@ -117,7 +117,7 @@ impl Rest<'_> {
 }
 
 fn read(text: &str) -> Option<i64> {
-    let mut rest = Rest(text);
+    let mut rest = TextCursor(text);
     let year = rest.number(4, 0, 9_999)?;
     rest.one_of(&['-'])?;
     let month = rest.number(2, 1, 12)?;

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::named;
 use crate::id::{GroupId, TenantId};
-use crate::named::named;
 
 named! {
     /// What a key may do.
@@ -70,7 +70,7 @@ pub struct KeyRequest {
 /// A new key; the secret is shown once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct KeyCreated {
+pub struct KeyResponse {
     /// Names the key in lists and audit rows.
     pub key_id: String,
     /// The secret.
@@ -105,7 +105,7 @@ pub struct KeyRow {
 /// Answer of revoking a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct KeyRevoked {
+pub struct KeyRevocation {
     /// The id of the key, which opens nothing from now on.
     pub revoked: String,
 }

@@ -7,19 +7,19 @@
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
 //! reply
-//! consent plan::agent plan_text policy::asked
+//! consent plan::agent plan_text policy::entries
 //! plan plan::draft
 //! dispatch::end patch::receipt recipe::check webhook work
 //! dispatch recipe_book run shell shell::argv template terms
-//! life patch::told project recipe shell::words snapshot tally template_build timeout
-//! agent_plan config dispatch::record floor gate_spec live plan_text::planned profile session step
+//! life patch::receipt_text project recipe shell::words snapshot tally template_build timeout
+//! agent_plan config dispatch::record floor gate_spec live plan_text::agent profile session step
 //! cache link sandbox
 //! gate patch::repo
-//! live_network model patch::build roll_back sandbox::input
+//! live_network model patch::build rollback sandbox::input
 //! patch patch::mail patch::raw policy schema secret tree_change wipe
-//! artifact canonical delegation egress key limit looked ops output patch::applied patch::commit patch::path
+//! artifact canonical delegation egress key limit wipe_subject ops output patch::apply patch::commit patch::path
 //!    service shell::scan
-//! address agent_report duration error grant health id instant named patch::diff patch::object printable
+//! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
 //! own_schema
 //! ```
@@ -36,6 +36,7 @@ pub mod delegation;
 pub mod dispatch;
 pub mod duration;
 pub mod egress;
+mod enum_names;
 pub mod error;
 pub mod floor;
 pub mod gate;
@@ -50,9 +51,7 @@ pub mod limit;
 pub mod link;
 pub mod live;
 pub mod live_network;
-pub mod looked;
 pub mod model;
-mod named;
 pub mod ops;
 pub mod output;
 mod own_schema;
@@ -67,7 +66,7 @@ pub mod proof;
 pub mod recipe;
 pub mod recipe_book;
 pub mod reply;
-pub mod roll_back;
+pub mod rollback;
 pub mod run;
 pub mod sandbox;
 pub mod schema;
@@ -86,5 +85,6 @@ pub mod tree_change;
 pub mod user;
 pub mod webhook;
 pub mod wipe;
+pub mod wipe_subject;
 pub mod work;
 pub mod yaml;

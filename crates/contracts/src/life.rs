@@ -12,8 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::named;
 use crate::live::LiveState;
-use crate::named::named;
 
 named! {
     /// State of a long-lived sandbox.
@@ -104,7 +104,7 @@ pub struct LifeRow {
 
 /// Which run the row names after an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NamedRun {
+pub enum RunReference {
     /// The run of the same life.
     Same,
     /// The run of the next life.
@@ -142,12 +142,12 @@ impl LifeRow {
     /// Whether one update may turn this row into `next`. An update sets at most one instant of a life and clears none; the next life
     /// begins with its files only; a start leads to `Running`.
     #[must_use]
-    pub fn may_become(self, next: Self, run: NamedRun) -> bool {
+    pub fn may_become(self, next: Self, run: RunReference) -> bool {
         let (from, to) = (self.state(), next.state());
         if self.has_ended {
             return false;
         }
-        if run == NamedRun::Next {
+        if run == RunReference::Next {
             let is_new = next.instants() == [false; 4] && to == LifeState::Requested;
             return is_new && next.has_files && may_follow(from, to, self.life());
         }
@@ -260,7 +260,7 @@ mod tests {
         let pausing = LifeRow { is_paused: true, has_files: true, ..running };
         let paused = LifeRow { is_open: false, is_held: false, ..pausing };
         let requested = LifeRow { has_files: true, ..LifeRow::default() };
-        let same = |row: LifeRow, next| row.may_become(next, NamedRun::Same);
+        let same = |row: LifeRow, next| row.may_become(next, RunReference::Same);
         assert!(same(preparing, running) && same(running, pausing) && same(running, running));
         assert!(!same(preparing, LifeRow { is_held: false, ..running }), "a dead worker's start");
         assert!(!same(preparing, pausing) && !same(running, preparing));
@@ -270,8 +270,8 @@ mod tests {
             LifeRow { is_to_end: true, ..running },
             LifeRow { is_to_end: true, ..pausing }
         ));
-        assert!(paused.may_become(requested, NamedRun::Next));
-        assert!(!pausing.may_become(requested, NamedRun::Next));
-        assert!(!same(paused, requested) && !paused.may_become(paused, NamedRun::Next));
+        assert!(paused.may_become(requested, RunReference::Next));
+        assert!(!pausing.may_become(requested, RunReference::Next));
+        assert!(!same(paused, requested) && !paused.may_become(paused, RunReference::Next));
     }
 }

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::named::named;
+use crate::enum_names::named;
 
 named! {
     /// A limit that a task reached, in the order in which a summary names them.

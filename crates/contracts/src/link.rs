@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::egress::AskedName;
+use crate::egress::EgressAsk;
 use crate::gate::Choice;
 use crate::id::{Digest, GateKey, RunId, TenantId};
 use crate::model::BudgetAsk;
@@ -29,7 +29,7 @@ pub struct LinkRequest {
 /// A new link. Whoever holds it answers, once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct LinkCreated {
+pub struct LinkResponse {
     /// Names the link in lists and audit rows.
     pub link_id: String,
     /// Path below the server's address.
@@ -97,7 +97,7 @@ pub struct LinkView {
     pub plan_left_out: usize,
     /// The name that a task asks for, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asks: Option<AskedName>,
+    pub asks: Option<EgressAsk>,
     /// The bound of a budget that a task asks to raise, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetAsk>,

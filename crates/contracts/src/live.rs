@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::named;
 use crate::id::{LiveId, RunId, SandboxId, SnapshotId, TemplateName};
-use crate::named::named;
 use crate::sandbox::{Egress, IsolationClass, Limits, SandboxRequest};
 
 /// Longest time to live that one call may set, in seconds: one day, as for the wall time of a task.
@@ -113,7 +113,7 @@ pub struct LiveExec {
 /// How a command of a long-lived sandbox ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct LiveExecuted {
+pub struct LiveExecResult {
     /// Exit status; 128 and the signal's number for a death by signal, -1 where it never started.
     pub exit: i32,
     /// Standard output, at most 512 KiB of it; bytes that are not UTF-8 are replaced.
@@ -198,7 +198,7 @@ pub struct LiveView {
 
 /// Why a request for a sandbox is refused before anything is written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LiveInvalid {
+pub enum LiveRequestError {
     /// Not a template's name.
     #[error("{0:?} is not a template's name: 1 to 63 of a-z, 0-9, - and _")]
     Template(String),
@@ -232,9 +232,9 @@ fn pairs(
     field: &'static str,
     all: &BTreeMap<String, String>,
     most: usize,
-) -> Result<(), LiveInvalid> {
+) -> Result<(), LiveRequestError> {
     if all.len() > MAX_LIVE_PAIRS {
-        return Err(LiveInvalid::Pairs { field, count: all.len() });
+        return Err(LiveRequestError::Pairs { field, count: all.len() });
     }
     let wrong = all.iter().find(|(name, value)| {
         let named =
@@ -242,7 +242,9 @@ fn pairs(
         !named || value.len() > most || value.contains('\0')
     });
     match wrong {
-        Some((name, _)) => Err(LiveInvalid::Pair { field, name: name.chars().take(64).collect() }),
+        Some((name, _)) => {
+            Err(LiveRequestError::Pair { field, name: name.chars().take(64).collect() })
+        }
         None => Ok(()),
     }
 }
@@ -272,18 +274,18 @@ impl LiveRequest {
     ///
     /// # Errors
     /// The first field that is not.
-    pub fn check(&self) -> Result<(TemplateName, u64), LiveInvalid> {
+    pub fn check(&self) -> Result<(TemplateName, u64), LiveRequestError> {
         let template = TemplateName::parse(&self.template)
-            .map_err(|_| LiveInvalid::Template(self.template.chars().take(64).collect()))?;
+            .map_err(|_| LiveRequestError::Template(self.template.chars().take(64).collect()))?;
         let timeout_s = self.timeout_s.unwrap_or(DEFAULT_LIVE_S);
         if !(1..=MAX_LIVE_S).contains(&timeout_s) {
-            return Err(LiveInvalid::Timeout(timeout_s));
+            return Err(LiveRequestError::Timeout(timeout_s));
         }
         pairs("metadata", &self.metadata, MAX_LABEL_BYTES)?;
         pairs("env", &self.env, MAX_VARIABLE_BYTES)?;
         let bytes = self.env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
         if bytes > MAX_ENV_BYTES {
-            return Err(LiveInvalid::Env);
+            return Err(LiveRequestError::Env);
         }
         Ok((template, timeout_s))
     }
@@ -304,23 +306,23 @@ mod tests {
         assert_eq!(good.check().unwrap(), (base, DEFAULT_LIVE_S));
         for timeout_s in [0, MAX_LIVE_S + 1] {
             let bad = LiveRequest { timeout_s: Some(timeout_s), ..LiveRequest::of(BASE_TEMPLATE) };
-            assert_eq!(bad.check(), Err(LiveInvalid::Timeout(timeout_s)));
+            assert_eq!(bad.check(), Err(LiveRequestError::Timeout(timeout_s)));
         }
         for name in ["", "A", "../base", &"x".repeat(64)] {
             let other = LiveRequest::of(name);
-            assert!(matches!(other.check(), Err(LiveInvalid::Template(_))), "{name}");
+            assert!(matches!(other.check(), Err(LiveRequestError::Template(_))), "{name}");
         }
         let many = (0..=MAX_LIVE_PAIRS).map(|n| (n.to_string(), String::new())).collect();
         let many = LiveRequest { metadata: many, ..LiveRequest::of(BASE_TEMPLATE) };
-        assert!(matches!(many.check(), Err(LiveInvalid::Pairs { .. })));
+        assert!(matches!(many.check(), Err(LiveRequestError::Pairs { .. })));
         for (name, value) in [("", "x"), ("a=b", "x"), ("a", "x\0y"), ("a\0", "x")] {
             let bad = LiveRequest { env: one(name, value), ..LiveRequest::of(BASE_TEMPLATE) };
-            assert!(matches!(bad.check(), Err(LiveInvalid::Pair { .. })), "{name:?}");
+            assert!(matches!(bad.check(), Err(LiveRequestError::Pair { .. })), "{name:?}");
         }
         let large = "x".repeat(MAX_VARIABLE_BYTES);
         let env = (0..9).map(|n| (n.to_string(), large.clone())).collect();
         let bad = LiveRequest { env, ..LiveRequest::of(BASE_TEMPLATE) };
-        assert_eq!(bad.check(), Err(LiveInvalid::Env));
+        assert_eq!(bad.check(), Err(LiveRequestError::Env));
         let long = "x".repeat(MAX_LABEL_BYTES + 1);
         assert!(
             LiveRequest { env: one("a", &long), ..LiveRequest::of(BASE_TEMPLATE) }.check().is_ok()

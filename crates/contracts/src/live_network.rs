@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::egress::Egress;
+use crate::enum_names::named;
 use crate::id::RunId;
-use crate::named::named;
 use crate::policy::PolicySource;
 
 /// `PUT /api/sandboxes/{id}/network`.

@@ -1,12 +1,11 @@
 //! Calls of models: who may be called, at what price, within which budget, and what came of it.
 //!
 //! ```text
-//! sandbox -> 127.0.0.53:3129 /v1/... -> Asked -> budget, one transaction -> the provider
+//! sandbox -> 127.0.0.53:3129 /v1/... -> ModelRequest -> budget, one transaction -> the provider
 //!                                        answer -> AnswerMeter -> ModelUsage -> the call's row
 //! ```
 //! Money is a whole number of micro-units of the operator's currency, never a float.
 
-mod asked;
 mod bound;
 mod budget_ask;
 mod call;
@@ -14,25 +13,26 @@ mod fit;
 mod meter;
 mod price;
 mod provider;
-mod refused;
+mod refusal;
+mod request;
 mod spec;
 mod usage;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use asked::{AskedError, ModelAsked};
-pub use bound::{CallBound, Unbounded, bound, previews, with_output};
+pub use bound::{BoundError, CallBound, bound, previews, with_output};
 pub use budget_ask::{BudgetAsk, BudgetMetric};
-pub use call::{CallScope, ModelCallRow, ModelOutcome, ModelSpent};
-pub use fit::{CallRoom, LEAST_OUTPUT, least_output, with_less_output};
-pub use meter::{AnswerMeter, Metered};
+pub use call::{CallScope, ModelCallRow, ModelOutcome, ModelSpend};
+pub use fit::{CallAllowance, LEAST_OUTPUT, least_output, with_less_output};
+pub use meter::{AnswerMeter, AnswerSummary};
 pub use price::{MICROS, ModelPrice, ModelUsage, money};
-pub use provider::{ModelProvider, ProviderRemoved, ProviderRow};
-pub use refused::refusal_body;
+pub use provider::{ModelProvider, ProviderRemoval, ProviderRow};
+pub use refusal::refusal_body;
+pub use request::{ModelRequest, ModelRequestError};
 pub use spec::{ModelBudget, ModelLimit, ModelsSpec, grant_form};
 
-use crate::named::named;
+use crate::enum_names::named;
 
 /// Bytes of a request's body: what the largest public provider takes.
 pub const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;

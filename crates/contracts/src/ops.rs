@@ -10,7 +10,7 @@ use crate::instant::Instant;
 /// Body of cancel, resume and fork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct OpsAction {
+pub struct OpsRequest {
     /// Who, for the record; the authority is the key's.
     #[schemars(length(min = 1, max = 256))]
     pub actor: String,
@@ -26,7 +26,7 @@ pub struct OpsAction {
 /// Answer of an action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct OpsAccepted {
+pub struct OpsResponse {
     /// Always true.
     pub accepted: bool,
     /// The workflow.

@@ -13,10 +13,10 @@ use crate::config::ConfigRef;
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
-use crate::patch::{self, RepoIn, RepoSpec, with_checkout};
+use crate::patch::{self, InputRepo, RepoSpec, with_checkout};
 use crate::profile::{self, Settings};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
-use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, FileIn, SandboxRequest, SandboxSpec};
+use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, InputFile, SandboxRequest, SandboxSpec};
 use crate::shell;
 use crate::template::{Globber, RenderBudget, Scope, TemplateError, render, render_value};
 use crate::timeout::{self, Wall};
@@ -219,7 +219,7 @@ pub fn compile(
     settings: &Settings,
     glob: Globber<'_>,
 ) -> Result<Plan, CompileError> {
-    shell::check(recipe, shell::Held::Editable).map_err(|why| invalid(recipe, &why))?;
+    shell::check(recipe, shell::RuleScope::Editable).map_err(|why| invalid(recipe, &why))?;
     let mut config = Config { settings, used: settings.always().collect() };
     let budget = RenderBudget::default();
     let mut tasks: Vec<PlanTask> = Vec::new();
@@ -321,12 +321,12 @@ struct Config<'a> {
 
 /// Which of a profile's wall times.
 #[derive(Clone, Copy)]
-enum Timed {
+enum WallTimeKind {
     Build,
     Exec,
 }
 
-impl Timed {
+impl WallTimeKind {
     /// The field of a task that writes it.
     const fn field(self) -> &'static str {
         match self {
@@ -343,11 +343,11 @@ impl Config<'_> {
         Some(found.value)
     }
 
-    fn profile_ms(&mut self, language: profile::Language, timed: Timed) -> Option<u64> {
+    fn profile_ms(&mut self, language: profile::Language, timed: WallTimeKind) -> Option<u64> {
         let found = self.profile(language)?;
         Some(match timed {
-            Timed::Build => found.build_timeout_ms,
-            Timed::Exec => found.exec_timeout_ms,
+            WallTimeKind::Build => found.build_timeout_ms,
+            WallTimeKind::Exec => found.exec_timeout_ms,
         })
     }
 
@@ -357,7 +357,7 @@ impl Config<'_> {
         written: Option<&str>,
         spec: &TaskSpec,
         scope: &Scope<'_>,
-        timed: Timed,
+        timed: WallTimeKind,
     ) -> Result<Option<u64>, Fault> {
         let field = timed.field();
         let Some(written) = written else {
@@ -407,13 +407,13 @@ fn rendered(
             egress: b.egress.clone(),
             ask: b.ask,
             secrets: b.secrets.clone(),
-            timeout_ms: config.wall(b.timeout.as_deref(), spec, scope, Timed::Build)?,
+            timeout_ms: config.wall(b.timeout.as_deref(), spec, scope, WallTimeKind::Build)?,
             user: user(b.user.as_deref(), scope, "build.user")?,
         }),
     };
     let (repo, mount) = repo_of(spec, scope)?;
     let build = with_checkout(build, repo.as_ref())?;
-    let mut files_in: Vec<FileIn> =
+    let mut files_in: Vec<InputFile> =
         spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?;
     files_in.extend(mount);
     let request = SandboxRequest {
@@ -425,7 +425,7 @@ fn rendered(
         user: user(spec.user.as_deref(), scope, "user")?,
         stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
         timeout_ms: config
-            .wall(exec.timeout.as_deref(), spec, scope, Timed::Exec)?
+            .wall(exec.timeout.as_deref(), spec, scope, WallTimeKind::Exec)?
             .unwrap_or(config.settings.default_timeout_ms()),
         limits: match spec.profile.and_then(|language| config.profile(language)) {
             Some(profile) => profile::merged(spec.limits, profile.limits),
@@ -449,7 +449,10 @@ fn rendered(
 }
 
 /// The repository that a task finds, and the mount that shows one of the host.
-fn repo_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<(Option<RepoIn>, Option<FileIn>), Fault> {
+fn repo_of(
+    spec: &TaskSpec,
+    scope: &Scope<'_>,
+) -> Result<(Option<InputRepo>, Option<InputFile>), Fault> {
     let Some(repo) = &spec.repo else { return Ok((None, None)) };
     let field = |value: &Option<String>, name: &str| {
         value.as_deref().map(|value| text(value, scope, name)).transpose()
@@ -520,7 +523,7 @@ fn extra_spec(spec: &TaskSpec, cache: Option<CacheSpec>) -> Option<SandboxSpec> 
     })
 }
 
-fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, Fault> {
+fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<InputFile, Fault> {
     let uri = match &file.from {
         None => None,
         Some(from) => {
@@ -535,7 +538,7 @@ fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<FileIn, Fault> {
             })
         }
     };
-    Ok(FileIn {
+    Ok(InputFile {
         path: text(&file.to, scope, "files.to")?,
         inline: file.text.as_deref().map(|t| text(t, scope, "files.text")).transpose()?,
         uri,

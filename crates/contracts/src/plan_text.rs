@@ -1,7 +1,7 @@
 //! A plan for the person who is to agree to it: every command whole, each line of it marked, so that no
 //! text of a task looks like a line of ours.
 
-pub(crate) mod planned;
+pub(crate) mod agent;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::sandbox::SandboxRequest;
 use crate::secret::SecretUse;
 use crate::work::{AgentRole, PlanTask, Work};
 
-use planned::{planned, text_of};
+use agent::{planned, text_of};
 
 /// Bytes of a plan's lines that one answer or page carries; a plan may have 8 MiB.
 pub const MAX_SHOWN_BYTES: usize = 256 * 1024;

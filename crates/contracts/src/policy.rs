@@ -1,6 +1,6 @@
 //! A run's egress policy by phase, as it stood when its execution began.
 
-pub mod asked;
+pub mod entries;
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::egress::{Egress, Entry, Mirror, Phase};
+use crate::enum_names::named;
 use crate::id::{Digest, TenantId};
-use crate::named::named;
 
 /// The key of `dynamic_config` that lists names which the tasks of a tenant may reach without a gate:
 /// a JSON list of exact names and mirrors. The tenant's own row comes before the host's.
@@ -105,7 +105,7 @@ pub struct EgressSnapshot {
 
 #[cfg(test)]
 mod tests {
-    use super::asked::{policies_of, recipe_names};
+    use super::entries::{policies_of, recipe_names};
     use super::*;
     use crate::plan;
     use crate::recipe::Recipe;

@@ -16,9 +16,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigKey, ConfigRef, ConfigScope};
+use crate::enum_names::named;
 use crate::error::{ErrorCode, Refusal};
 use crate::floor::{self, ClassFloor};
-use crate::named::named;
 use crate::sandbox::{
     DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, Limits, MAX_STREAM_BYTES,
     SandboxRequest,
@@ -103,7 +103,7 @@ pub struct Ceiling {
 
 /// A value and where it stands.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sourced<T> {
+pub struct ConfigValue<T> {
     /// The value.
     pub value: T,
     /// Which version of which key.
@@ -113,8 +113,8 @@ pub struct Sourced<T> {
 /// The configuration that one plan is compiled with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    profiles: BTreeMap<Language, Sourced<Profile>>,
-    ceilings: Vec<Sourced<Ceiling>>,
+    profiles: BTreeMap<Language, ConfigValue<Profile>>,
+    ceilings: Vec<ConfigValue<Ceiling>>,
     floors: Vec<ClassFloor>,
 }
 
@@ -127,7 +127,7 @@ impl Default for Settings {
                 scope: ConfigScope::Default,
                 version: 0,
             };
-            (language, Sourced { value: language.profile(), source })
+            (language, ConfigValue { value: language.profile(), source })
         });
         Self { profiles: profiles.collect(), ceilings: Vec::new(), floors: Vec::new() }
     }
@@ -176,7 +176,7 @@ impl Ceiling {
     }
 }
 
-impl Sourced<Ceiling> {
+impl ConfigValue<Ceiling> {
     fn refuse(&self, what: &str, excess: &Excess) -> Refusal {
         let Excess { field, limit, observed } = excess;
         let message = format!("{what}: {field} is {observed}, {} allows {limit}", self.source);
@@ -191,8 +191,8 @@ impl Settings {
     /// what somebody wrote is held against it when it is used.
     #[must_use]
     pub fn new(
-        profiles: BTreeMap<Language, Sourced<Profile>>,
-        ceilings: Vec<Sourced<Ceiling>>,
+        profiles: BTreeMap<Language, ConfigValue<Profile>>,
+        ceilings: Vec<ConfigValue<Ceiling>>,
     ) -> Self {
         let mut settings = Self { ceilings, ..Self::default() };
         let most_ms = settings.most_ms();
@@ -229,13 +229,13 @@ impl Settings {
 
     /// A language's profile in force.
     #[must_use]
-    pub fn profile(&self, language: Language) -> Option<&Sourced<Profile>> {
+    pub fn profile(&self, language: Language) -> Option<&ConfigValue<Profile>> {
         self.profiles.get(&language)
     }
 
     /// The ceilings in force.
     #[must_use]
-    pub fn ceilings(&self) -> &[Sourced<Ceiling>] {
+    pub fn ceilings(&self) -> &[ConfigValue<Ceiling>] {
         &self.ceilings
     }
 
@@ -336,9 +336,9 @@ mod tests {
     use super::*;
     use crate::config::check;
 
-    fn ceiling(scope: ConfigScope, timeout_ms: u64, mem_mb: u64) -> Sourced<Ceiling> {
+    fn ceiling(scope: ConfigScope, timeout_ms: u64, mem_mb: u64) -> ConfigValue<Ceiling> {
         let limits = Limits { mem_mb: Some(mem_mb), cpu: Some(2.0), ..Limits::default() };
-        Sourced {
+        ConfigValue {
             value: Ceiling { timeout_ms: Some(timeout_ms), limits },
             source: ConfigRef { key: ConfigKey::Ceiling, scope, version: 4 },
         }

@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::agent_plan::PROJECT;
-use crate::named::named;
+use crate::enum_names::named;
 
 named! {
     /// Where an agent finds its project.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-    pub enum ProjectPlace {
+    pub enum ProjectLocation {
         /// At its own path, and at `/work` as well.
         #[default]
         Own = "own",

@@ -13,15 +13,16 @@ use serde_json::Value;
 
 use crate::canonical::digest;
 use crate::consent::{Edit, edited};
+use crate::enum_names::named;
 use crate::error::{ErrorCode, Refusal, Violation};
-pub use crate::gate::Recorded;
+pub use crate::gate::InteractionOutcome;
 use crate::gate::{Choice, choice_of};
 use crate::gate_spec::{GateSpec, SelfApproval};
 use crate::id::{Digest, GroupId};
-use crate::named::named;
 use crate::schema::Validator;
 use crate::tally::{
-    Asked, Ballot, Delegated, Ineligible, Person, Standing, TallyOutcome, standing, tally,
+    ActiveDelegation, Ballot, Electorate, Ineligible, Person, TallyOutcome, VoteAuthority,
+    standing, tally,
 };
 
 named! {
@@ -79,8 +80,8 @@ impl LockedGate {
         self.spec.quorum > 1
     }
 
-    fn asked(&self) -> Asked<'_> {
-        Asked { spec: &self.spec, groups: &self.groups, submitters: &self.submitters }
+    fn asked(&self) -> Electorate<'_> {
+        Electorate { spec: &self.spec, groups: &self.groups, submitters: &self.submitters }
     }
 }
 
@@ -88,7 +89,7 @@ impl LockedGate {
 #[derive(Debug, Clone)]
 pub enum Voter {
     /// A key, and the delegations that it holds.
-    Key(Person, Vec<Delegated>),
+    Key(Person, Vec<ActiveDelegation>),
     /// The holder of a reply link, who speaks with the voice of the key that made it: a hundred links are
     /// still one vote. `None` where that key no longer works.
     Link(Option<Person>),
@@ -98,26 +99,26 @@ pub enum Voter {
 
 /// An earlier reply with the same dedupe key.
 #[derive(Debug, Clone)]
-pub struct Earlier {
+pub struct PriorReply {
     /// The key that gave it.
     pub key_id: String,
     /// The digest of its payload.
     pub payload_hash: Digest,
     /// What became of it.
-    pub recorded: Recorded,
+    pub recorded: InteractionOutcome,
     /// When, ms since the epoch.
     pub at: i64,
 }
 
 /// What the ledger has beside the gate's own row.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct ReplyContext {
     /// The votes that count so far; empty where the gate does not count or does not wait.
     pub ballots: Vec<Ballot>,
     /// Who answers.
     pub voter: Voter,
     /// What they said before under this dedupe key.
-    pub earlier: Option<Earlier>,
+    pub earlier: Option<PriorReply>,
 }
 
 /// A reply.
@@ -144,7 +145,7 @@ pub enum Outcome {
         /// The digest of its payload.
         hash: Digest,
         /// The reason.
-        recorded: Recorded,
+        recorded: InteractionOutcome,
         /// What the caller gets.
         refusal: Refusal,
     },
@@ -156,7 +157,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vote {
     /// In whose place it was given.
-    pub standing: Standing,
+    pub standing: VoteAuthority,
     /// Yes or no.
     pub choice: Choice,
     /// The reason that was given with it.
@@ -176,8 +177,8 @@ pub struct Vote {
 impl Vote {
     /// As its row says it.
     #[must_use]
-    pub fn recorded(&self) -> Recorded {
-        if self.decides { Recorded::Accepted } else { Recorded::Voted }
+    pub fn recorded(&self) -> InteractionOutcome {
+        if self.decides { InteractionOutcome::Accepted } else { InteractionOutcome::Voted }
     }
 }
 
@@ -188,7 +189,7 @@ impl Vote {
 /// contradicts what its dedupe key was used for.
 pub fn decide_reply(
     gate: &LockedGate,
-    seen: &Seen,
+    seen: &ReplyContext,
     answer: Answer<'_>,
     now_us: i64,
 ) -> Result<Outcome, Refusal> {
@@ -237,7 +238,7 @@ pub fn decide_link(gate: &LockedGate, maker: &Person) -> Result<(), Refusal> {
 }
 
 /// In whose place the caller answers.
-fn stands(gate: &LockedGate, seen: &Seen) -> Result<Standing, Refusal> {
+fn stands(gate: &LockedGate, seen: &ReplyContext) -> Result<VoteAuthority, Refusal> {
     let found = match &seen.voter {
         Voter::NeedsKey => {
             let why = "a run with the reach of the host's admin waits for a key: name one with --key-file";
@@ -253,14 +254,14 @@ fn stands(gate: &LockedGate, seen: &Seen) -> Result<Standing, Refusal> {
 }
 
 /// A reply that fits the gate's form.
-struct Said {
+struct ReplyContent {
     choice: Choice,
     rationale: Option<String>,
     hash: Digest,
     edits: Vec<Edit>,
 }
 
-fn read(gate: &LockedGate, answer: Answer<'_>) -> Result<Said, Refusal> {
+fn read(gate: &LockedGate, answer: Answer<'_>) -> Result<ReplyContent, Refusal> {
     let payload = answer.payload;
     Validator::compile(&gate.form)?.check(payload)?;
     let (choice, rationale) = choice_of(payload)?;
@@ -273,14 +274,14 @@ fn read(gate: &LockedGate, answer: Answer<'_>) -> Result<Said, Refusal> {
     let empty = Value::Object(serde_json::Map::new());
     let (_, edits) = edited(gate.inputs.as_ref().unwrap_or(&empty), payload);
     let hash = digest(payload).map_err(|_| Refusal::internal())?;
-    Ok(Said { choice, rationale, hash, edits })
+    Ok(ReplyContent { choice, rationale, hash, edits })
 }
 
 fn replay(
     gate: &LockedGate,
     answer: Answer<'_>,
     hash: &Digest,
-    earlier: &Earlier,
+    earlier: &PriorReply,
 ) -> Result<Outcome, Refusal> {
     let conflict = |what| Err(Refusal::new(ErrorCode::DedupeConflict, what));
     if earlier.payload_hash != *hash || answer.topic.is_some_and(|t| t != gate.topic) {
@@ -291,7 +292,9 @@ fn replay(
         return conflict("this dedupe key was used by another key");
     }
     match earlier.recorded {
-        Recorded::Accepted | Recorded::Voted => Ok(Outcome::Replay { at: earlier.at }),
+        InteractionOutcome::Accepted | InteractionOutcome::Voted => {
+            Ok(Outcome::Replay { at: earlier.at })
+        }
         void => Err(not_waiting(gate.stage, void)),
     }
 }
@@ -299,25 +302,25 @@ fn replay(
 /// Why an answer is recorded without counting.
 fn void(
     gate: &LockedGate,
-    seen: &Seen,
-    standing: &Standing,
+    seen: &ReplyContext,
+    standing: &VoteAuthority,
     answer: Answer<'_>,
     now_us: i64,
-) -> Option<Recorded> {
+) -> Option<InteractionOutcome> {
     let mine = |b: &Ballot| b.voter == answer.key_id || b.authority == standing.authority;
     match gate.stage {
-        GateStage::TimedOut => Some(Recorded::Late),
-        GateStage::Open if now_us > gate.deadline_us => Some(Recorded::Late),
-        GateStage::Open if seen.ballots.iter().any(mine) => Some(Recorded::AlreadyVoted),
+        GateStage::TimedOut => Some(InteractionOutcome::Late),
+        GateStage::Open if now_us > gate.deadline_us => Some(InteractionOutcome::Late),
+        GateStage::Open if seen.ballots.iter().any(mine) => Some(InteractionOutcome::AlreadyVoted),
         GateStage::Open => None,
-        _ => Some(Recorded::AlreadyDecided),
+        _ => Some(InteractionOutcome::AlreadyDecided),
     }
 }
 
-fn not_waiting(stage: GateStage, recorded: Recorded) -> Refusal {
+fn not_waiting(stage: GateStage, recorded: InteractionOutcome) -> Refusal {
     let why = match (recorded, stage) {
-        (Recorded::Late, _) => "the gate no longer waits: its deadline has passed",
-        (Recorded::AlreadyVoted, _) => {
+        (InteractionOutcome::Late, _) => "the gate no longer waits: its deadline has passed",
+        (InteractionOutcome::AlreadyVoted, _) => {
             "this key, or whom it answers for, has answered this gate already"
         }
         (_, GateStage::Canceled) => "the gate no longer waits: its run was canceled",

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::enum_names::named;
 use crate::id::{Digest, IntentId, RecipeId, RunId, TaskKey, TenantId, WorkflowId};
-use crate::named::named;
 use crate::recipe::{Lane, Recipe, RecipeRef};
 use crate::terms::{RunTerms, with_terms};
 
@@ -41,7 +41,7 @@ pub struct Constraints {
 /// Answer of `POST /api/intents`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct IntentCreated {
+pub struct IntentResponse {
     /// The new intent.
     pub intent_id: IntentId,
 }
@@ -282,7 +282,7 @@ pub struct RunHeader {
 /// `202` of `POST /api/runs/:id/retry`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RetryAccepted {
+pub struct RetryResponse {
     /// Always true.
     pub accepted: bool,
     /// The run that goes on: the retried run itself.

@@ -13,22 +13,22 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::artifact::FileOut;
+use crate::artifact::OutputFile;
 pub use crate::cache::{CacheReport, CacheSpec};
-pub use crate::egress::{Egress, GrantedName, Phase, Violation, ViolationWhy};
+pub use crate::egress::{Egress, EgressGrant, Phase, Violation, ViolationReason};
+use crate::enum_names::named;
 use crate::id::TaskKey;
 pub use crate::limit::LimitKind;
 use crate::model::ModelsSpec;
-use crate::named::named;
-use crate::patch::RepoIn;
+use crate::patch::InputRepo;
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
 use crate::user::{EffectiveUser, UserName};
 pub use crate::wipe::{
-    Looked, SeenProcess, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus,
+    ProcessIdentity, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus, WipeSubject,
 };
 
-pub use input::{AccessMode, BuildPhase, FileIn};
+pub use input::{AccessMode, BuildPhase, InputFile};
 
 /// Longest wall time one task may ask for: one day. A bound so that a lost sandbox cannot hold a
 /// slot for ever.
@@ -254,7 +254,7 @@ pub struct SandboxRequest {
     pub cmd: Vec<String>,
     /// Files that the task finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub files_in: Vec<FileIn>,
+    pub files_in: Vec<InputFile>,
     /// Environment of the task and not of its build phase; nothing of the host's is inherited.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -289,7 +289,7 @@ pub struct SandboxRequest {
     /// A command that runs first.
     pub build: Option<BuildPhase>,
     /// The repository that the build phase checks out at `/work`; what changes there is kept as a patch.
-    pub repo: Option<RepoIn>,
+    pub repo: Option<InputRepo>,
     /// Further policy.
     pub spec: Option<SandboxSpec>,
 }
@@ -360,7 +360,7 @@ pub struct SandboxResult {
     /// The end of standard error, at most 4 KiB; the `stderr` artifact has the first 8 MiB.
     pub stderr: String,
     /// Collected files.
-    pub files_out: Vec<FileOut>,
+    pub files_out: Vec<OutputFile>,
     /// What it used.
     pub metrics: Metrics,
     /// The sandbox that ran it.
@@ -488,7 +488,7 @@ pub struct EffectivePolicy {
     pub cache: Option<CacheReport>,
     /// Names that a person granted while it ran, each to one phase and until a time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub granted: Vec<GrantedName>,
+    pub granted: Vec<EgressGrant>,
     /// What the host could not enforce though nobody asked for it; empty on a good host.
     pub weak: Vec<String>,
 }

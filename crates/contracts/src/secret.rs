@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use form::{FORM_PATTERN, FormError, SecretForm};
-pub use rows::{SecretPut, SecretRemoved, SecretRotate, SecretRow, SecretUseRow};
+pub use rows::{SecretPut, SecretRemoval, SecretRotate, SecretRow, SecretUseRow};
 pub use value::{MAX_VALUE_BYTES, MIN_VALUE_BYTES, OpenSecret, SecretValue, ValueError};
 
 use crate::egress::{Egress, Entry, Name};

@@ -94,7 +94,7 @@ pub struct ServiceReport {
 #[serde_with::skip_serializing_none]
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Whole {
+struct ServiceObject {
     /// Lower-case letters, digits and `-`.
     name: String,
     /// Its root file system: only the sandbox's own.
@@ -113,7 +113,7 @@ struct Whole {
 }
 
 own_schema!(Service, |generator| {
-    let whole = <Whole as JsonSchema>::json_schema(generator);
+    let whole = <ServiceObject as JsonSchema>::json_schema(generator);
     json_schema!({"oneOf": [
         {"type": "string", "minLength": 1, "maxLength": 32},
         whole
@@ -126,7 +126,8 @@ impl Serialize for Service {
             return serializer.serialize_str(&self.name);
         };
         let ServiceDetail { image, cmd, port, env, user, health } = detail;
-        Whole { name: self.name.clone(), image, cmd, port, env, user, health }.serialize(serializer)
+        ServiceObject { name: self.name.clone(), image, cmd, port, env, user, health }
+            .serialize(serializer)
     }
 }
 
@@ -142,8 +143,8 @@ impl<'de> Deserialize<'de> for Service {
                 Ok(Service { name: text.to_owned(), detail: None })
             }
             fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Service, A::Error> {
-                let Whole { name, image, cmd, port, env, user, health } =
-                    Whole::deserialize(MapAccessDeserializer::new(map))?;
+                let ServiceObject { name, image, cmd, port, env, user, health } =
+                    ServiceObject::deserialize(MapAccessDeserializer::new(map))?;
                 let detail = ServiceDetail { image, cmd, port, env, user, health };
                 Ok(Service { name, detail: Some(detail) })
             }

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::named;
 use crate::id::{Digest, RunId, SandboxId, TaskKey};
-use crate::named::named;
 use crate::sandbox::{IsolationClass, SessionState, WipeEvidence, WipeStatus};
 
 /// Body of `POST /api/sessions/:id/settle`.

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::named;
 use crate::id::{LiveId, SnapshotId};
 use crate::live::LiveView;
-use crate::named::named;
 
 /// Sandboxes that one fork makes at most, as the clients of E2B have it.
 pub const MAX_FORKS: u64 = 20;
@@ -66,7 +66,7 @@ pub struct LiveFork {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct LiveForked {
+pub struct LiveForkResult {
     /// The sandbox.
     pub sandbox: Option<LiveView>,
     /// Why there is none.

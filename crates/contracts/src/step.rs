@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cache::CacheReport;
+use crate::enum_names::named;
 use crate::id::{StepId, TaskKey};
-use crate::named::named;
 use crate::sandbox::{EffectivePolicy, ErrCode, LimitKind, Metrics};
 
 /// How the cause of an attempt begins whose build phase failed: its task's command did not run.

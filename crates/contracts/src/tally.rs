@@ -59,7 +59,7 @@ pub struct Person {
 
 /// A delegation that holds now: neither expired nor ended, by a key that works.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delegated {
+pub struct ActiveDelegation {
     /// Its number.
     pub id: i64,
     /// Who gave it.
@@ -70,7 +70,7 @@ pub struct Delegated {
 
 /// In whose place a key answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct VoteAuthority {
     /// Its own, or the delegator's.
     pub authority: String,
     /// The delegation that it rests on.
@@ -92,7 +92,7 @@ pub enum Ineligible {
 
 /// Who is asked at a gate.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct Electorate<'a> {
     /// The recipe's law.
     pub spec: &'a GateSpec,
     /// The gate's groups now, an escalation's included; none: everybody.
@@ -104,11 +104,11 @@ pub struct Asked<'a> {
 /// In whose place `voter` may answer: its own first, then a delegator's who has not answered yet, the
 /// oldest delegation first. Whoever submitted the run answers in nobody's place, and nobody in theirs.
 pub fn standing(
-    asked: Asked<'_>,
+    asked: Electorate<'_>,
     voter: &Person,
-    delegated: &[Delegated],
+    delegated: &[ActiveDelegation],
     ballots: &[Ballot],
-) -> Result<Standing, Ineligible> {
+) -> Result<VoteAuthority, Ineligible> {
     let own_run = |key: &str| {
         asked.spec.self_approval == SelfApproval::Deny && asked.submitters.iter().any(|s| s == key)
     };
@@ -116,25 +116,25 @@ pub fn standing(
         return Err(Ineligible::OwnRun);
     }
     if is_asked(asked, voter, None) {
-        return Ok(Standing { authority: voter.key_id.clone(), delegation: None });
+        return Ok(VoteAuthority { authority: voter.key_id.clone(), delegation: None });
     }
-    let may = |d: &&Delegated| {
+    let may = |d: &&ActiveDelegation| {
         d.from.key_id != voter.key_id
             && !own_run(&d.from.key_id)
             && is_asked(asked, &d.from, d.group.as_ref())
     };
-    let spent = |d: &&Delegated| ballots.iter().any(|b| b.authority == d.from.key_id);
-    let mut found: Vec<&Delegated> = delegated.iter().filter(may).collect();
+    let spent = |d: &&ActiveDelegation| ballots.iter().any(|b| b.authority == d.from.key_id);
+    let mut found: Vec<&ActiveDelegation> = delegated.iter().filter(may).collect();
     found.sort_by_key(|d| (spent(d), d.id));
     found
         .first()
-        .map(|d| Standing { authority: d.from.key_id.clone(), delegation: Some(d.id) })
+        .map(|d| VoteAuthority { authority: d.from.key_id.clone(), delegation: Some(d.id) })
         .ok_or(Ineligible::NotAsked)
 }
 
 /// `only` is the group that a delegation is limited to. An admin has every role but is in no group
 /// that it was not put into: four eyes are four.
-fn is_asked(asked: Asked<'_>, person: &Person, only: Option<&GroupId>) -> bool {
+fn is_asked(asked: Electorate<'_>, person: &Person, only: Option<&GroupId>) -> bool {
     let has = |role: &Role| person.roles.contains(role) || person.roles.contains(&Role::Admin);
     let role = match asked.spec.roles.as_slice() {
         [] => has(&Role::Approver),
@@ -197,12 +197,14 @@ mod tests {
         let mut spec = GateSpec::plain(GateKey::parse("approve-plan").unwrap());
         spec.self_approval = SelfApproval::Deny;
         let (sre, submitters) = ([group("sre")], ["sub".to_owned()]);
-        let asked = Asked { spec: &spec, groups: &sre, submitters: &submitters };
-        let by = |person: &Person, delegated: &[Delegated]| standing(asked, person, delegated, &[]);
+        let asked = Electorate { spec: &spec, groups: &sre, submitters: &submitters };
+        let by = |person: &Person, delegated: &[ActiveDelegation]| {
+            standing(asked, person, delegated, &[])
+        };
         assert_eq!(by(&person("a", &["sre"]), &[]).unwrap().delegation, None);
         assert_eq!(by(&person("b", &[]), &[]), Err(Ineligible::NotAsked));
         assert_eq!(by(&person("sub", &["sre"]), &[]), Err(Ineligible::OwnRun));
-        let from = |key: &str, limit: Option<&str>| Delegated {
+        let from = |key: &str, limit: Option<&str>| ActiveDelegation {
             id: 7,
             from: person(key, &["sre"]),
             group: limit.map(group),
@@ -216,7 +218,7 @@ mod tests {
         let admin = Person { roles: vec![Role::Admin], ..person("root", &[]) };
         assert_eq!(by(&admin, &[]), Err(Ineligible::NotAsked), "no group by being admin");
         spec.roles = vec![Role::Auditor];
-        let asked = Asked { spec: &spec, groups: &[], submitters: &[] };
+        let asked = Electorate { spec: &spec, groups: &[], submitters: &[] };
         assert!(standing(asked, &person("a", &[]), &[], &[]).is_err());
         assert!(standing(asked, &admin, &[], &[]).is_ok());
     }

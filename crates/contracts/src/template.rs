@@ -211,7 +211,7 @@ pub fn render_value(text: &str, scope: &Scope<'_>) -> Result<Value, TemplateErro
 
 /// Renders a text to text.
 pub fn render(text: &str, scope: &Scope<'_>) -> Result<String, TemplateError> {
-    let mut out = Rendered { text: String::new(), budget: scope.budget };
+    let mut out = RenderBuffer { text: String::new(), budget: scope.budget };
     for piece in pieces(text) {
         match piece? {
             Piece::Literal(literal) => out.push(literal)?,
@@ -223,7 +223,8 @@ pub fn render(text: &str, scope: &Scope<'_>) -> Result<String, TemplateError> {
                     Some(Filter::Sh) => match value.as_ref() {
                         Value::String(word) => shell::quoted(word, |part| out.push(part))?,
                         other => {
-                            let mut word = Rendered { text: String::new(), budget: scope.budget };
+                            let mut word =
+                                RenderBuffer { text: String::new(), budget: scope.budget };
                             word.value(other)?;
                             shell::quoted(&word.text, |part| out.push(part))?;
                         }
@@ -236,12 +237,12 @@ pub fn render(text: &str, scope: &Scope<'_>) -> Result<String, TemplateError> {
 }
 
 /// A text while it is rendered.
-struct Rendered<'a> {
+struct RenderBuffer<'a> {
     text: String,
     budget: &'a RenderBudget,
 }
 
-impl Rendered<'_> {
+impl RenderBuffer<'_> {
     fn push(&mut self, part: &str) -> Result<(), TemplateError> {
         if self.text.len().saturating_add(part.len()) > MAX_TEXT_BYTES {
             return Err(TemplateError::TooLarge {
@@ -274,7 +275,7 @@ impl Rendered<'_> {
 
 /// JSON on its way into a text, which may be full.
 struct Sink<'r, 'a> {
-    out: &'r mut Rendered<'a>,
+    out: &'r mut RenderBuffer<'a>,
     full: Option<TemplateError>,
 }
 

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::enum_names::named;
 use crate::id::{Digest, TemplateName};
 use crate::live::{MAX_ENV_BYTES, MAX_LIVE_PAIRS, MAX_VARIABLE_BYTES};
-use crate::named::named;
 
 /// Steps of one build: a long Dockerfile has a hundred.
 pub const MAX_STEPS: usize = 256;
@@ -77,7 +77,7 @@ impl TemplateUser {
 
 /// What a build begins with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BuildFrom {
+pub enum BuildSource {
     /// A template of the host or of the tenant, `NAME` or `NAME:TAG`.
     Template(String),
     /// An image of the host.
@@ -155,7 +155,7 @@ pub enum BuildStep {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildPlan {
     /// What it begins with.
-    pub from: BuildFrom,
+    pub from: BuildSource,
     /// Its steps, in order.
     pub steps: Vec<BuildStep>,
     /// How many of these, from the first one on, need not run where they ran before.
@@ -172,13 +172,13 @@ impl BuildPlan {
     /// # Errors
     /// In words: the first part that is out of its bounds.
     pub fn parse(
-        from: BuildFrom,
+        from: BuildSource,
         steps: Vec<RawStep>,
         start: Option<String>,
         ready: Option<String>,
         force: bool,
     ) -> Result<Self, String> {
-        let (BuildFrom::Template(base) | BuildFrom::Image(base)) = &from;
+        let (BuildSource::Template(base) | BuildSource::Image(base)) = &from;
         if base.is_empty() || base.len() > MAX_PATH_BYTES {
             return Err("fromImage or fromTemplate is empty or too long".to_owned());
         }
@@ -494,7 +494,7 @@ mod tests {
             files: None,
             force: false,
         };
-        let from = || BuildFrom::Template("base".into());
+        let from = || BuildSource::Template("base".into());
         let of = |steps| {
             BuildPlan::parse(from(), steps, Some(String::new()), Some("true".into()), false)
         };
@@ -516,7 +516,7 @@ mod tests {
                 force,
             };
             let steps = forced.iter().map(raw).collect();
-            let from = BuildFrom::Template("base".into());
+            let from = BuildSource::Template("base".into());
             BuildPlan::parse(from, steps, None, None, force).unwrap().cacheable
         };
         assert_eq!(of(&[false, false], false), 2);

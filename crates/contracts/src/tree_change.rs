@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::canonical::{self, CanonicalError, digest_bytes};
 use crate::id::Digest;
-use crate::patch::{Refused, why_refused};
+use crate::patch::{PathRefusal, why_refused};
 
 /// The form of a patch that this version writes.
 pub const PATCH_VERSION: u32 = 1;
@@ -230,7 +230,7 @@ impl TreeChange {
 
     /// The first path that no patch for a person may hold, as git's directory in any spelling of any file system, and why.
     #[must_use]
-    pub fn refused(&self) -> Option<(&str, Refused)> {
+    pub fn refused(&self) -> Option<(&str, PathRefusal)> {
         let why = |entry| why_refused(str::as_bytes(entry)).map(|why| (entry, why));
         self.entries.iter().find_map(|entry| why(entry.path.as_str()))
     }
@@ -457,11 +457,11 @@ mod tests {
     #[test]
     fn what_some_file_system_takes_for_gits_own_is_refused_by_its_path() {
         for (path, why) in [
-            (".GIT/hooks/post-commit", Refused::GitDir),
-            ("a/git~1/config", Refused::GitDir),
-            (".g\u{200c}it", Refused::GitDir),
-            ("a\\..\\b", Refused::Outside),
-            (".githooks/pre-push", Refused::Hook),
+            (".GIT/hooks/post-commit", PathRefusal::GitDir),
+            ("a/git~1/config", PathRefusal::GitDir),
+            (".g\u{200c}it", PathRefusal::GitDir),
+            ("a\\..\\b", PathRefusal::Outside),
+            (".githooks/pre-push", PathRefusal::Hook),
         ] {
             let patch = TreeChange::between(&Tree::new(), &tree(&[(path, file(0, ""))])).unwrap();
             assert_eq!(patch.refused(), Some((path, why)));

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::named;
 use crate::id::{DeliveryId, Digest, IntentId, RunId, WebhookId};
-use crate::named::named;
 use crate::recipe::RecipeRef;
 use crate::run::RunStatus;
 
@@ -50,7 +50,7 @@ pub struct WebhookRequest {
 /// A new webhook; its secret is shown once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct WebhookCreated {
+pub struct WebhookResponse {
     /// Names it.
     pub webhook_id: WebhookId,
     /// What its receiver checks signatures with: `whsec_<base64>`.
@@ -125,7 +125,7 @@ pub struct DeliveryRow {
 /// Answer of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DeliveryReplayed {
+pub struct DeliveryReplay {
     /// Always true.
     pub accepted: bool,
     /// Delivery that is sent again.
@@ -135,7 +135,7 @@ pub struct DeliveryReplayed {
 /// Answer of removing a webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct WebhookRemoved {
+pub struct WebhookRemoval {
     /// The webhook that is gone.
     pub removed: WebhookId,
 }

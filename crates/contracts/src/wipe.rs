@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::named;
 use crate::id::{Digest, SandboxId};
-pub use crate::looked::{Looked, SeenProcess, WipeKind};
-use crate::named::named;
 use crate::own_schema::own_schema;
+pub use crate::wipe_subject::{ProcessIdentity, WipeKind, WipeSubject};
 
 named! {
     /// Whether the sandbox is provably gone.
@@ -48,10 +48,10 @@ impl PartialEq<&str> for WipeMethod {
 
 /// One thing that was looked for after the wipe. In JSON it is `{kind, subject, ok, observed}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[serde(from = "WipeCheckJson", into = "WipeCheckJson")]
 pub struct WipeCheck {
     /// What was looked for.
-    pub looked: Looked,
+    pub looked: WipeSubject,
     /// Whether it is as it must be (absent; for a base: unchanged).
     pub ok: bool,
     /// What was seen, where not ok.
@@ -61,7 +61,7 @@ pub struct WipeCheck {
 impl WipeCheck {
     /// A look that found this, or nothing.
     #[must_use]
-    pub fn new(looked: Looked, observed: Option<String>) -> Self {
+    pub fn new(looked: WipeSubject, observed: Option<String>) -> Self {
         Self { looked, ok: observed.is_none(), observed }
     }
 
@@ -81,7 +81,7 @@ impl WipeCheck {
 /// One thing that was looked for after the wipe.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Written {
+struct WipeCheckJson {
     /// What kind of thing.
     kind: WipeKind,
     /// What exactly: a path, a pid, an inode.
@@ -93,20 +93,20 @@ struct Written {
     observed: Option<String>,
 }
 
-impl From<Written> for WipeCheck {
-    fn from(Written { kind, subject, ok, observed }: Written) -> Self {
-        Self { looked: Looked::read(kind, subject), ok, observed }
+impl From<WipeCheckJson> for WipeCheck {
+    fn from(WipeCheckJson { kind, subject, ok, observed }: WipeCheckJson) -> Self {
+        Self { looked: WipeSubject::read(kind, subject), ok, observed }
     }
 }
 
-impl From<WipeCheck> for Written {
+impl From<WipeCheck> for WipeCheckJson {
     fn from(check: WipeCheck) -> Self {
         let (kind, subject) = (check.kind(), check.subject());
         Self { kind, subject, ok: check.ok, observed: check.observed }
     }
 }
 
-own_schema!(WipeCheck, |generator| Written::json_schema(generator));
+own_schema!(WipeCheck, |generator| WipeCheckJson::json_schema(generator));
 
 /// The evidence of one wipe: `app.secure_wipe_evidence`.
 #[serde_with::skip_serializing_none]

@@ -22,7 +22,7 @@ pub enum Work {
     /// OpenCode in a sandbox: it plans, or builds what was planned.
     Opencode(Box<OpencodeWork>),
     /// A command in a sandbox whose project is patched before.
-    Patched(Box<PatchedWork>),
+    Patched(Box<PatchTestWork>),
     /// A text that the engine stores.
     Value(String),
 }
@@ -104,7 +104,7 @@ pub enum AgentRole {
 /// A test of a patched project, in a sandbox without the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchedWork {
+pub struct PatchTestWork {
     /// Its sandbox, which sees the project as it was.
     pub request: SandboxRequest,
     /// The patch that is applied before the command: an artifact. Absent in a plan: there is none yet.

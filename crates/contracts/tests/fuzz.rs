@@ -6,15 +6,17 @@ use cofferdam_contracts::gate::{ApprovePlanRequest, ReplyRequest};
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::KeyRequest;
 use cofferdam_contracts::link::{LinkReply, LinkRequest};
-use cofferdam_contracts::model::{AnswerMeter, ModelAsked, ModelProtocol};
-use cofferdam_contracts::patch::{self, GitId, ObjectFormat, Opened, Target, receipt, why_refused};
+use cofferdam_contracts::model::{AnswerMeter, ModelProtocol, ModelRequest};
+use cofferdam_contracts::patch::{
+    self, GitId, ObjectFormat, Target, VerifiedPatch, receipt, why_refused,
+};
 use cofferdam_contracts::plan::compile;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest, RunStatus};
 use cofferdam_contracts::schema::{Validator, parse_json, schema_of, unstorable, with_defaults};
 use cofferdam_contracts::template::{GlobError, RenderBudget, Scope, render, render_value};
 use cofferdam_contracts::template_build::{
-    BuildFrom, BuildPlan, BuildState, BuildStep, RawStep, tagged,
+    BuildPlan, BuildSource, BuildState, BuildStep, RawStep, tagged,
 };
 use cofferdam_contracts::webhook::WebhookRequest;
 use cofferdam_hostile::fuzz;
@@ -116,7 +118,7 @@ fn fuzz_a_body_is_read_or_refused() {
 fn fuzz_a_call_of_a_model_is_read_or_refused() {
     fuzz!("model_request", |bytes: &[u8]| {
         for protocol in ModelProtocol::ALL {
-            let _ = ModelAsked::parse(*protocol, bytes);
+            let _ = ModelRequest::parse(*protocol, bytes);
             let _ = cofferdam_contracts::model::bound(*protocol, bytes);
         }
     });
@@ -164,7 +166,7 @@ fn parts(bytes: &[u8]) -> [Vec<u8>; 3] {
 }
 
 /// What a patch that was let through must keep.
-fn holds(opened: &Opened) {
+fn holds(opened: &VerifiedPatch) {
     for (file, bytes) in opened.files() {
         assert_eq!(why_refused(file.path.as_bytes()), None);
         assert_eq!(bytes.is_some(), file.after.is_some());
@@ -190,7 +192,7 @@ fn fuzz_what_git_in_a_sandbox_says_is_a_patch_or_refused() {
         }
         let Ok((made, bin, text)) = patch::contents(&objects, &changed, &base) else { return };
         let index = cofferdam_contracts::canonical::canonical(&made).unwrap();
-        holds(&Opened::open(&index, bin, text.into_bytes()).unwrap());
+        holds(&VerifiedPatch::open(&index, bin, text.into_bytes()).unwrap());
     });
 }
 
@@ -198,7 +200,7 @@ fn fuzz_what_git_in_a_sandbox_says_is_a_patch_or_refused() {
 fn fuzz_a_stored_patch_is_opened_or_refused() {
     fuzz!("patch", |bytes: &[u8]| {
         let [index, contents, text] = parts(bytes);
-        if let Ok(opened) = Opened::open(&index, contents, text) {
+        if let Ok(opened) = VerifiedPatch::open(&index, contents, text) {
             holds(&opened);
         }
     });
@@ -218,7 +220,7 @@ fn fuzz_steps_of_a_template_are_taken_or_refused() {
         };
         let steps = text.lines().map(step).collect();
         let _ = tagged(&text);
-        let from = BuildFrom::Template("base".to_owned());
+        let from = BuildSource::Template("base".to_owned());
         let Ok(plan) = BuildPlan::parse(from, steps, None, None, false) else { return };
         let mut state = BuildState::default();
         for step in &plan.steps {

@@ -8,23 +8,23 @@ use std::fs;
 
 use cofferdam_contracts::artifact::{ArtifactIndex, ArtifactRow};
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
-use cofferdam_contracts::delegation::{DelegationEnded, DelegationRequest, DelegationRow};
+use cofferdam_contracts::delegation::{DelegationEnd, DelegationRequest, DelegationRow};
 use cofferdam_contracts::dispatch::{
-    DispatchOutput, DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned,
-    SandboxEffective, SpawnRequest,
+    DispatchOutput, DispatchTokens, DispatchView, ImportRequest, ImportResponse, PruneRequest,
+    PruneResponse, SandboxEffective, SpawnRequest,
 };
 use cofferdam_contracts::error::ErrorBody;
 use cofferdam_contracts::gate::{
-    ApprovePlanRequest, Decision, GateView, HitlEvent, InboxRow, InteractionRow, PlanApproved,
-    Prompt, PromptResult, ReplyAccepted, ReplyRequest,
+    ApprovePlanRequest, ApprovePlanResponse, Decision, GateView, HitlEvent, InboxRow,
+    InteractionRow, Prompt, PromptResult, ReplyRequest, ReplyResponse,
 };
 use cofferdam_contracts::health::Health;
-use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow};
-use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::key::{KeyRequest, KeyResponse, KeyRevocation, KeyRow};
+use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkResponse, LinkView};
 use cofferdam_contracts::model::{
-    ModelCallRow, ModelProvider, ModelSpent, ProviderRemoved, ProviderRow,
+    ModelCallRow, ModelProvider, ModelSpend, ProviderRemoval, ProviderRow,
 };
-use cofferdam_contracts::ops::{OpsAccepted, OpsAction, OpsStep, OpsWorkflow};
+use cofferdam_contracts::ops::{OpsRequest, OpsResponse, OpsStep, OpsWorkflow};
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::profile::{Ceiling, Profile};
@@ -32,20 +32,20 @@ use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use cofferdam_contracts::run::{
-    IntentCreated, IntentRequest, RecipeRunRequest, Repro, RetryAccepted, RunHeader, RunRequest,
+    IntentRequest, IntentResponse, RecipeRunRequest, Repro, RetryResponse, RunHeader, RunRequest,
 };
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
 use cofferdam_contracts::schema::{Validator, schema_of};
 use cofferdam_contracts::secret::{
-    SecretPut, SecretRemoved, SecretRotate, SecretRow, SecretUseRow,
+    SecretPut, SecretRemoval, SecretRotate, SecretRow, SecretUseRow,
 };
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::step::{StepRow, TaskOutcome};
 use cofferdam_contracts::webhook::{
-    DeliveryReplayed, DeliveryRow, GateEvent, RunEvent, WebhookCreated, WebhookRemoved,
-    WebhookRequest, WebhookRow,
+    DeliveryReplay, DeliveryRow, GateEvent, RunEvent, WebhookRemoval, WebhookRequest,
+    WebhookResponse, WebhookRow,
 };
 use serde_json::{Value, json};
 
@@ -63,9 +63,9 @@ fn published() -> Vec<(&'static str, Value)> {
         ConfigPut,
         ConfigVersion,
         Decision,
-        DeliveryReplayed,
+        DeliveryReplay,
         DeliveryRow,
-        DelegationEnded,
+        DelegationEnd,
         DelegationRequest,
         DelegationRow,
         DispatchOutput,
@@ -78,44 +78,44 @@ fn published() -> Vec<(&'static str, Value)> {
         Health,
         HitlEvent,
         ImportRequest,
-        Imported,
+        ImportResponse,
         InboxRow,
         InteractionRow,
-        IntentCreated,
+        IntentResponse,
         IntentRequest,
-        KeyCreated,
+        KeyResponse,
         KeyRequest,
-        KeyRevoked,
+        KeyRevocation,
         KeyRow,
-        LinkCreated,
+        LinkResponse,
         LinkReply,
         LinkRequest,
         LinkView,
         ModelCallRow,
         ModelProvider,
-        ModelSpent,
-        OpsAccepted,
-        OpsAction,
+        ModelSpend,
+        OpsResponse,
+        OpsRequest,
         OpsStep,
         OpsWorkflow,
         Plan,
-        PlanApproved,
+        ApprovePlanResponse,
         Profile,
         ProofReport,
         Prompt,
         PromptResult,
-        ProviderRemoved,
+        ProviderRemoval,
         ProviderRow,
         PruneRequest,
-        Pruned,
+        PruneResponse,
         Recipe,
         RecipeRunRequest,
         RecipeRow,
         RecipeVersionRow,
-        ReplyAccepted,
+        ReplyResponse,
         ReplyRequest,
         Repro,
-        RetryAccepted,
+        RetryResponse,
         RunHeader,
         RunRequest,
         SandboxEffective,
@@ -123,7 +123,7 @@ fn published() -> Vec<(&'static str, Value)> {
         SandboxResult,
         SandboxSpec,
         SecretPut,
-        SecretRemoved,
+        SecretRemoval,
         SecretRotate,
         SecretRow,
         SecretUseRow,
@@ -132,8 +132,8 @@ fn published() -> Vec<(&'static str, Value)> {
         Settlement,
         StepRow,
         TaskOutcome,
-        WebhookCreated,
-        WebhookRemoved,
+        WebhookResponse,
+        WebhookRemoval,
         WebhookRequest,
         WebhookRow,
         GateEvent,

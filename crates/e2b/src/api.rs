@@ -7,9 +7,7 @@ use axum::http::{HeaderMap, Response, Uri};
 use cofferdam_contracts::id::LiveId;
 use cofferdam_flows::{Error, Flows};
 use cofferdam_http::{Api, Label, Reply, Site};
-use cofferdam_live::{
-    CREATE_PATIENCE, LiveClient, LivesOnForRequest, RefuseElsewhere, WakeSandbox,
-};
+use cofferdam_live::{AwaitAlive, CREATE_PATIENCE, LiveClient, RefuseForeign, WakeSandbox};
 use hyper::Request;
 use hyper::body::Incoming;
 
@@ -106,7 +104,7 @@ impl E2b {
         request: &Request<Incoming>,
     ) -> Result<Option<Arc<Envd>>, Error> {
         let Ok(id) = LiveId::parse(id) else { return Ok(None) };
-        let lives_on = LivesOnForRequest { patience: CREATE_PATIENCE };
+        let lives_on = AwaitAlive { patience: CREATE_PATIENCE };
         if let Some(envd) = self.services.envd(&id).await?
             && envd.guest.ask(lives_on).await.unwrap_or(false)
         {
@@ -120,7 +118,7 @@ impl E2b {
             return Ok(Some(envd));
         }
         // One that runs elsewhere is not said to be gone.
-        lives.ask(RefuseElsewhere { id }).await.map(|()| None)
+        lives.ask(RefuseForeign { id }).await.map(|()| None)
     }
 }
 

@@ -7,13 +7,13 @@ use crate::route::{Access, Route, Surface};
 use crate::routes::ROUTES;
 
 /// A row, and what its path has.
-pub(crate) struct Found {
+pub(crate) struct RouteMatch {
     pub route: &'static Route,
     pub params: Params,
 }
 
 /// The first row that a request fits.
-pub(crate) fn find(surface: Surface, method: &Method, path: &str) -> Option<Found> {
+pub(crate) fn find(surface: Surface, method: &Method, path: &str) -> Option<RouteMatch> {
     // What is open is so by its path alone, to the letter.
     let plain = path.trim_matches('/');
     let rows = ROUTES.iter().filter(|route| route.surface == surface);
@@ -21,7 +21,7 @@ pub(crate) fn find(surface: Surface, method: &Method, path: &str) -> Option<Foun
     rows.find_map(|route| {
         let is_exact = surface == Surface::Envd || route.access == Access::Open;
         let path = if is_exact { path.strip_prefix('/')? } else { plain };
-        Some(Found { route, params: fits(route.path, path)? })
+        Some(RouteMatch { route, params: fits(route.path, path)? })
     })
 }
 

@@ -30,9 +30,9 @@
 //!    template::build_status template::create template::names
 //! call caller dispatch::port envd::environment envd::files::signature envd::filesystem::list
 //!    envd::filesystem::make_dir envd::filesystem::remove envd::filesystem::stat envd::process::follow
-//!    envd::process::list envd::process::resumed envd::process::select envd::process::signal
+//!    envd::process::list envd::process::command_notes envd::process::select envd::process::signal
 //!    envd::process::terminal envd::usage template::upload
-//! connect::message connect::reply envd::acting envd::call envd::state::processes envd::token services
+//! connect::message connect::reply envd::account envd::call envd::state::processes envd::token services
 //! connect::content_type envd::entry envd::state
 //! connect::frames connect::protobuf envd::files::gzip envd::paths envd::state::process
 //! body connect::fault revocable template::build_names template::log_entry

@@ -23,7 +23,7 @@ pub(crate) async fn while_open(
         return answer.await;
     }
     let sandbox = guest.clone();
-    let mut revoked: Revoked = Box::pin(async move { sandbox.revoked().await });
+    let mut revoked: RevocationFuture = Box::pin(async move { sandbox.revoked().await });
     let response = tokio::select! {
         biased;
         response = answer => response,
@@ -36,12 +36,12 @@ pub(crate) async fn while_open(
     response.map(|body| Body::new(Revocable { body, revoked }))
 }
 
-type Revoked = Pin<Box<dyn Future<Output = ()> + Send>>;
+type RevocationFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A body that breaks off when the token is revoked.
 struct Revocable {
     body: Body,
-    revoked: Revoked,
+    revoked: RevocationFuture,
 }
 
 impl hyper::body::Body for Revocable {

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{Method, Response};
 
 use crate::call::{Call, Outcome};
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::schema::Method as Codec;
 use crate::envd::call::{FilesCall, Rpc, StreamRpc};
 use crate::template::upload::UploadCall;
@@ -76,9 +76,9 @@ pub(crate) enum Endpoint {
     /// `/files` of envd, once it is known who asks.
     Files(fn(FilesCall) -> Later<Result<Response<Body>, Fault>>),
     /// What envd tells of a sandbox.
-    Told(fn(Rpc) -> Later<Replied>),
+    Told(fn(Rpc) -> Later<ReplyResult>),
     /// A call with one message and one answer.
-    Unary { codec: &'static Codec, handler: fn(Rpc) -> Later<Replied> },
+    Unary { codec: &'static Codec, handler: fn(Rpc) -> Later<ReplyResult> },
     /// A call with a stream of answers, or of messages.
     Stream { codec: &'static Codec, handler: fn(StreamRpc) -> Later<Response<Body>> },
     /// Not served: a status, and why.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cofferdam_contracts::id::{LiveId, RunId};
 use cofferdam_flows::{Error, Flows};
 use cofferdam_http::Site;
-use cofferdam_live::{AllGuests, Guest, LiveClient, NamedGuest};
+use cofferdam_live::{AllGuests, FindAnyGuest, Guest, LiveClient};
 
 use crate::envd::state::Envd;
 use crate::template::links::Links;
@@ -33,7 +33,7 @@ impl Services {
     /// A running sandbox, by its id.
     pub(crate) async fn envd(&self, id: &LiveId) -> Result<Option<Arc<Envd>>, Error> {
         let known = self.envds().get(id).map(|envd| envd.guest.facts.run.clone());
-        let Some(guest) = self.live.ask(NamedGuest { id: id.clone() }).await? else {
+        let Some(guest) = self.live.ask(FindAnyGuest { id: id.clone() }).await? else {
             let mut envds = self.envds();
             // Another life of it may have been entered meanwhile.
             if envds.get(id).map(|envd| &envd.guest.facts.run) == known.as_ref() {
@@ -42,7 +42,7 @@ impl Services {
             return Ok(None);
         };
         if known.is_none() {
-            self.tidy().await;
+            self.clean_up().await;
         }
         Ok(Some(self.entered(guest)))
     }
@@ -73,7 +73,7 @@ impl Services {
     }
 
     /// Forgets sandboxes that are over.
-    pub(crate) async fn tidy(&self) {
+    pub(crate) async fn clean_up(&self) {
         // Only those that were there before it is asked who runs: one that is entered meanwhile stays.
         let known: HashSet<RunId> =
             self.envds().values().map(|envd| envd.guest.facts.run.clone()).collect();

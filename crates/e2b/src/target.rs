@@ -1,7 +1,7 @@
 //! Whom a request names: the control plane, or a port of a sandbox.
 
 use axum::http::{HeaderMap, Uri};
-use cofferdam_live::Knock;
+use cofferdam_live::ResumeRequest;
 use hyper::Request;
 
 use crate::envd::ENVD_PORT;
@@ -63,12 +63,12 @@ pub(crate) fn of_label(label: &str) -> Option<Target> {
 }
 
 /// What a request to a sandbox may wake it with; `None`: it asks whether it runs. Pure.
-pub(crate) fn knock<B>(port: u16, request: &Request<B>) -> Option<Knock> {
+pub(crate) fn knock<B>(port: u16, request: &Request<B>) -> Option<ResumeRequest> {
     let headers = request.headers();
     match port {
         ENVD_PORT if request.uri().path() == "/health" => None,
-        ENVD_PORT => Some(Knock::Envd(carried(headers, TOKEN).map(str::to_owned))),
-        _ => Some(Knock::Port(carried(headers, TRAFFIC).map(str::to_owned))),
+        ENVD_PORT => Some(ResumeRequest::Envd(carried(headers, TOKEN).map(str::to_owned))),
+        _ => Some(ResumeRequest::Port(carried(headers, TRAFFIC).map(str::to_owned))),
     }
 }
 

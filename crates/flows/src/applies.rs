@@ -10,14 +10,14 @@ use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, RunId, TenantId};
 use cofferdam_contracts::patch::{
-    AppliedRow, ApplyRecord, CONTENTS, GitId, INDEX, Opened, PatchCommit, ReceiptOf, TEXT, TaskEnd,
-    apply_recipe, is_apply_recipe, is_receipt_of, message_of, named_in,
+    ApplyRecord, ApplyRow, CONTENTS, GitId, INDEX, PatchCommit, ReceiptFacts, TEXT, TaskEnd,
+    VerifiedPatch, apply_recipe, is_apply_recipe, is_receipt_of, message_of, named_in,
 };
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::RunHeader;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::recipes::WantedRecipe;
+use cofferdam_ledger::recipes::RecipeQuery;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ fn receipt_in(inputs: &Value) -> &str {
 }
 
 /// What is known of a receipt besides its patch.
-struct ReceiptKnown {
+struct ReceiptContext {
     /// Repository and branch.
     at: Option<(String, String)>,
     /// How the run's tasks ended, until somebody agreed.
@@ -69,7 +69,7 @@ impl Applies {
         let (opened, task) = opened.ok_or_else(false_text)?;
         let tasks = Some(TaskEnd::of_run(&self.ledger.steps().list(&header.run_id).await?));
         match self
-            .is_receipt(text, opened, &header.run_id, &task, ReceiptKnown { at: None, tasks })
+            .is_receipt(text, opened, &header.run_id, &task, ReceiptContext { at: None, tasks })
             .await?
         {
             true => Ok(()),
@@ -85,7 +85,7 @@ impl Applies {
         run: &RunId,
         digest: &Digest,
         base: &GitId,
-    ) -> Result<Option<(Opened, String)>> {
+    ) -> Result<Option<(VerifiedPatch, String)>> {
         let artifacts = self.ledger.artifacts();
         let rows: Vec<ArtifactRow> = artifacts.list(run).await?;
         let is_patch = |row: &&ArtifactRow| row.kind == ArtifactKind::Patch;
@@ -114,8 +114,8 @@ impl Applies {
             let mut next = || parts.next().unwrap_or_default();
             let index = next();
             match is_build {
-                true => Opened::of_build(&index, &base),
-                false => Opened::open(&index, next(), next()),
+                true => VerifiedPatch::of_build(&index, &base),
+                false => VerifiedPatch::open(&index, next(), next()),
             }
         })
         .await;
@@ -127,16 +127,16 @@ impl Applies {
     async fn is_receipt(
         &self,
         text: &str,
-        opened: Opened,
+        opened: VerifiedPatch,
         run: &RunId,
         task: &str,
-        known: ReceiptKnown,
+        known: ReceiptContext,
     ) -> Result<bool> {
         let (text, run, task) = (text.to_owned(), run.clone(), task.to_owned());
         let compared = tokio::task::spawn_blocking(move || {
             let at = known.at.as_ref().map(|(repo, branch)| (repo.as_str(), branch.as_str()));
             let tasks = known.tasks.as_deref();
-            is_receipt_of(&text, &opened, &ReceiptOf { run: &run, task: &task, at, tasks })
+            is_receipt_of(&text, &opened, &ReceiptFacts { run: &run, task: &task, at, tasks })
         });
         compared.await.map_err(Error::corrupt("receipt"))
     }
@@ -151,7 +151,7 @@ impl Applies {
         who: &Principal,
         run: &RunHeader,
         new: &ApplyRecord,
-    ) -> Result<AppliedRow> {
+    ) -> Result<ApplyRow> {
         let header = self.ledger.runs().header(&who.tenant, new.approved_in.as_str()).await?;
         let header = header.ok_or_else(|| Refusal::not_found("run"))?;
         let context = self.ledger.runs().context(header.workflow_id.as_str()).await?;
@@ -161,7 +161,7 @@ impl Applies {
             Refusal::new(ErrorCode::StateConflict, why)
         };
         let wanted =
-            WantedRecipe { id: &context.recipe_id, v: None, hash: Some(&context.recipe_hash) };
+            RecipeQuery { id: &context.recipe_id, v: None, hash: Some(&context.recipe_hash) };
         let is_gate = match self.ledger.recipes().find(&who.tenant, wanted).await? {
             Some(recipe) => is_apply_recipe(&recipe)?,
             None => false,
@@ -173,7 +173,7 @@ impl Applies {
                 if is_gate && task == new.task.as_str() && opened.patch.base == new.base =>
             {
                 let at = Some((new.repo.clone(), new.branch.clone()));
-                let known = ReceiptKnown { at, tasks: None };
+                let known = ReceiptContext { at, tasks: None };
                 self.is_receipt(receipt, opened, &run.run_id, &task, known).await?
             }
             _ => false,

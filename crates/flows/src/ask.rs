@@ -1,11 +1,11 @@
 //! A running task asks for names: what its proxy was refused becomes a gate, what a person granted
 //! becomes its policy. The task is never parked: its client was refused and tries again.
 
-use cofferdam_contracts::egress::GrantedName;
+use cofferdam_contracts::egress::EgressGrant;
 use cofferdam_ledger::Ledger;
-use cofferdam_ledger::grants::{NewAsk, Settled};
+use cofferdam_ledger::grants::{AskSummary, NewAsk};
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{Asked, Sandbox};
+use cofferdam_sandbox::{NameRequest, Sandbox};
 
 /// Ticks between looks at gates whose wake-up may have been lost: a second's.
 const LOOK_EVERY: u32 = 10;
@@ -17,9 +17,9 @@ pub(crate) struct Asks<'a> {
     ledger: &'a Ledger,
     task: &'a TaskContext,
     /// Asked for and not yet on record.
-    new: Vec<Asked>,
+    new: Vec<NameRequest>,
     waiting: bool,
-    granted: Vec<GrantedName>,
+    granted: Vec<EgressGrant>,
     ticks: u32,
 }
 
@@ -31,7 +31,7 @@ impl<'a> Asks<'a> {
     /// One look, some times a second while a command runs; `woken` where a gate of the run moved. It asks
     /// the database only where this task asked for something.
     pub(crate) async fn turn(&mut self, sandbox: &Sandbox, timeout_ms: u64, woken: bool) {
-        self.new.extend(sandbox.traffic().asked());
+        self.new.extend(sandbox.traffic().name_requests());
         let ledger = self.ledger;
         while let Some(asked) = self.new.first() {
             let ask = NewAsk {
@@ -67,13 +67,13 @@ impl<'a> Asks<'a> {
         }
     }
 
-    fn apply(&mut self, sandbox: &Sandbox, settled: Settled) {
+    fn apply(&mut self, sandbox: &Sandbox, settled: AskSummary) {
         self.waiting = settled.waiting > 0;
         for grant in settled.grants {
             if self.granted.iter().any(|known| known.gate == grant.gate) {
                 continue;
             }
-            let asked = Asked { phase: grant.phase, name: grant.name.clone() };
+            let asked = NameRequest { phase: grant.phase, name: grant.name.clone() };
             // A grant of an earlier execution waits until this one asks too.
             if sandbox.traffic().grant(&asked, grant.until) {
                 self.granted.push(grant);
@@ -82,7 +82,7 @@ impl<'a> Asks<'a> {
     }
 
     /// What was granted to this execution and in force in it.
-    pub(crate) fn granted(self) -> Vec<GrantedName> {
+    pub(crate) fn granted(self) -> Vec<EgressGrant> {
         self.granted
     }
 }

@@ -4,7 +4,7 @@
 //! a task   own tenant? -> key -> row of that tenant? -> base on disk as on record? -> use on record -> hit
 //!                      \             \______no______________/ -> alone? -> build -> promote (disk) -> row
 //!                       \<---- when the one who builds has ended ----/no
-//! a keeper, at start, after a promotion, when asked and now and then: rows and disk -> evictions
+//! maintenance, at start, after a promotion, when asked and now and then: rows and disk -> evictions
 //! ```
 //! The disk is truth for what is there, the table for who may have it: a base without a row is nobody's
 //! and is taken away, a row without its base is a miss. The disk goes first on the way in, and first on
@@ -17,17 +17,17 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::error_chain;
-use cofferdam_ledger::cache::{CachePlace, Evicted};
-use cofferdam_ledger::listen::{Wake, woken};
+use cofferdam_ledger::cache::{CacheLocation, EvictionReason};
+use cofferdam_ledger::listen::{Wake, notified};
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{CacheBase, CacheError, CacheWanted, Caches, Found, Removal};
+use cofferdam_sandbox::{BaseLookup, BaseRequest, CacheBase, CacheError, Caches, Removal};
 
 use crate::error::Result;
 use crate::evict::{EvictBounds, evictions};
 use crate::executor::Executor;
 use crate::patience::patiently;
 
-/// The keeper looks this often without being asked: bases age by days.
+/// Maintenance looks this often without being asked: bases age by days.
 const EVERY: Duration = Duration::from_secs(600);
 
 /// Runs disk work beside the runtime's threads. A panic there is a fault like any other of the disk.
@@ -68,11 +68,11 @@ enum Look {
 pub(crate) async fn lookup(
     executor: &Executor,
     task: &TaskContext,
-    wanted: &CacheWanted,
+    wanted: &BaseRequest,
 ) -> Result<Option<CacheBase>, String> {
     let ledger = &executor.flows.ledger;
     let state_dir = executor.state_dir();
-    let place = CachePlace { host_id: &executor.host_id, state_dir: &state_dir };
+    let place = CacheLocation { host_id: &executor.host_id, state_dir: &state_dir };
     let row = patiently(|| ledger.cache().find(&place, &task.tenant, &wanted.key)).await;
     let key = wanted.key.clone();
     let Some(row) = row.map_err(words)? else {
@@ -86,8 +86,8 @@ pub(crate) async fn lookup(
     let digest = row.digest.clone();
     let looked = on_disk(executor, move |caches| {
         Ok(match caches.find(&key, &digest)? {
-            Found::Base(base) => Look::There(base),
-            Found::Damaged(why) => Look::Damaged { removal: caches.remove(&key)?, why },
+            BaseLookup::Base(base) => Look::There(base),
+            BaseLookup::Damaged(why) => Look::Damaged { removal: caches.remove(&key)?, why },
             _ => Look::Missing,
         })
     });
@@ -98,13 +98,15 @@ pub(crate) async fn lookup(
             Ok(used.await.map_err(words)?.then_some(*base))
         }
         Look::Missing => {
-            let gone = patiently(|| ledger.cache().evicted(row.entry_id, Evicted::Missing)).await;
+            let gone =
+                patiently(|| ledger.cache().evicted(row.entry_id, EvictionReason::Missing)).await;
             gone.map_err(words).map(|()| None)
         }
         Look::Damaged { why, removal } => {
             tracing::warn!(key = %wanted.key, why, "a damaged base of the dependency cache is not used");
             if removal != Removal::InUse {
-                let gone = patiently(|| ledger.cache().evicted(row.entry_id, Evicted::Damaged));
+                let gone =
+                    patiently(|| ledger.cache().evicted(row.entry_id, EvictionReason::Damaged));
                 gone.await.map_err(words)?;
             }
             Ok(None)
@@ -116,9 +118,9 @@ pub(crate) async fn lookup(
 async fn sweep(executor: &Executor) -> Result<(), String> {
     let ledger = &executor.flows.ledger;
     let state_dir = executor.state_dir();
-    let place = CachePlace { host_id: &executor.host_id, state_dir: &state_dir };
+    let place = CacheLocation { host_id: &executor.host_id, state_dir: &state_dir };
     // Before the disk: a base that has its row by now had its place before.
-    let rows = ledger.cache().held(&place).await.map_err(words)?;
+    let rows = ledger.cache().rows(&place).await.map_err(words)?;
     if rows.is_empty() && !executor.host.facts().state_dir.join("cache").is_dir() {
         return Ok(());
     }
@@ -141,7 +143,7 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
 }
 
 /// Keeps the cache of this worker's state directory within its bounds, for as long as it lives.
-pub(crate) async fn keep_house(executor: Arc<Executor>) {
+pub(crate) async fn maintain(executor: Arc<Executor>) {
     let mut wakes = executor.flows.wakes.subscribe();
     loop {
         if let Err(why) = sweep(&executor).await {
@@ -149,7 +151,7 @@ pub(crate) async fn keep_house(executor: Arc<Executor>) {
         }
         tokio::select! {
             () = executor.promoted.notified() => {}
-            () = woken(&mut wakes, |wake| matches!(wake, Wake::Cache(host) if *host == executor.host_id)) => {}
+            () = notified(&mut wakes, |wake| matches!(wake, Wake::Cache(host) if *host == executor.host_id)) => {}
             () = clock::sleep(EVERY) => {}
         }
     }

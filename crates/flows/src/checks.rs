@@ -2,7 +2,7 @@
 //!
 //! Their steps are counted and bounded where they are made (`contracts::schema`), yet the longest takes a tenth of a second. So they never
 //! keep a thread of the runtime from others, at most half of the host's processors are busy with them, and each tenant has two
-//! places: a tenant that sends many waits for itself.
+//! slots: a tenant that sends many waits for itself.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,52 +13,52 @@ use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::places::TenantPlaces;
+use crate::tenant_slots::TenantSlots;
 
-/// How long a check waits for its place.
+/// How long a check waits for its slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Checks of one tenant that are under way or wait for a processor.
 const OF_TENANT: usize = 2;
 
-/// The places of this process.
-static PLACES: LazyLock<Places> = LazyLock::new(|| {
+/// The slots of this process.
+static PLACES: LazyLock<CheckSlots> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    Places::new(processors.div_euclid(2).max(1), PATIENCE)
+    CheckSlots::new(processors.div_euclid(2).max(1), PATIENCE)
 });
 
-/// A tenant's place, until it is dropped.
+/// A tenant's slot, until it is dropped.
 #[derive(Debug)]
-pub struct CheckPlace<'a> {
+pub struct CheckSlot<'a> {
     _own: OwnedSemaphorePermit,
-    places: &'a Places,
+    places: &'a CheckSlots,
 }
 
 #[derive(Debug)]
-struct Places {
+struct CheckSlots {
     /// Processors that checks may have.
     common: Semaphore,
-    tenants: TenantPlaces,
+    tenants: TenantSlots,
     patience: Duration,
 }
 
-/// Waits for a place of this tenant's.
+/// Waits for a slot of this tenant's.
 ///
 /// # Errors
 /// It has so many checks that this one did not begin in time.
-pub async fn place(tenant: &TenantId) -> Result<CheckPlace<'static>, Refusal> {
+pub async fn place(tenant: &TenantId) -> Result<CheckSlot<'static>, Refusal> {
     PLACES.take(tenant).await
 }
 
-/// Does a check of this tenant's at a place of its own.
+/// Does a check of this tenant's at a slot of its own.
 ///
 /// # Errors
-/// As [`place`] and [`CheckPlace::run`].
+/// As [`place`] and [`CheckSlot::run`].
 pub async fn check<T>(tenant: &TenantId, work: impl FnOnce() -> T) -> Result<T, Refusal> {
     place(tenant).await?.run(work).await
 }
 
-impl CheckPlace<'_> {
+impl CheckSlot<'_> {
     /// Does a check. What else waited for this thread goes on at another one.
     ///
     /// # Errors
@@ -99,14 +99,14 @@ impl Drop for UsualPriority {
     }
 }
 
-impl Places {
+impl CheckSlots {
     fn new(common: usize, patience: Duration) -> Self {
-        Self { common: Semaphore::new(common), tenants: TenantPlaces::of(OF_TENANT), patience }
+        Self { common: Semaphore::new(common), tenants: TenantSlots::of(OF_TENANT), patience }
     }
 
-    async fn take(&self, tenant: &TenantId) -> Result<CheckPlace<'_>, Refusal> {
+    async fn take(&self, tenant: &TenantId) -> Result<CheckSlot<'_>, Refusal> {
         let own = self.tenants.take(tenant, self.patience).await.ok_or_else(|| self.late())?;
-        Ok(CheckPlace { _own: own, places: self })
+        Ok(CheckSlot { _own: own, places: self })
     }
 
     fn late(&self) -> Refusal {
@@ -128,11 +128,11 @@ mod tests {
 
     #[tokio::test]
     async fn a3f3_a_tenant_has_its_places_and_leaves_the_others_theirs() {
-        let places = Places::new(1, Duration::from_millis(20));
+        let places = CheckSlots::new(1, Duration::from_millis(20));
         let (one, other) = (tenant("one"), tenant("other"));
         let held = [places.take(&one).await.unwrap(), places.take(&one).await.unwrap()];
         assert_eq!(places.take(&one).await.unwrap_err().code, ErrorCode::Unavailable);
-        // Places wait; what they check has its turn, and another tenant's has one as well.
+        // Slots wait; what they check has its turn, and another tenant's has one as well.
         assert_eq!(places.take(&other).await.unwrap().run(|| 1).await.unwrap(), 1);
         let turn = places.common.acquire().await.unwrap();
         let late = places.take(&other).await.unwrap().run(|| 1).await.unwrap_err();

@@ -13,7 +13,7 @@ use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::engine::{
-    Claimed, INTENT_QUEUE, LIVE_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW,
+    INTENT_QUEUE, LIVE_QUEUE, RUN_WORKFLOW, SBX_QUEUE, TASK_WORKFLOW, WorkflowClaim,
 };
 use cofferdam_ledger::listen::Wakes;
 use dbos::{StartOptions, Timeout, WorkflowRef};
@@ -21,18 +21,18 @@ use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
+use crate::active_workflows::ActiveWorkflows;
 use crate::due::{Due, ENGINE_QUEUE};
 use crate::error::Result;
 use crate::flow::FlowError;
 use crate::run::close_failed;
 use crate::slots::Slots;
-use crate::started::Started;
 
 /// Workflows of one claim of a queue without limits: `app.claim` gives no more.
 const BATCH: usize = 64;
 
 /// The workflows that may be started.
-pub(crate) struct Registered {
+pub(crate) struct Workflows {
     pub run: WorkflowRef<(), RunStatus, FlowError>,
     pub task: WorkflowRef<(), ErrCode, FlowError>,
     pub escalation: WorkflowRef<(), (), FlowError>,
@@ -42,15 +42,15 @@ pub(crate) struct Claimer {
     pub ledger: Ledger,
     pub wakes: Wakes,
     pub id: ExecutorId,
-    pub registered: Registered,
-    /// Places of tasks.
+    pub registered: Workflows,
+    /// Slots of tasks.
     pub slots: Arc<Slots>,
     /// What this process runs, whatever the ledger says.
-    pub started: Arc<Started>,
+    pub started: Arc<ActiveWorkflows>,
 }
 
 /// Claims, and starts what was claimed with its queuing, until it is aborted.
-pub(crate) async fn claims(claimer: Arc<Claimer>, mut own: UnboundedReceiver<Claimed>) {
+pub(crate) async fn claims(claimer: Arc<Claimer>, mut own: UnboundedReceiver<WorkflowClaim>) {
     let starting = async {
         let mut all = JoinSet::new();
         loop {
@@ -144,8 +144,8 @@ impl Claimer {
         }
     }
 
-    /// Starts one that is marked as started; a task has its place, unless it comes from beside the queues.
-    async fn start(self: &Arc<Self>, workflow: Claimed) {
+    /// Starts one that is marked as started; a task has its slot, unless it comes from beside the queues.
+    async fn start(self: &Arc<Self>, workflow: WorkflowClaim) {
         let id = workflow.workflow_id;
         let options = StartOptions {
             workflow_id: Some(&id),
@@ -192,7 +192,7 @@ impl Claimer {
 
     /// Queues again what this executor owns and does not run: a claim whose answer was lost with the
     /// connection, a workflow that the engine gave up when its database failed under it. Only this
-    /// loop claims, and whoever has a place is among the started: so nothing can be on its way between the look and the
+    /// loop claims, and whoever has a slot is among the started: so nothing can be on its way between the look and the
     /// comparison.
     async fn reclaim(&self) -> Result<()> {
         let ledger = &self.ledger;

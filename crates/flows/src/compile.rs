@@ -13,10 +13,10 @@ use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::with_defaults;
 use cofferdam_contracts::template::{GlobError, MAX_FANOUT};
 use cofferdam_ledger::Ledger;
-use cofferdam_ledger::recipes::WantedRecipe;
+use cofferdam_ledger::recipes::RecipeQuery;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::steps::CompileContext;
-use cofferdam_sandbox::{Allowed, HostPath, Links};
+use cofferdam_sandbox::{AllowedPaths, HostPath, Links};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ pub(crate) struct Card {
 
 /// What a compilation came to.
 #[expect(clippy::large_enum_variant, reason = "one for each run, taken apart where it arrives")]
-pub(crate) enum CompiledRun {
+pub(crate) enum CompileOutcome {
     /// A card, and the plan where there is one.
     Card(Card, Option<(Digest, Plan)>),
     /// An agent has to plan first; nothing is committed.
@@ -52,9 +52,9 @@ pub(crate) enum CompiledRun {
 /// The run of a workflow, compiled: a replay commits nothing new. `None` where no run has that workflow.
 pub(crate) async fn compile(
     ledger: &Ledger,
-    allowed: &Allowed,
+    allowed: &AllowedPaths,
     workflow: &str,
-) -> Result<Option<(RunContext, CompiledRun)>> {
+) -> Result<Option<(RunContext, CompileOutcome)>> {
     // Read each time that this is tried: an earlier try may have committed, and its answer was lost.
     let Some((run, context)) = ledger.steps().compile_context(workflow).await? else {
         return Ok(None);
@@ -66,10 +66,10 @@ pub(crate) async fn compile(
 /// Compiles and commits, and gives the plan besides its card.
 async fn compile_of(
     ledger: &Ledger,
-    allowed: &Allowed,
+    allowed: &AllowedPaths,
     run: &RunContext,
     context: CompileContext,
-) -> Result<CompiledRun> {
+) -> Result<CompileOutcome> {
     // What was committed stands: by now the configuration may say something else.
     if let Some(text) = context.plan {
         return committed(run, &text);
@@ -77,7 +77,7 @@ async fn compile_of(
     let settings = config::table(&context.config, &run.tenant)?;
     let planned = match crate::dispatches::RUN
         .plan_of(run)
-        .or_else(|| crate::built_in::LIVE.plan_of(run))
+        .or_else(|| crate::static_recipe::LIVE.plan_of(run))
     {
         Some(planned) => planned,
         None => match stored_or_builtin(context.recipe, run) {
@@ -87,7 +87,7 @@ async fn compile_of(
         },
     };
     match planned {
-        Ok(plan) if plan.draft_tests().is_some() => Ok(CompiledRun::Draft(Box::new(plan))),
+        Ok(plan) if plan.draft_tests().is_some() => Ok(CompileOutcome::Draft(Box::new(plan))),
         Ok(plan) => commit(ledger, run, plan).await,
         Err(refusal) => unplanned(ledger, run, refusal).await,
     }
@@ -98,22 +98,26 @@ pub(crate) async fn unplanned(
     ledger: &Ledger,
     run: &RunContext,
     refusal: Refusal,
-) -> Result<CompiledRun> {
+) -> Result<CompileOutcome> {
     let text = serde_json::to_string(&refusal.clone().body()).unwrap_or_default();
     let key = Compilation::of(run, &run.inputs, run.retries + 1).key()?;
     ledger.steps().diagnostic(&run.id, COMPILE, &key, &text).await?;
     let (error, budget) = (Some(refusal.message), run.budget);
-    Ok(CompiledRun::Card(Card { digest: None, gate: None, error, budget, staged: false }, None))
+    Ok(CompileOutcome::Card(Card { digest: None, gate: None, error, budget, staged: false }, None))
 }
 
 /// Commits a plan: its step, its card and its digest.
-pub(crate) async fn commit(ledger: &Ledger, run: &RunContext, plan: Plan) -> Result<CompiledRun> {
+pub(crate) async fn commit(
+    ledger: &Ledger,
+    run: &RunContext,
+    plan: Plan,
+) -> Result<CompileOutcome> {
     let written = PlanText::of(&plan, &Compilation::of(run, &run.inputs, run.retries + 1))?;
     ledger.steps().compiled(&written.compiled(&plan)).await?;
     Ok(compiled(run, written.digest, plan))
 }
 
-fn compiled(run: &RunContext, digest: Digest, plan: Plan) -> CompiledRun {
+fn compiled(run: &RunContext, digest: Digest, plan: Plan) -> CompileOutcome {
     let card = Card {
         digest: Some(digest.clone()),
         gate: plan.gate.clone(),
@@ -121,11 +125,11 @@ fn compiled(run: &RunContext, digest: Digest, plan: Plan) -> CompiledRun {
         budget: run.budget,
         staged: plan.agent().is_some(),
     };
-    CompiledRun::Card(card, Some((digest, plan)))
+    CompileOutcome::Card(card, Some((digest, plan)))
 }
 
 /// The plan card of a compilation whose worker was lost before the engine heard of it.
-fn committed(run: &RunContext, text: &str) -> Result<CompiledRun> {
+fn committed(run: &RunContext, text: &str) -> Result<CompileOutcome> {
     let plan = serde_json::from_str(text).map_err(Error::corrupt("plan card"))?;
     Ok(compiled(run, canonical::digest_bytes(text.as_bytes()), plan))
 }
@@ -145,7 +149,7 @@ pub(crate) async fn plan_read(ledger: &Ledger, run: &RunContext, digest: &Digest
 /// # Errors
 /// [`Error::Refused`] where no recipe has that hash any more.
 pub(crate) async fn recipe_of(ledger: &Ledger, run: &RunContext) -> Result<Recipe> {
-    let wanted = WantedRecipe { id: &run.recipe_id, v: None, hash: Some(&run.recipe_hash) };
+    let wanted = RecipeQuery { id: &run.recipe_id, v: None, hash: Some(&run.recipe_hash) };
     let stored = ledger.recipes().find(&run.tenant, wanted).await?;
     stored_or_builtin(stored, run)
 }
@@ -165,7 +169,7 @@ pub(crate) async fn plan_blocking(
     run: &RunContext,
     inputs: Value,
     settings: Settings,
-    allowed: &Allowed,
+    allowed: &AllowedPaths,
 ) -> Result<Plan, Refusal> {
     let run = run.clone();
     let allowed = if run.by_host_admin { allowed.everything() } else { allowed.clone() };
@@ -182,7 +186,7 @@ fn plan_of(
     run: &RunContext,
     mut form: Value,
     settings: &Settings,
-    allowed: &Allowed,
+    allowed: &AllowedPaths,
 ) -> Result<Plan, Refusal> {
     // An intent that was written before its recipe was chosen has none of the form's defaults yet.
     with_defaults(&recipe.form_schema(), &mut form);
@@ -203,7 +207,7 @@ const MAX_GLOB_ENTRIES: usize = 500_000;
 
 /// Files below a directory whose relative path matches, sorted, links not followed. The directory
 /// must lie below an allowed root, since the names that are found become part of the plan.
-fn glob(allowed: &Allowed, dir: &str, pattern: &str) -> Result<Vec<String>, String> {
+fn glob(allowed: &AllowedPaths, dir: &str, pattern: &str) -> Result<Vec<String>, String> {
     let matcher = globset::GlobBuilder::new(pattern)
         .literal_separator(true)
         .build()

@@ -6,7 +6,7 @@
 //! | which egress names a run may use, and whose consent that is | `egress::snapshots` |
 //! | whether what was approved is what would run | `contracts::consent::differences` |
 //! | how the phases of a task add up to its result | `verdict` |
-//! | where a retried run goes on | `again` |
+//! | where a retried run goes on | `retry_entry` |
 //! | which cached bases are evicted | `evict` |
 //! | how an agent's dispatch ended | `contracts::dispatch` |
 
@@ -50,7 +50,7 @@ pub struct Round {
     /// The others, in the order of the plan.
     pub missed: Vec<Miss>,
     /// A budget that stopped the round.
-    pub blocked: Option<Blocked>,
+    pub blocked: Option<BudgetExcess>,
     /// The consent no longer held, so that nothing was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Vec<Difference>>,
@@ -58,7 +58,7 @@ pub struct Round {
 
 /// A budget that was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Blocked {
+pub struct BudgetExcess {
     /// The exceeded metric, such as `steps`.
     pub metric: String,
     /// Its bound.
@@ -143,11 +143,16 @@ fn describe(miss: &Miss, of: usize) -> String {
 
 /// A budget that usage has reached, if any. Times in milliseconds, sizes in bytes.
 #[must_use]
-pub fn over_budget(budget: &Budget, caps: &Caps, used_ms: u64, used_bytes: u64) -> Option<Blocked> {
+pub fn over_budget(
+    budget: &Budget,
+    caps: &Caps,
+    used_ms: u64,
+    used_bytes: u64,
+) -> Option<BudgetExcess> {
     let minutes = used_ms.div_ceil(60_000);
     let limit = budget.max_sbx_minutes.unwrap_or(caps.sandbox_minutes).min(caps.sandbox_minutes);
     if minutes > u64::from(limit) {
-        return Some(Blocked {
+        return Some(BudgetExcess {
             metric: "sandbox_minutes".into(),
             limit: limit.into(),
             observed: minutes,
@@ -156,7 +161,7 @@ pub fn over_budget(budget: &Budget, caps: &Caps, used_ms: u64, used_bytes: u64) 
     let mb = used_bytes.div_ceil(1024 * 1024);
     match budget.max_artifacts_mb {
         Some(limit) if mb > u64::from(limit) => {
-            Some(Blocked { metric: "artifacts_mb".into(), limit: limit.into(), observed: mb })
+            Some(BudgetExcess { metric: "artifacts_mb".into(), limit: limit.into(), observed: mb })
         }
         _ => None,
     }
@@ -164,10 +169,10 @@ pub fn over_budget(budget: &Budget, caps: &Caps, used_ms: u64, used_bytes: u64) 
 
 /// The fan-out that a budget forbids, if it does.
 #[must_use]
-pub fn over_fanout(budget: &Budget, tasks: usize) -> Option<Blocked> {
+pub fn over_fanout(budget: &Budget, tasks: usize) -> Option<BudgetExcess> {
     let observed = u64::try_from(tasks).unwrap_or(u64::MAX);
     let limit = u64::from(budget.max_fanout?);
-    (observed > limit).then(|| Blocked { metric: "fanout".into(), limit, observed })
+    (observed > limit).then(|| BudgetExcess { metric: "fanout".into(), limit, observed })
 }
 
 /// The queue's law at ingress: what a caller announces must fit the recipe's caps and its own budget.

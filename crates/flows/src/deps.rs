@@ -3,25 +3,25 @@
 use cofferdam_ambient::clock;
 use cofferdam_contracts::cache::{CacheOutcome, CacheReport};
 use cofferdam_contracts::sandbox::SandboxRequest;
-use cofferdam_ledger::cache::{CachePlace, NewCacheEntry};
+use cofferdam_ledger::cache::{CacheLocation, NewCacheEntry};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{CacheBase, CacheWanted, Flight, Input, Promotion, Sandbox};
+use cofferdam_sandbox::{BaseRequest, CacheBase, Flight, Input, Promotion, Sandbox};
 use tokio::sync::broadcast::Receiver;
 
 use crate::cache::{on_disk, words};
 use crate::decide::is_own_cache;
 use crate::executor::Executor;
 use crate::flight::{self, Ready};
+use crate::host_plan::HostPlan;
 use crate::patience::patiently;
-use crate::planned::HostPlan;
 
 const FOREIGN: &str = "spec.cache.org: names another organisation than the run's own tenant";
 
 /// What a task wants of the cache.
 #[derive(Debug)]
 pub(crate) struct Deps {
-    wanted: CacheWanted,
+    wanted: BaseRequest,
     /// Held while this task builds what others of this host wait for.
     flight: Option<Flight>,
     /// How long it took to look for them, and to wait for another's build.
@@ -30,7 +30,7 @@ pub(crate) struct Deps {
 }
 
 /// Why a task has neither dependencies nor a way to build them.
-pub(crate) enum Unprepared {
+pub(crate) enum DepsError {
     /// A field that this host cannot enforce.
     Refused(String),
     /// It is not wanted any more.
@@ -46,21 +46,21 @@ pub(crate) async fn prepare(
     on: &HostPlan<'_>,
     inputs: &[Input],
     wakes: &mut Receiver<Wake>,
-) -> Result<(Option<Deps>, Option<CacheBase>), Unprepared> {
+) -> Result<(Option<Deps>, Option<CacheBase>), DepsError> {
     let Some(asked) = request.spec.as_ref().and_then(|spec| spec.cache.as_ref()) else {
         return Ok((None, None));
     };
     if !is_own_cache(asked.org.as_deref(), &task.tenant) {
-        return Err(Unprepared::Refused(FOREIGN.to_owned()));
+        return Err(DepsError::Refused(FOREIGN.to_owned()));
     }
     let looking = clock::Stopwatch::start();
-    let wanted = on.host.cache_wanted(&on.plan, inputs, &task.tenant).await;
-    let wanted = wanted.map_err(|error| Unprepared::Refused(error.to_string()))?;
+    let wanted = on.host.base_request(&on.plan, inputs, &task.tenant).await;
+    let wanted = wanted.map_err(|error| DepsError::Refused(error.to_string()))?;
     let Some(wanted) = wanted else { return Ok((None, None)) };
-    let (base, flight) = match flight::found_or_led(executor, task, &wanted, wakes).await {
+    let (base, flight) = match flight::base_or_lead(executor, task, &wanted, wakes).await {
         Ok(Ready::Found(base)) => (Some(*base), None),
         Ok(Ready::Led(flight)) => (None, flight),
-        Ok(Ready::Canceled) => return Err(Unprepared::Canceled),
+        Ok(Ready::Canceled) => return Err(DepsError::Canceled),
         Err(why) => {
             tracing::warn!(task = %task.key, why, "the dependency cache could not be asked");
             (None, None)
@@ -140,7 +140,7 @@ impl Deps {
                 return Err("another task's build of the same key was kept first".to_owned());
             }
         };
-        let place = CachePlace { host_id: &executor.host_id, state_dir: &state_dir };
+        let place = CacheLocation { host_id: &executor.host_id, state_dir: &state_dir };
         let new = NewCacheEntry {
             org: &self.wanted.org,
             repo: &self.wanted.repo,

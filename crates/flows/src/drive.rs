@@ -7,20 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::artifact::{ArtifactKind, FileOut};
+use cofferdam_contracts::artifact::{ArtifactKind, OutputFile};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
-use cofferdam_contracts::egress::GrantedName;
+use cofferdam_contracts::egress::EgressGrant;
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
 use cofferdam_ledger::artifacts::NewArtifact;
-use cofferdam_ledger::elsewhere::Elsewhere;
 use cofferdam_ledger::listen::Wake;
+use cofferdam_ledger::remote_commands::RemoteCommand;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    Collected, Command, CommandEnd, Dropped, ExecOutcome, Plan, Sandbox, SandboxError, ServiceEnd,
+    CollectedFile, Command, CommandStopper, DropCounts, ExecOutcome, Plan, Sandbox, SandboxError,
+    ServiceEnd,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -28,16 +29,16 @@ use crate::ask::Asks;
 use crate::attempt::{End, blank};
 use crate::deps::Deps;
 use crate::dispatches;
+use crate::driver::{DriverJob, PlannerDriver};
 use crate::executor::{Executor, meant};
-use crate::models::{CallDesk, Calls};
+use crate::models::{CallGateway, Calls};
 use crate::output::Outputs;
-use crate::patched;
 use crate::patches;
 use crate::patience::patiently;
-use crate::pilot::{Pilot, PilotJob};
+use crate::project_patch;
 use crate::settle::alert;
+use crate::task_streams::{CommandOutput, TaskStreams};
 use crate::verdict;
-use crate::watched::{CommandOutput, Watched};
 
 /// How often a running task's output is offered to watchers.
 const TICK: Duration = Duration::from_millis(100);
@@ -72,16 +73,16 @@ pub(crate) async fn drive(
     };
     let calls = Calls::begin(&executor.flows.models, task, &sandbox, agent).await;
     let feed = executor.flows.runs.feeds.begin(&task.run);
-    let watched = Watched::of(executor, &task.key, taken_over, feed).await;
+    let watched = TaskStreams::of(executor, &task.key, taken_over, feed).await;
     let watch = agent.map(dispatches::Watch::new);
     let pilot = match (&task.work, calls.prompts()) {
         (Work::Opencode(work), Some(prompts)) => {
-            let job = PilotJob { task, work, sandbox: &sandbox, prompts };
+            let job = DriverJob { task, work, sandbox: &sandbox, prompts };
             Some(executor.pilots.begin(job).await)
         }
         _ => None,
     };
-    let mut running = Running {
+    let mut running = CommandRun {
         executor,
         task,
         sandbox: &sandbox,
@@ -89,7 +90,7 @@ pub(crate) async fn drive(
         kept_bytes: plan.stream_limit_bytes,
         watch: watch.as_ref(),
         pilot: pilot.as_deref(),
-        desk: calls.desk().map(Arc::as_ref),
+        desk: calls.gateway().map(Arc::as_ref),
         wakes: &mut wakes,
         asks: Asks::new(&executor.flows.ledger, task),
         is_unwanted: false,
@@ -99,13 +100,15 @@ pub(crate) async fn drive(
     let is_unwanted = running.is_unwanted;
     let granted = running.asks.granted();
     calls.close(&sandbox).await;
-    let taken = calls.taken(&executor.flows.ledger, sandbox.id()).await;
+    let taken = calls.totals(&executor.flows.ledger, sandbox.id()).await;
     watched.show(executor, true).await;
     let seen = ended.as_ref().ok().and_then(|end| end.outcome.seen.clone());
     let judged = judge(&mut result, ended, watch.as_ref(), is_unwanted);
     let mut kept = match judged {
-        Judged::Ran { .. } => collect(executor, task, &sandbox, plan, agent, &mut result).await,
-        Judged::Broke { .. } => Kept::default(),
+        DriveOutcome::Ran { .. } => {
+            collect(executor, task, &sandbox, plan, agent, &mut result).await
+        }
+        DriveOutcome::Broke { .. } => TaskOutputs::default(),
     };
     if let (Some(pilot), false) = (&pilot, judged.canceled()) {
         kept.notes = pilot.judge(&mut result);
@@ -147,7 +150,7 @@ fn told(
     task: &TaskContext,
     project: &dispatches::Project,
     work: &AgentWork,
-    kept: &Kept,
+    kept: &TaskOutputs,
     verdict: Findings,
 ) -> Findings {
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
@@ -190,14 +193,14 @@ impl PhaseEnd {
 }
 
 /// How the commands of a sandbox ended. Each says whether that was by a cancel.
-enum Judged {
+enum DriveOutcome {
     /// The deciding command ended: its files are collected.
     Ran { canceled: bool },
     /// The sandbox broke under it, or was killed: nothing can be collected.
     Broke { canceled: bool },
 }
 
-impl Judged {
+impl DriveOutcome {
     const fn canceled(&self) -> bool {
         match self {
             Self::Ran { canceled } | Self::Broke { canceled } => *canceled,
@@ -210,7 +213,7 @@ fn judge(
     ended: Result<PhaseEnd, SandboxError>,
     watch: Option<&dispatches::Watch<'_>>,
     is_unwanted: bool,
-) -> Judged {
+) -> DriveOutcome {
     let stopped = watch.and_then(dispatches::Watch::stopped);
     match ended {
         Ok(PhaseEnd { outcome, in_build }) => {
@@ -219,13 +222,13 @@ fn judge(
             let canceled = verdict::ended(result, is_unwanted, stopped);
             let idle = watch.and_then(|watch| watch.ran_nothing(outcome.seen.as_ref()));
             verdict::idle(result, idle);
-            Judged::Ran { canceled }
+            DriveOutcome::Ran { canceled }
         }
         Err(SandboxError::Killed) if stopped.is_some() => {
             result.cause = stopped;
-            Judged::Broke { canceled: false }
+            DriveOutcome::Broke { canceled: false }
         }
-        Err(error) => Judged::Broke { canceled: verdict::broke(result, &error) },
+        Err(error) => DriveOutcome::Broke { canceled: verdict::broke(result, &error) },
     }
 }
 
@@ -235,7 +238,7 @@ fn report(
     sandbox: &Sandbox,
     services: &[ServiceEnd],
     deps: Option<Deps>,
-    granted: Vec<GrantedName>,
+    granted: Vec<EgressGrant>,
 ) -> EffectivePolicy {
     result.services = services.iter().map(|end| end.report.clone()).collect();
     result.cache = deps.map(|deps| deps.report);
@@ -277,25 +280,25 @@ async fn wipe(
 }
 
 /// The commands of a sandbox, watched and cancelable.
-struct Running<'a> {
+struct CommandRun<'a> {
     executor: &'a Executor,
     task: &'a TaskContext,
     sandbox: &'a Sandbox,
-    watched: &'a Watched,
+    watched: &'a TaskStreams,
     /// Bytes of each stream of a command that are kept.
     kept_bytes: u64,
     watch: Option<&'a dispatches::Watch<'a>>,
     /// Who drives the daemon that the command is.
-    pilot: Option<&'a dyn Pilot>,
+    pilot: Option<&'a dyn PlannerDriver>,
     /// Who decides about its calls of models.
-    desk: Option<&'a CallDesk>,
+    desk: Option<&'a CallGateway>,
     wakes: &'a mut Receiver<Wake>,
     asks: Asks<'a>,
     /// It was canceled, and its command ended for that.
     is_unwanted: bool,
 }
 
-impl Running<'_> {
+impl CommandRun<'_> {
     /// The command that decides and whether it is the build's: nothing of the task runs after a build
     /// that failed, and none is built that was found.
     async fn phases(
@@ -308,7 +311,7 @@ impl Running<'_> {
             self.executor.board.set(self.sandbox.id(), SessionState::Executing);
             return Ok(PhaseEnd::of_task(Box::pin(self.piloted(pilot, &plan.task)).await?));
         }
-        let patched = patched::patched(&self.executor.flows.ledger, self.task, self.sandbox);
+        let patched = project_patch::patched(&self.executor.flows.ledger, self.task, self.sandbox);
         if let Err(cause) = Box::pin(patched).await {
             return Ok(PhaseEnd::of_task(unpatched(cause)));
         }
@@ -328,10 +331,10 @@ impl Running<'_> {
         Ok(PhaseEnd::of_task(self.command(&plan.task).await?))
     }
 
-    /// Daemons one after the other, until the pilot is through, or each has died.
+    /// Daemons one after the other, until the driver is through, or each has died.
     async fn piloted(
         &mut self,
-        pilot: &dyn Pilot,
+        pilot: &dyn PlannerDriver,
         task: &Command,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut daemon = 1;
@@ -365,7 +368,7 @@ impl Running<'_> {
     async fn outlive(&self) {
         let Some(place) = self.sandbox.outlives().filter(|_| self.watch.is_none()) else { return };
         let command = self.sandbox.next_command();
-        let at = Elsewhere { provider: &place.provider, id: &place.id, command: &command };
+        let at = RemoteCommand { provider: &place.provider, id: &place.id, command: &command };
         let ledger = &self.executor.flows.ledger;
         let noted = patiently(|| ledger.sessions().elsewhere(self.sandbox.id(), &at)).await;
         if let Err(error) = noted {
@@ -380,7 +383,7 @@ impl Running<'_> {
         // What an agent did, was refused and changed is what its record is for: it alone is ended, and its
         // sandbox read before it goes.
         let is_ended_by_us = self.watch.is_some() || self.pilot.is_some();
-        let end = is_ended_by_us.then(CommandEnd::default);
+        let end = is_ended_by_us.then(CommandStopper::default);
         self.watched.begin(self.kept_bytes);
         let heard = CommandOutput {
             watched: self.watched,
@@ -456,7 +459,7 @@ fn unpatched(cause: String) -> ExecOutcome {
         cpu_ms: 0,
         oom: false,
         timed_out: false,
-        dropped: Dropped::default(),
+        dropped: DropCounts::default(),
         reached: Vec::new(),
         cause: Some(cause),
         seen: None,
@@ -465,8 +468,8 @@ fn unpatched(cause: String) -> ExecOutcome {
 
 /// What is kept of a sandbox beside its streams.
 #[derive(Default)]
-struct Kept {
-    files: Vec<Collected>,
+struct TaskOutputs {
+    files: Vec<CollectedFile>,
     /// What its agent leaves beside files.
     notes: Vec<NewArtifact>,
     patch: Vec<NewArtifact>,
@@ -479,8 +482,8 @@ async fn collect(
     plan: &Plan,
     agent: Option<&AgentWork>,
     result: &mut SandboxResult,
-) -> Kept {
-    let mut kept = Kept::default();
+) -> TaskOutputs {
+    let mut kept = TaskOutputs::default();
     let repo = task.work.request().and_then(|request| request.repo.as_ref());
     if agent.is_none() && repo.is_none() && plan.artifacts.is_empty() {
         return kept;
@@ -510,12 +513,12 @@ async fn collect(
 fn artifacts(
     result: &mut SandboxResult,
     outputs: Outputs,
-    Kept { files, notes, patch }: Kept,
+    TaskOutputs { files, notes, patch }: TaskOutputs,
     services: Vec<ServiceEnd>,
 ) -> Vec<NewArtifact> {
     let mut artifacts = Vec::with_capacity(files.len() + 4);
     for file in files {
-        result.files_out.push(FileOut {
+        result.files_out.push(OutputFile {
             path: file.path.clone(),
             encoded: file.is_encoded(),
             sha256: digest_bytes(&file.bytes),

@@ -11,10 +11,10 @@
 use cofferdam_contracts::config::{ConfigKey, is_on};
 use cofferdam_contracts::egress::{Egress, Entry, Phase};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::gate_spec::{GateSpec, Silence};
+use cofferdam_contracts::gate_spec::{DeadlineAction, GateSpec};
 use cofferdam_contracts::id::{IntentId, TenantId};
 use cofferdam_contracts::plan::Plan;
-use cofferdam_contracts::policy::asked::{AskedNames, FieldNames, policies_of, recipe_names};
+use cofferdam_contracts::policy::entries::{FieldEntries, PhaseEntries, policies_of, recipe_names};
 use cofferdam_contracts::policy::{
     MIRRORS, MirrorGrants, PolicySource, allowed_key, may_mirror, needs_consent,
 };
@@ -22,7 +22,7 @@ use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::keys::{DEFAULT_TENANT, Principal};
-use cofferdam_ledger::policies::{Granted, NewSnapshot, OrgPolicy};
+use cofferdam_ledger::policies::{NewPolicySnapshot, OrgPolicy, PhasePolicy};
 use cofferdam_ledger::runs::RunContext;
 use serde_json::json;
 
@@ -51,7 +51,7 @@ impl Lists {
     }
 
     /// The first of these names that nobody has consented to.
-    fn unlisted<'a>(&self, asked: AskedNames<'a>) -> Option<&'a Entry> {
+    fn unlisted<'a>(&self, asked: PhaseEntries<'a>) -> Option<&'a Entry> {
         let org = self.of(asked.phase);
         let mut needing = asked.entries.iter().filter(|entry| needs_consent(asked.phase, entry));
         needing.find(|entry| !org.is_some_and(|org| org.entries.contains(entry)))
@@ -102,7 +102,7 @@ fn ungranted(
 
 /// Whether a person will be asked, and not the recipe answer in their place.
 pub(crate) fn asks_a_person(gate: Option<&GateSpec>) -> bool {
-    gate.is_some_and(|gate| gate.on_timeout.then == Silence::Deny)
+    gate.is_some_and(|gate| gate.on_timeout.then == DeadlineAction::Deny)
 }
 
 /// What is refused at the start of a run, before anything is written.
@@ -121,7 +121,7 @@ pub(crate) async fn admit_names(
     ledger: &Ledger,
     who: &Principal,
     intent: Option<&IntentId>,
-    wanted: &[FieldNames<'_>],
+    wanted: &[FieldEntries<'_>],
 ) -> Result<()> {
     admit_lists(ledger, who, intent, wanted, false).await
 }
@@ -132,8 +132,8 @@ pub(crate) async fn admit_names(
 /// A refusal that names what is not granted, or the ledger does not answer.
 pub async fn admit_live(ledger: &Ledger, who: &Principal, egress: &Egress) -> Result<()> {
     let Egress::Names(entries) = egress else { return Ok(()) };
-    let asked = AskedNames { phase: Phase::Exec, entries };
-    admit_names(ledger, who, None, &[FieldNames { field: "net".to_owned(), asked }]).await
+    let asked = PhaseEntries { phase: Phase::Exec, entries };
+    admit_names(ledger, who, None, &[FieldEntries { field: "net".to_owned(), asked }]).await
 }
 
 /// What a sandbox of E2B's clients reaches whose user wants the internet: what the organisation lists, where `e2b.internet`
@@ -152,7 +152,11 @@ pub async fn internet(ledger: &Ledger, who: &Principal) -> Result<Egress> {
 }
 
 /// The same, and who let them be.
-pub async fn consent_to(ledger: &Ledger, who: &Principal, egress: &Egress) -> Result<NewSnapshot> {
+pub async fn consent_to(
+    ledger: &Ledger,
+    who: &Principal,
+    egress: &Egress,
+) -> Result<NewPolicySnapshot> {
     admit_live(ledger, who, egress).await?;
     let consent = match egress {
         Egress::None => Consent::Listed(Lists::default()),
@@ -166,7 +170,7 @@ async fn admit_lists(
     ledger: &Ledger,
     who: &Principal,
     intent: Option<&IntentId>,
-    wanted: &[FieldNames<'_>],
+    wanted: &[FieldEntries<'_>],
     will_be_asked: bool,
 ) -> Result<()> {
     if wanted.is_empty() {
@@ -180,14 +184,14 @@ async fn admit_lists(
         return Ok(());
     }
     let grants = ledger.egress().mirror_grants().await?;
-    for FieldNames { field, asked } in wanted {
+    for FieldEntries { field, asked } in wanted {
         ungranted(field, asked.entries, &grants, &who.tenant)?;
     }
     if will_be_asked {
         return Ok(());
     }
     let lists = Lists::read(ledger, &who.tenant).await?;
-    for FieldNames { field, asked } in wanted {
+    for FieldEntries { field, asked } in wanted {
         if let Some(entry) = lists.unlisted(*asked) {
             return Err(refusal(field, asked.phase, entry).into());
         }
@@ -234,7 +238,7 @@ pub(crate) async fn consent_of(
 }
 
 /// The policies of a plan that names nothing, and so asks nobody. Pure.
-pub(crate) fn unasked(plan: &Plan) -> Option<Vec<NewSnapshot>> {
+pub(crate) fn unasked(plan: &Plan) -> Option<Vec<NewPolicySnapshot>> {
     let phases = [Phase::Build, Phase::Exec].map(|phase| policies_of(plan, phase));
     let has_names = phases.iter().any(|all| lists_of(all).next().is_some());
     if has_names {
@@ -244,7 +248,7 @@ pub(crate) fn unasked(plan: &Plan) -> Option<Vec<NewSnapshot>> {
 }
 
 /// The run's policies by phase with their source, or why its execution must not begin. Pure.
-pub(crate) fn snapshots(plan: &Plan, consent: &Consent) -> Result<Vec<NewSnapshot>, Refusal> {
+pub(crate) fn snapshots(plan: &Plan, consent: &Consent) -> Result<Vec<NewPolicySnapshot>, Refusal> {
     if policies_of(plan, Phase::Exec).is_empty() {
         return Ok(Vec::new());
     }
@@ -254,7 +258,11 @@ pub(crate) fn snapshots(plan: &Plan, consent: &Consent) -> Result<Vec<NewSnapsho
         .collect()
 }
 
-fn snapshot(phase: Phase, policy: Vec<Egress>, consent: &Consent) -> Result<NewSnapshot, Refusal> {
+fn snapshot(
+    phase: Phase,
+    policy: Vec<Egress>,
+    consent: &Consent,
+) -> Result<NewPolicySnapshot, Refusal> {
     let needs = lists_of(&policy).flatten().any(|entry| needs_consent(phase, entry));
     let (source, policy_version, approver) = match consent {
         Consent::Gate { approver } if !needs => (PolicySource::Recipe, None, Some(approver)),
@@ -263,7 +271,7 @@ fn snapshot(phase: Phase, policy: Vec<Egress>, consent: &Consent) -> Result<NewS
         Consent::HostAdmin { key } => (PolicySource::HostAdmin, None, Some(key)),
         Consent::Listed(lists) => {
             for entries in lists_of(&policy) {
-                if let Some(entry) = lists.unlisted(AskedNames { phase, entries }) {
+                if let Some(entry) = lists.unlisted(PhaseEntries { phase, entries }) {
                     return Err(refusal(&format!("{}.egress", phase.as_str()), phase, entry));
                 }
             }
@@ -272,11 +280,11 @@ fn snapshot(phase: Phase, policy: Vec<Egress>, consent: &Consent) -> Result<NewS
         }
     };
     let approver = approver.cloned();
-    Ok(NewSnapshot { phase, policy, source, policy_version, approver })
+    Ok(NewPolicySnapshot { phase, policy, source, policy_version, approver })
 }
 
 /// In which field a task's request is not what its run's snapshots grant, if it is not. Pure.
-pub(crate) fn drift(request: &SandboxRequest, granted: &[Granted]) -> Option<String> {
+pub(crate) fn drift(request: &SandboxRequest, granted: &[PhasePolicy]) -> Option<String> {
     let build = request.build.as_ref().map_or(&Egress::None, |build| &build.egress);
     for (field, phase, asked) in
         [("build.net", Phase::Build, build), ("net", Phase::Exec, &request.egress)]
@@ -323,11 +331,11 @@ mod tests {
         Consent::Listed(Lists { build: None, exec: list(names) })
     }
 
-    fn exec(plan: &Plan, consent: &Consent) -> Result<NewSnapshot, Refusal> {
+    fn exec(plan: &Plan, consent: &Consent) -> Result<NewPolicySnapshot, Refusal> {
         snapshots(plan, consent).map(|mut all| all.remove(1))
     }
 
-    fn by(new: NewSnapshot) -> (PolicySource, Option<i32>, Option<String>) {
+    fn by(new: NewPolicySnapshot) -> (PolicySource, Option<i32>, Option<String>) {
         (new.source, new.policy_version, new.approver)
     }
 
@@ -399,7 +407,7 @@ mod tests {
         let named = plan("[a.example]");
         let request = |plan: &Plan| plan.tasks[0].work.request().unwrap().clone();
         let grant =
-            |phase, policy: &[Egress]| Granted { phase, policy: policy.to_vec(), whole: true };
+            |phase, policy: &[Egress]| PhasePolicy { phase, policy: policy.to_vec(), whole: true };
         let names =
             |list: &[&str]| Egress::Names(list.iter().map(|n| n.parse().unwrap()).collect());
         let build = grant(Phase::Build, &[Egress::None]);
@@ -412,7 +420,7 @@ mod tests {
             assert!(drift(&request(&named), &bad).unwrap().starts_with("net: "));
         }
         assert!(drift(&request(&named), &[]).unwrap().starts_with("build.net: "));
-        let torn = [build, Granted { whole: false, ..good[1].clone() }];
+        let torn = [build, PhasePolicy { whole: false, ..good[1].clone() }];
         assert!(drift(&request(&named), &torn).unwrap().contains("digest"));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cofferdam_contracts::id::Digest;
-use cofferdam_ledger::cache::{CacheHeld, Evicted};
+use cofferdam_ledger::cache::{CacheRow, EvictionReason};
 
 /// Bytes of all bases of one state directory: a few dozen of common size, and a part of a small
 /// server's disk that it does not miss.
@@ -32,12 +32,12 @@ pub(crate) struct Eviction {
     pub key: Digest,
     /// Its row; `None`: no row vouches for it, so nobody may have it.
     pub entry: Option<i64>,
-    pub why: Evicted,
+    pub why: EvictionReason,
 }
 
 /// The rows come with the longest unused first; `on_disk` was listed after them.
 pub(crate) fn evictions(
-    rows: &[CacheHeld],
+    rows: &[CacheRow],
     on_disk: &BTreeSet<String>,
     bounds: EvictBounds,
 ) -> Vec<Eviction> {
@@ -45,10 +45,10 @@ pub(crate) fn evictions(
     let mut total: u64 = rows.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
     for row in rows {
         let why = match () {
-            () if row.doomed => Evicted::Asked,
-            () if !on_disk.contains(row.key.as_str()) => Evicted::Missing,
-            () if row.idle_ms >= bounds.idle_ms => Evicted::Age,
-            () if total > bounds.total_bytes => Evicted::Size,
+            () if row.doomed => EvictionReason::Asked,
+            () if !on_disk.contains(row.key.as_str()) => EvictionReason::Missing,
+            () if row.idle_ms >= bounds.idle_ms => EvictionReason::Age,
+            () if total > bounds.total_bytes => EvictionReason::Size,
             () => continue,
         };
         total = total.saturating_sub(row.bytes);
@@ -58,7 +58,7 @@ pub(crate) fn evictions(
     let unknown = on_disk.iter().filter(|key| !known.contains(key.as_str()));
     gone.extend(unknown.filter_map(|key| {
         let key = Digest::parse(key).ok()?;
-        Some(Eviction { key, entry: None, why: Evicted::Missing })
+        Some(Eviction { key, entry: None, why: EvictionReason::Missing })
     }));
     gone
 }
@@ -70,23 +70,23 @@ mod tests {
 
     const BOUNDS: EvictBounds = EvictBounds { total_bytes: 100, idle_ms: 1_000 };
 
-    fn row(entry_id: i64, bytes: u64, idle_ms: i64, doomed: bool) -> CacheHeld {
+    fn row(entry_id: i64, bytes: u64, idle_ms: i64, doomed: bool) -> CacheRow {
         let key = digest_bytes(&entry_id.to_be_bytes());
-        CacheHeld { entry_id, key, bytes, idle_ms, doomed }
+        CacheRow { entry_id, key, bytes, idle_ms, doomed }
     }
 
-    fn disk(rows: &[CacheHeld]) -> BTreeSet<String> {
+    fn disk(rows: &[CacheRow]) -> BTreeSet<String> {
         rows.iter().map(|row| row.key.to_string()).collect()
     }
 
-    fn gone(rows: &[CacheHeld], on_disk: &BTreeSet<String>) -> Vec<(Option<i64>, Evicted)> {
+    fn gone(rows: &[CacheRow], on_disk: &BTreeSet<String>) -> Vec<(Option<i64>, EvictionReason)> {
         evictions(rows, on_disk, BOUNDS).into_iter().map(|e| (e.entry, e.why)).collect()
     }
 
     #[test]
     fn the_longest_unused_goes_first_until_the_rest_fits() {
         let rows = [row(1, 60, 900, false), row(2, 60, 500, false), row(3, 40, 1, false)];
-        assert_eq!(gone(&rows, &disk(&rows)), [(Some(1), Evicted::Size)]);
+        assert_eq!(gone(&rows, &disk(&rows)), [(Some(1), EvictionReason::Size)]);
         let rows = [row(1, 60, 900, false), row(2, 40, 500, false)];
         assert_eq!(gone(&rows, &disk(&rows)), [], "exactly the bound fits");
     }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn age_and_a_wish_count_whatever_the_size() {
         let rows = [row(1, 1, 1_000, false), row(2, 1, 999, false), row(3, 1, 0, true)];
-        let want = [(Some(1), Evicted::Age), (Some(3), Evicted::Asked)];
+        let want = [(Some(1), EvictionReason::Age), (Some(3), EvictionReason::Asked)];
         assert_eq!(gone(&rows, &disk(&rows)), want);
     }
 
@@ -104,7 +104,7 @@ mod tests {
         let mut on_disk = disk(&rows[1..]);
         on_disk.insert(digest_bytes(b"nobody's").to_string());
         on_disk.insert("no key at all".into());
-        let want = [(Some(1), Evicted::Missing), (None, Evicted::Missing)];
+        let want = [(Some(1), EvictionReason::Missing), (None, EvictionReason::Missing)];
         assert_eq!(gone(&rows, &on_disk), want, "what is missing takes no room");
     }
 }

@@ -9,37 +9,37 @@ use cofferdam_sandbox::Host;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::Flows;
-use crate::board::Board;
-use crate::handed::Handed;
+use crate::active_workflows::ActiveWorkflows;
+use crate::driver::PlannerDrivers;
+use crate::handoff::Handoff;
 use crate::memory::MemoryBudget;
-use crate::pilot::Pilots;
+use crate::session_states::SessionStates;
 use crate::slots::Slots;
-use crate::started::Started;
 
 /// What a worker needs to execute tasks.
 #[derive(Debug)]
 pub(crate) struct Executor {
     pub flows: Flows,
     /// Who drives the daemons of agents that plan and build.
-    pub pilots: Arc<dyn Pilots>,
+    pub pilots: Arc<dyn PlannerDrivers>,
     pub id: ExecutorId,
     pub host_id: String,
     /// For everybody: host directories only below the allowed roots.
     pub host: Host,
     /// Where its sandboxes are now.
-    pub board: Board,
+    pub board: SessionStates,
     /// What its runs need not ask the ledger about its tasks.
-    pub handed: Handed,
+    pub handed: Handoff,
     /// A base of the dependency cache was made: whoever keeps it within bounds should look.
     pub promoted: tokio::sync::Notify,
     /// For the host's own admin, whose key is worth as much as this host's root anyway.
     pub open_host: Host,
     /// What its sandboxes may take of the host's memory together.
     pub memory: MemoryBudget,
-    /// Places of its tasks.
+    /// Slots of its tasks.
     pub slots: Arc<Slots>,
     /// What it runs.
-    pub started: Arc<Started>,
+    pub started: Arc<ActiveWorkflows>,
 }
 
 impl Executor {

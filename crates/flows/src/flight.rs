@@ -15,7 +15,7 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::id::ExecutorId;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{Boarding, CacheBase, CacheWanted, Flight};
+use cofferdam_sandbox::{BaseRequest, CacheBase, Flight, FlightOutcome};
 use tokio::sync::broadcast::Receiver;
 
 use crate::cache::{lookup, on_disk};
@@ -40,16 +40,16 @@ pub(crate) enum Ready {
 /// Where a task waits.
 struct Wait<'a> {
     executor: &'a Executor,
-    wanted: &'a CacheWanted,
+    wanted: &'a BaseRequest,
     /// The last one who is dead and did not let go.
     dead: Option<ExecutorId>,
 }
 
 /// The base of a key, or the right to build it, as soon as there is one of the two.
-pub(crate) async fn found_or_led(
+pub(crate) async fn base_or_lead(
     executor: &Executor,
     task: &TaskContext,
-    wanted: &CacheWanted,
+    wanted: &BaseRequest,
     wakes: &mut Receiver<Wake>,
 ) -> Result<Ready, String> {
     let mut wait = Wait { executor, wanted, dead: None };
@@ -57,8 +57,8 @@ pub(crate) async fn found_or_led(
     // Whether there may be a base that was not there before.
     let mut is_new = true;
     loop {
-        let by = match wait.board().await {
-            Ok(Boarding::Lead(flight)) => {
+        let by = match wait.join().await {
+            Ok(FlightOutcome::Lead(flight)) => {
                 // All who waited look at the same time, without the lock; who finds nothing looks with it.
                 let flight = Some(flight).filter(|_| !is_new);
                 if let Some(base) = lookup(executor, task, wanted).await? {
@@ -70,7 +70,7 @@ pub(crate) async fn found_or_led(
                 is_new = false;
                 continue;
             }
-            Ok(Boarding::Taken(by)) => by,
+            Ok(FlightOutcome::Taken(by)) => by,
             Err(why) => {
                 tracing::warn!(task = %task.key, why, "a build cannot be waited for");
                 return Ok(Ready::Led(None));
@@ -88,11 +88,11 @@ pub(crate) async fn found_or_led(
 }
 
 impl Wait<'_> {
-    async fn board(&self) -> Result<Boarding, String> {
+    async fn join(&self) -> Result<FlightOutcome, String> {
         let key = self.wanted.key.clone();
         let (who, dead) = (self.executor.id.clone(), self.dead.clone());
         let dead = move || dead.as_ref().map(|dead| dead.as_str().to_owned());
-        on_disk(self.executor, move |caches| caches.board(&key, who.as_str(), dead().as_deref()))
+        on_disk(self.executor, move |caches| caches.join(&key, who.as_str(), dead().as_deref()))
             .await
     }
 

@@ -47,12 +47,12 @@ mod tests {
     use super::*;
     use cofferdam_contracts::config::{ConfigKey, ConfigRef, ConfigScope};
     use cofferdam_contracts::error::ErrorCode;
-    use cofferdam_contracts::profile::Sourced;
+    use cofferdam_contracts::profile::ConfigValue;
 
     #[test]
     fn what_no_worker_offers_is_refused_with_the_remedy() {
         let source = ConfigRef { key: ConfigKey::ClassMin, scope: ConfigScope::Global, version: 2 };
-        let least = Sourced { value: IsolationClass::Microvm, source };
+        let least = ConfigValue { value: IsolationClass::Microvm, source };
         let offered = [IsolationClass::Gvisor, IsolationClass::Container];
         let refusal = offers(&least, &offered).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::PolicyViolation);

@@ -2,7 +2,7 @@
 
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::IntentId;
-use cofferdam_contracts::run::{IntentCreated, IntentRequest};
+use cofferdam_contracts::run::{IntentRequest, IntentResponse};
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 
@@ -11,7 +11,7 @@ use crate::runs::Runs;
 
 impl Runs {
     /// Writes an intent.
-    pub async fn intent(&self, who: &Principal, request: &IntentRequest) -> Result<IntentCreated> {
+    pub async fn intent(&self, who: &Principal, request: &IntentRequest) -> Result<IntentResponse> {
         self.quota.admit(&who.tenant).await?;
         let name = format!("intent:{}:{}", who.tenant, self.ids.number());
         let id = IntentId::parse(&format!("it_{}", self.ids.hex(&name, 16)))
@@ -27,6 +27,6 @@ impl Runs {
                 origin: Origin::ApiShim,
             })
             .await?;
-        Ok(IntentCreated { intent_id: id })
+        Ok(IntentResponse { intent_id: id })
     }
 }

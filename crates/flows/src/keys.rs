@@ -3,7 +3,7 @@
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{GroupId, TenantId};
-use cofferdam_contracts::key::{KeyCreated, KeyFormat, KeyRequest, KeyRow, Role};
+use cofferdam_contracts::key::{KeyFormat, KeyRequest, KeyResponse, KeyRow, Role};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 pub use cofferdam_ledger::keys::DEFAULT_TENANT;
@@ -81,7 +81,7 @@ impl Keys {
     }
 
     /// Makes a key; only its hash is kept.
-    pub async fn create(&self, who: &Principal, request: &KeyRequest) -> Result<KeyCreated> {
+    pub async fn create(&self, who: &Principal, request: &KeyRequest) -> Result<KeyResponse> {
         let mut roles = request.roles.clone();
         roles.sort_unstable();
         roles.dedup();
@@ -134,7 +134,7 @@ impl Keys {
     }
 
     /// A fresh admin key for this state directory, for instance after its file was lost; the one that it had is revoked.
-    pub async fn local(&self, state_dir: Option<&str>) -> Result<KeyCreated> {
+    pub async fn local(&self, state_dir: Option<&str>) -> Result<KeyResponse> {
         let tenant = TenantId::parse(DEFAULT_TENANT).map_err(Error::corrupt("id"))?;
         let terms = KeyTerms {
             tenant: &tenant,
@@ -147,7 +147,7 @@ impl Keys {
         self.mint(HOST, &terms).await
     }
 
-    async fn mint(&self, by: &str, terms: &KeyTerms<'_>) -> Result<KeyCreated> {
+    async fn mint(&self, by: &str, terms: &KeyTerms<'_>) -> Result<KeyResponse> {
         let KeyTerms { tenant, roles, groups, label, format, state_dir } = *terms;
         let key = match format {
             KeyFormat::Cofferdam => format!("cfd_{}", secret_hex(SECRET_BYTES)),
@@ -165,6 +165,6 @@ impl Keys {
             detail: Some(json!({"roles": roles, "groups": groups})),
         };
         self.ledger.keys().create(&new, &audit).await?;
-        Ok(KeyCreated { key_id, key, tenant: tenant.clone(), roles: roles.to_vec() })
+        Ok(KeyResponse { key_id, key, tenant: tenant.clone(), roles: roles.to_vec() })
     }
 }

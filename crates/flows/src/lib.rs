@@ -15,34 +15,32 @@
 //! worker
 //! claims
 //! run
-//! again staged
+//! retry_entry stages
 //! round
 //! task
-//! long_lived resume
-//! drive up
+//! live_sandboxes resume
+//! drive ready_sandbox
 //! deps gates::wait
-//! gates::consent planned watched
-//! dispatches::import dispatches::watch takeover this
+//! gates::consent host_plan task_streams
+//! dispatches::import dispatches::watch takeover workflow_context
 //! compile dispatches flight intents models::calls ops retry settle submit
-//! cache delegations dispatches::equip dispatches::work heart links models::desk models::keys runs strict
-//! built_in dispatches::agents dispatches::model executor gates::reply keeper models::ask models::prompt
-//!    models::providers models::send notify patched recipes
+//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys runs strict
+//! static_recipe dispatches::agents dispatches::model executor gates::reply task_secrets models::ask models::prompt
+//!    models::providers models::send notify project_patch recipes
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
-//!    models::client own_tasks patience pilot plan_text quota secrets webhooks
-//! ask attempt board boxed decide dispatches::changes dispatches::event_line dispatches::findings
+//!    models::client own_tasks patience driver plan_text quota secrets webhooks
+//! ask attempt session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed fresh_ids gates guesses
-//!    handed host memory models models::hash models::judge models::leak models::pipe models::room models::within
-//!    outbound output patches places sign slots started vault verdict
+//!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
+//!    outbound output patches tenant_slots sign slots active_workflows vault verdict
 //! ```
 
-mod again;
+mod active_workflows;
 mod applies;
 mod ask;
 mod attempt;
 mod bases;
-mod board;
-mod boxed;
-pub mod built_in;
+mod box_future;
 mod cache;
 pub mod checks;
 mod claims;
@@ -53,6 +51,7 @@ pub mod delegations;
 mod deps;
 mod dispatches;
 mod drive;
+mod driver;
 mod due;
 pub mod egress;
 mod error;
@@ -65,14 +64,14 @@ mod flow;
 mod fresh_ids;
 mod gates;
 mod guesses;
-mod handed;
-mod heart;
+mod handoff;
+mod heartbeat;
 mod host;
+mod host_plan;
 pub mod intents;
-mod keeper;
 pub mod keys;
 pub mod links;
-mod long_lived;
+mod live_sandboxes;
 mod memory;
 mod models;
 mod notify;
@@ -80,59 +79,60 @@ pub mod ops;
 mod outbound;
 mod output;
 mod own_tasks;
-pub mod patched;
 mod patches;
 mod patience;
-mod pilot;
-pub mod places;
 mod plan_text;
-mod planned;
+pub mod project_patch;
 mod quota;
+mod ready_sandbox;
 pub mod recipes;
 mod resume;
 pub mod retry;
+mod retry_entry;
 mod round;
 mod run;
 mod runs;
 pub mod secrets;
+mod session_states;
 pub mod settle;
 mod sign;
 mod slots;
-mod staged;
-mod started;
+mod stages;
+pub mod static_recipe;
 mod strict;
 pub mod submit;
 mod takeover;
 mod task;
-mod this;
-mod up;
+mod task_secrets;
+mod task_streams;
+pub mod tenant_slots;
 mod vault;
 mod verdict;
-mod watched;
 pub mod webhooks;
 mod worker;
+mod workflow_context;
 
 pub use applies::Applies;
 pub use attempt::End;
 pub use bases::Bases;
-pub use boxed::BoxFuture;
+pub use box_future::BoxFuture;
 pub use dispatches::Dispatches;
+pub use driver::{DriverJob, PlannerDriver, PlannerDrivers};
 pub use error::{Error, Result};
 pub use fresh_ids::FreshIds;
 pub use gates::reply::Gates;
 pub use host::host_id;
-pub use long_lived::{Attempt, LongLived};
-pub use memory::{MemoryBudget, MemoryShare, TooLarge, WaitsFor};
+pub use host_plan::{HostPlan, PlanFailure};
+pub use live_sandboxes::{Attempt, LiveSandboxes};
+pub use memory::{MemoryBudget, MemoryExcess, MemoryShare, MemoryShortage};
 pub use models::{Models, Prompts};
 pub use outbound::Reach;
-pub use own_tasks::{OwnTasks, Place};
+pub use own_tasks::{OwnTasks, TaskReservation};
 pub use patience::patiently;
-pub use pilot::{Pilot, PilotJob, Pilots};
-pub use planned::{HostPlan, Unplanned};
 pub use quota::Quota;
+pub use ready_sandbox::ReadySandbox;
 pub use runs::Runs;
 pub use sign::Signer;
-pub use up::Up;
 pub use vault::{FileKey, Vault, VaultError};
 pub use worker::{StartError, Worker, WorkerConfig};
 
@@ -142,7 +142,7 @@ use std::sync::Arc;
 use cofferdam_ambient::random::Ids;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::listen::Wakes;
-use cofferdam_sandbox::Allowed;
+use cofferdam_sandbox::AllowedPaths;
 
 use crate::config::Config;
 use crate::keys::Keys;
@@ -233,8 +233,8 @@ impl Flows {
         let FlowsSetup { ledger, wakes, ids, vault, reach, is_strict, .. } = setup;
         let signer = setup.signer.map(Arc::new);
         let allowed = match setup.state_dir {
-            Some(state) => Allowed::present(setup.roots, vec![state.to_owned()]),
-            None => Allowed::default(),
+            Some(state) => AllowedPaths::present(setup.roots, vec![state.to_owned()]),
+            None => AllowedPaths::default(),
         };
         // One counter: a number names one thing of this process, whichever service draws it.
         let (ids, quota) = (FreshIds::new(ids), Quota::new(&ledger));

@@ -10,17 +10,17 @@ use cofferdam_ambient::clock;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
-use cofferdam_contracts::gate::{Origin, ReplyAccepted, choice_of};
+use cofferdam_contracts::gate::{Origin, ReplyResponse, choice_of};
 use cofferdam_contracts::id::{Digest, GateKey, RunId};
 use cofferdam_contracts::key::Role;
-use cofferdam_contracts::link::{LinkClaim, LinkCreated, LinkReply, LinkRequest, LinkView};
+use cofferdam_contracts::link::{LinkClaim, LinkReply, LinkRequest, LinkResponse, LinkView};
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::plan_text::{self, MAX_SHOWN_BYTES};
 use cofferdam_ledger::LedgerError;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::gates::Reply;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::links::LinkedGate;
+use cofferdam_ledger::links::LinkGate;
 use serde_json::json;
 
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ impl Gates {
         gate: &GateKey,
         request: &LinkRequest,
         public_url: &str,
-    ) -> Result<LinkCreated> {
+    ) -> Result<LinkResponse> {
         let signer = sign::here(self.signer.as_deref())?;
         let linked = self.ledger.links().gate(&who.tenant, run, gate).await?;
         if !linked.is_waiting {
@@ -77,7 +77,7 @@ impl Gates {
         };
         self.ledger.links().create(&claim, linked.plan_digest.as_ref(), &audit).await?;
         let path = format!("/api/links/{token}");
-        Ok(LinkCreated {
+        Ok(LinkResponse {
             link_id: claim.id,
             url: format!("{public_url}{path}"),
             path,
@@ -121,7 +121,7 @@ impl Gates {
     }
 
     /// Answers through a link, once, with the gate service's own checks.
-    pub async fn link_reply(&self, token: &str, said: &LinkReply) -> Result<ReplyAccepted> {
+    pub async fn link_reply(&self, token: &str, said: &LinkReply) -> Result<ReplyResponse> {
         let (claim, _) = self.opened(token).await?;
         let violation = |message: &str| {
             Refusal::violations(&[Violation {
@@ -159,7 +159,7 @@ impl Gates {
         match replied {
             // The link's own dedupe key was there: somebody was faster with the same link.
             Ok(replied) if replied.is_replay => Err(spent("it was used")),
-            Ok(_) => Ok(ReplyAccepted { ok: true, is_replay: false }),
+            Ok(_) => Ok(ReplyResponse { ok: true, is_replay: false }),
             Err(Error::Refused(refusal)) if refusal.code == ErrorCode::DedupeConflict => {
                 Err(spent("it was used"))
             }
@@ -171,7 +171,7 @@ impl Gates {
         }
     }
 
-    async fn opened(&self, token: &str) -> Result<(LinkClaim, LinkedGate)> {
+    async fn opened(&self, token: &str) -> Result<(LinkClaim, LinkGate)> {
         let Some(claim) = sign::here(self.signer.as_deref())?.link_claim(token) else {
             if self.guesses.another(clock::now_ms()) {
                 let why = "this link was not made by this installation, or part of it is missing; open the whole link";
@@ -180,7 +180,7 @@ impl Gates {
             let why = "too many invalid reply links; retry in a minute";
             return Err(Refusal::new(ErrorCode::TooManyGuesses, why).into());
         };
-        let Some(stand) = self.ledger.links().stand(&claim).await? else {
+        let Some(stand) = self.ledger.links().link_state(&claim).await? else {
             let why = "this database never made this link";
             return Err(Refusal::new(ErrorCode::LinkInvalid, why).into());
         };

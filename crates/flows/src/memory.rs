@@ -15,8 +15,6 @@
 //! and nobody waits behind it but later ones of that tenant.
 //! **One tenant's tasks delay its own: another one waits for what runs, and not for what queues. A large
 //! task is not overtaken for ever by small ones.**
-//!
-//! One file: one queue and its order, which no part can change alone.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,12 +38,12 @@ pub struct MemoryBudget {
     total_mb: u32,
     /// Of that, what nobody needs may take at most.
     rests_mb: u32,
-    desk: Arc<Mutex<Desk>>,
+    desk: Arc<Mutex<MemoryLedger>>,
 }
 
 /// What memory is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum For {
+pub(crate) enum MemoryUse {
     /// A task, which ends by itself.
     Task,
     /// A long-lived sandbox.
@@ -56,7 +54,7 @@ pub(crate) enum For {
 
 /// What a tenant's long-lived sandbox waits for, in MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitsFor {
+pub enum MemoryShortage {
     /// Its own tenant's long-lived sandboxes hold their share.
     Own {
         /// What the sandbox takes.
@@ -81,7 +79,7 @@ pub enum WaitsFor {
     },
 }
 
-impl std::fmt::Display for WaitsFor {
+impl std::fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Own { needed, held, share } => write!(
@@ -101,12 +99,12 @@ impl std::fmt::Display for WaitsFor {
 
 /// Who holds what, and who waits for what.
 #[derive(Debug)]
-struct Desk {
+struct MemoryLedger {
     total_mb: u32,
     free_mb: u32,
     /// Told whenever somebody has to wait for room.
     short: watch::Sender<()>,
-    /// By the order in which they came. As many as a worker has places.
+    /// By the order in which they came. As many as a worker has slots.
     all: BTreeMap<u64, Ticket>,
     next: u64,
     /// When a tenant had its last turn, as the number of turns before it.
@@ -118,16 +116,26 @@ struct Desk {
 struct Ticket {
     tenant: TenantId,
     needed_mb: u32,
-    what: For,
+    what: MemoryUse,
     /// Whom to tell; `None`: it has its part.
     waits: Option<oneshot::Sender<()>>,
+}
+
+impl Ticket {
+    fn is_life(&self) -> bool {
+        self.what == MemoryUse::Life
+    }
+
+    fn is_rest(&self) -> bool {
+        self.what == MemoryUse::Rest
+    }
 }
 
 /// A part of the budget, given back when it is dropped; a place among those that wait for one before that.
 #[derive(Debug)]
 pub struct MemoryShare {
     number: u64,
-    desk: Arc<Mutex<Desk>>,
+    desk: Arc<Mutex<MemoryLedger>>,
 }
 
 /// A sandbox that could never start here.
@@ -136,12 +144,12 @@ pub struct MemoryShare {
     "limits.memMB: the sandbox needs {needed_mb} MiB of this host, and its sandboxes may take \
      {total_mb} MiB together; lower the limit, or start the worker with a larger --memory-mb"
 )]
-pub struct TooLarge {
+pub struct MemoryExcess {
     needed_mb: u64,
     total_mb: u32,
 }
 
-fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+fn lock(desk: &Mutex<MemoryLedger>) -> MutexGuard<'_, MemoryLedger> {
     desk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -154,7 +162,7 @@ impl MemoryBudget {
         let total_mb = mib(named_mb.unwrap_or(of_host).max(1));
         // An operator may name more than there is, since few sandboxes take what they may.
         let rests_mb = total_mb.min(mib(of_host)) / RESTS;
-        let desk = Desk {
+        let desk = MemoryLedger {
             total_mb,
             free_mb: total_mb,
             short: watch::Sender::new(()),
@@ -169,23 +177,23 @@ impl MemoryBudget {
     /// How much a sandbox of `needed_mb` takes.
     ///
     /// # Errors
-    /// [`TooLarge`] where even an idle worker has not that much.
-    pub fn admit(&self, needed_mb: u64) -> Result<u32, TooLarge> {
+    /// [`MemoryExcess`] where even an idle worker has not that much.
+    pub fn admit(&self, needed_mb: u64) -> Result<u32, MemoryExcess> {
         u32::try_from(needed_mb)
             .ok()
             .filter(|needed| *needed <= self.total_mb)
-            .ok_or(TooLarge { needed_mb, total_mb: self.total_mb })
+            .ok_or(MemoryExcess { needed_mb, total_mb: self.total_mb })
     }
 
     /// So much at once for a long-lived sandbox, where it is free, within its tenant's share and nobody waits for any.
     #[must_use]
     pub fn take_now(&self, tenant: &TenantId, needed_mb: u32) -> Option<MemoryShare> {
-        self.take_free(tenant, needed_mb, For::Life, None)
+        self.take_free(tenant, needed_mb, MemoryUse::Life, None)
     }
 
     /// What the first of a tenant's long-lived sandboxes that wait here waits for.
     #[must_use]
-    pub fn waits_for(&self, tenant: &TenantId) -> Option<WaitsFor> {
+    pub fn waits_for(&self, tenant: &TenantId) -> Option<MemoryShortage> {
         lock(&self.desk).waits_for(tenant)
     }
 
@@ -197,7 +205,7 @@ impl MemoryBudget {
 
     /// So much for what nobody needs, where it is free and fewer than `most` have some, with what tells when somebody waits for it.
     #[must_use]
-    pub fn rest(
+    pub fn reserve_idle(
         &self,
         tenant: &TenantId,
         needed_mb: u32,
@@ -205,25 +213,25 @@ impl MemoryBudget {
     ) -> Option<(MemoryShare, watch::Receiver<()>)> {
         // Before it is taken, so that whoever waits from then on is heard.
         let short = lock(&self.desk).short.subscribe();
-        Some((self.take_free(tenant, needed_mb, For::Rest, Some(most))?, short))
+        Some((self.take_free(tenant, needed_mb, MemoryUse::Rest, Some(most))?, short))
     }
 
     fn take_free(
         &self,
         tenant: &TenantId,
         needed_mb: u32,
-        what: For,
+        what: MemoryUse,
         most: Option<usize>,
     ) -> Option<MemoryShare> {
         let mut desk = lock(&self.desk);
         if desk.next_turn().is_some() || desk.free_mb < needed_mb {
             return None;
         }
-        if what == For::Life && !desk.may_hold(tenant, needed_mb) {
+        if what == MemoryUse::Life && !desk.may_hold(tenant, needed_mb) {
             return None;
         }
         if let Some(most) = most {
-            let resting = desk.all.values().filter(|ticket| ticket.what == For::Rest);
+            let resting = desk.all.values().filter(|ticket| ticket.is_rest());
             let (count, mb) = resting
                 .fold((0, 0_u32), |(count, mb), one| (count + 1, mb.saturating_add(one.needed_mb)));
             if count >= most || mb.saturating_add(needed_mb) > self.rests_mb {
@@ -241,14 +249,14 @@ impl MemoryBudget {
 
     /// Waits for the tenant's turn and until so much is free. Dropping the future gives the place up.
     #[cfg(test)]
-    pub(crate) async fn take(&self, tenant: &TenantId, needed_mb: u32, what: For) -> MemoryShare {
-        let mut asked = self.ask(tenant, needed_mb, what);
+    pub(crate) async fn take(&self, tenant: &TenantId, mb: u32, what: MemoryUse) -> MemoryShare {
+        let mut asked = self.ask(tenant, mb, what);
         asked.had().await;
         asked.share
     }
 
     /// A place among those that wait for so much, which may be had at once. Dropping it gives the place up.
-    pub(crate) fn ask(&self, tenant: &TenantId, needed_mb: u32, what: For) -> AskedMemory {
+    pub(crate) fn ask(&self, tenant: &TenantId, needed_mb: u32, what: MemoryUse) -> MemoryRequest {
         let (tell, told) = oneshot::channel();
         let mut desk = lock(&self.desk);
         let number = desk.next;
@@ -256,19 +264,19 @@ impl MemoryBudget {
         let (tenant, waits) = (tenant.clone(), Some(tell));
         desk.all.insert(number, Ticket { tenant, needed_mb, what, waits });
         desk.serve();
-        AskedMemory { share: MemoryShare { number, desk: Arc::clone(&self.desk) }, told }
+        MemoryRequest { share: MemoryShare { number, desk: Arc::clone(&self.desk) }, told }
     }
 }
 
 /// Memory that was asked for.
 #[derive(Debug)]
-pub(crate) struct AskedMemory {
+pub(crate) struct MemoryRequest {
     /// The part of the budget, once it is had.
     pub share: MemoryShare,
     told: oneshot::Receiver<()>,
 }
 
-impl AskedMemory {
+impl MemoryRequest {
     /// Until it is had. Dropping the future loses nothing.
     pub(crate) async fn had(&mut self) {
         // The sender is kept until it has told.
@@ -282,7 +290,7 @@ impl AskedMemory {
     }
 }
 
-impl Desk {
+impl MemoryLedger {
     /// Gives out what is free, in turn.
     fn serve(&mut self) {
         while let Some(number) = self.next_turn() {
@@ -296,7 +304,7 @@ impl Desk {
                 // Who went away meanwhile gives it back.
                 let _ = waits.send(());
             }
-            if ticket.what == For::Rest {
+            if ticket.is_rest() {
                 continue;
             }
             self.turn += 1;
@@ -314,14 +322,14 @@ impl Desk {
     /// Whose turn it is.
     fn next_turn(&self) -> Option<u64> {
         let mut held: BTreeMap<&TenantId, u64> = BTreeMap::new();
-        for ticket in self.all.values().filter(|one| one.waits.is_none() && one.what != For::Rest) {
+        for ticket in self.all.values().filter(|one| one.waits.is_none() && !one.is_rest()) {
             let sum = held.entry(&ticket.tenant).or_default();
             *sum = sum.saturating_add(u64::from(ticket.needed_mb));
         }
         let over = self.over_share();
         let waits = |number: &u64, one: &Ticket| {
             let is_behind =
-                one.what == For::Life && over.get(&one.tenant).is_some_and(|first| first <= number);
+                one.is_life() && over.get(&one.tenant).is_some_and(|first| first <= number);
             one.waits.is_some() && !is_behind
         };
         let waiting = self.all.iter().filter(|(number, ticket)| waits(number, ticket));
@@ -336,10 +344,7 @@ impl Desk {
     fn over_share(&self) -> BTreeMap<TenantId, u64> {
         let mut first: BTreeMap<TenantId, Option<u64>> = BTreeMap::new();
         for (number, ticket) in &self.all {
-            if ticket.waits.is_some()
-                && ticket.what == For::Life
-                && !first.contains_key(&ticket.tenant)
-            {
+            if ticket.waits.is_some() && ticket.is_life() && !first.contains_key(&ticket.tenant) {
                 // While that one may be served, those behind it are looked at in their turn.
                 let may = self.may_hold(&ticket.tenant, ticket.needed_mb);
                 first.insert(ticket.tenant.clone(), (!may).then_some(*number));
@@ -356,8 +361,8 @@ impl Desk {
 
     /// What the long-lived sandboxes of this tenant hold, and may hold at most.
     fn lives(&self, tenant: &TenantId) -> (u64, u64) {
-        let own = self.held(|one| one.what == For::Life && one.tenant == *tenant);
-        let others = self.held(|one| one.what == For::Life && one.tenant != *tenant);
+        let own = self.held(|one| one.is_life() && one.tenant == *tenant);
+        let others = self.held(|one| one.is_life() && one.tenant != *tenant);
         let (part, whole) = LIVES;
         (own, u64::from(self.total_mb).saturating_sub(others) * part / whole)
     }
@@ -370,30 +375,30 @@ impl Desk {
 
     /// The first of a tenant's long-lived sandboxes that wait.
     fn waiting_life(&self, tenant: &TenantId) -> Option<&Ticket> {
-        let is_theirs = |one: &&Ticket| one.what == For::Life && one.tenant == *tenant;
+        let is_theirs = |one: &&Ticket| one.is_life() && one.tenant == *tenant;
         self.all.values().filter(|one| one.waits.is_some()).find(is_theirs)
     }
 
-    /// Tasks end by themselves, and what rests is given up.
+    /// Tasks end by themselves, and what is retained is given up.
     fn is_held_by_lives(&self, tenant: &TenantId) -> bool {
         let Some(ticket) = self.waiting_life(tenant) else { return false };
-        let comes = self.held(|one| one.what != For::Life).saturating_add(u64::from(self.free_mb));
+        let comes = self.held(|one| !one.is_life()).saturating_add(u64::from(self.free_mb));
         !self.may_hold(tenant, ticket.needed_mb) || u64::from(ticket.needed_mb) > comes
     }
 
-    fn waits_for(&self, tenant: &TenantId) -> Option<WaitsFor> {
+    fn waits_for(&self, tenant: &TenantId) -> Option<MemoryShortage> {
         let ticket = self.waiting_life(tenant)?;
         let needed = u64::from(ticket.needed_mb);
         let (own, share) = self.lives(tenant);
         if !self.may_hold(tenant, ticket.needed_mb) {
-            return Some(WaitsFor::Own { needed, held: own, share });
+            return Some(MemoryShortage::Own { needed, held: own, share });
         }
-        Some(WaitsFor::Room {
+        Some(MemoryShortage::Room {
             needed,
             free: u64::from(self.free_mb),
             own,
-            tasks: self.held(|one| one.what == For::Task),
-            others: self.held(|one| one.what == For::Life && one.tenant != *tenant),
+            tasks: self.held(|one| one.what == MemoryUse::Task),
+            others: self.held(|one| one.is_life() && one.tenant != *tenant),
         })
     }
 }
@@ -411,187 +416,4 @@ impl Drop for MemoryShare {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::task::{Context, Waker};
-
-    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-    use tokio::task::JoinHandle;
-
-    use super::*;
-
-    fn of(name: &str) -> TenantId {
-        TenantId::parse(name).unwrap()
-    }
-
-    /// Each of them asks after the one before it; who gets its part says so, and keeps it until it is told.
-    async fn ask(
-        budget: &Arc<MemoryBudget>,
-        all: &[(&'static str, &str, u32)],
-    ) -> (UnboundedReceiver<&'static str>, Vec<JoinHandle<MemoryShare>>) {
-        let (said, heard) = unbounded_channel();
-        let mut waiting = Vec::new();
-        for (name, tenant, mb) in all {
-            let (budget, said, tenant) = (Arc::clone(budget), said.clone(), of(tenant));
-            let (name, mb) = (*name, *mb);
-            waiting.push(tokio::spawn(async move {
-                let share = budget.take(&tenant, mb, For::Task).await;
-                said.send(name).unwrap();
-                share
-            }));
-            // On one thread: each is in the queue before the next one is begun.
-            tokio::task::yield_now().await;
-        }
-        (heard, waiting)
-    }
-
-    #[test]
-    fn a_host_keeps_a_tenth_for_itself_unless_the_operator_says_otherwise() {
-        assert_eq!(MemoryBudget::new(10_000, None).total_mb, 9_000);
-        assert_eq!(MemoryBudget::new(10_000, Some(512)).total_mb, 512);
-    }
-
-    #[test]
-    fn what_never_fits_is_refused_by_field_and_remedy() {
-        let refused = MemoryBudget::new(10_000, Some(512)).admit(513).unwrap_err().to_string();
-        assert!(refused.starts_with("limits.memMB: the sandbox needs 513 MiB"), "{refused}");
-        assert!(refused.contains("--memory-mb"), "{refused}");
-        assert_eq!(MemoryBudget::new(10_000, Some(512)).admit(512), Ok(512));
-        assert!(MemoryBudget::new(10_000, None).admit(u64::MAX).is_err());
-    }
-
-    #[test]
-    fn what_nobody_needs_takes_a_part_alone_and_hears_of_whoever_waits() {
-        let budget = MemoryBudget::new(4_000, Some(400));
-        let (first, short) = budget.rest(&of("a"), 60, 2).unwrap();
-        assert!(budget.rest(&of("b"), 41, 2).is_none(), "a quarter for all");
-        let _second = budget.rest(&of("b"), 40, 2).unwrap();
-        assert!(budget.rest(&of("b"), 0, 2).is_none(), "as many as there may be");
-        drop(budget.take_now(&of("a"), 300).unwrap());
-        assert!(!short.has_changed().unwrap(), "nobody waited");
-        let (name, mut cx) = (of("c"), Context::from_waker(Waker::noop()));
-        let mut waiting = pin!(budget.take(&name, 340, For::Task));
-        assert!(waiting.as_mut().poll(&mut cx).is_pending());
-        assert!(short.has_changed().unwrap());
-        assert!(budget.rest(&of("b"), 0, 3).is_none(), "one waits");
-        drop(first);
-        assert!(waiting.as_mut().poll(&mut cx).is_ready());
-        // Not more than the host has, whatever was named.
-        assert!(MemoryBudget::new(100, Some(1_000)).rest(&of("a"), 23, 1).is_none());
-    }
-
-    #[tokio::test]
-    async fn a_small_one_that_came_later_does_not_overtake_a_large_one() {
-        let budget = Arc::new(MemoryBudget::new(0, Some(100)));
-        let first = budget.take(&of("a"), 60, For::Task).await;
-        for tenants in [["a", "a"], ["b", "b"], ["b", "c"]] {
-            let all = [("large", tenants[0], 80), ("small", tenants[1], 10)];
-            let (mut heard, waiting) = ask(&budget, &all).await;
-            assert!(heard.try_recv().is_err(), "neither fits behind 60 of 100 in order");
-            // The last first: nobody's end lets another have a turn.
-            for task in waiting.into_iter().rev() {
-                task.abort();
-                assert!(task.await.unwrap_err().is_cancelled());
-            }
-        }
-        let (mut heard, waiting) = ask(&budget, &[("large", "a", 80), ("small", "a", 10)]).await;
-        drop(first);
-        assert_eq!(heard.recv().await, Some("large"));
-        assert_eq!(heard.recv().await, Some("small"));
-        for task in waiting {
-            drop(task.await.unwrap());
-        }
-        assert_eq!(lock(&budget.desk).free_mb, 100, "all is given back");
-    }
-
-    #[tokio::test]
-    async fn who_waits_knows_how_many_asked_before() {
-        let budget = MemoryBudget::new(0, Some(100));
-        let mut first = budget.ask(&of("a"), 100, For::Task);
-        first.had().await;
-        let [second, third] = ["b", "a"].map(|name| budget.ask(&of(name), 60, For::Task));
-        assert_eq!((second.before(), third.before()), (0, 1));
-        drop(second);
-        assert_eq!(third.before(), 0);
-    }
-
-    #[tokio::test]
-    async fn what_is_taken_at_once_overtakes_nobody() {
-        let budget = Arc::new(MemoryBudget::new(0, Some(100)));
-        assert!(budget.take_now(&of("a"), 101).is_none());
-        let first = budget.take_now(&of("a"), 60).unwrap();
-        assert!(budget.take_now(&of("b"), 41).is_none());
-        drop(budget.take_now(&of("b"), 40).unwrap());
-        let (mut heard, waiting) = ask(&budget, &[("large", "a", 80)]).await;
-        assert!(budget.take_now(&of("b"), 10).is_none(), "one waits");
-        drop(first);
-        assert_eq!(heard.recv().await, Some("large"));
-        for task in waiting {
-            drop(task.await.unwrap());
-        }
-        assert_eq!(lock(&budget.desk).free_mb, 100, "all is given back");
-    }
-
-    #[tokio::test]
-    async fn s23_a_tenant_waits_for_what_another_runs_and_not_for_what_it_queues() {
-        let budget = Arc::new(MemoryBudget::new(0, Some(100)));
-        let first = budget.take(&of("flood"), 100, For::Task).await;
-        let all = [
-            ("f1", "flood", 100),
-            ("f2", "flood", 100),
-            ("f3", "flood", 100),
-            ("b1", "bravo", 100),
-            ("b2", "bravo", 100),
-            ("c1", "charlie", 100),
-        ];
-        let (mut heard, waiting) = ask(&budget, &all).await;
-        drop(first);
-        let mut waiting: BTreeMap<_, _> = all.iter().map(|(name, ..)| *name).zip(waiting).collect();
-        let mut order = Vec::new();
-        while let Some(name) = heard.recv().await {
-            order.push(name);
-            drop(waiting.remove(name).unwrap().await.unwrap());
-        }
-        assert_eq!(order, ["b1", "c1", "f1", "b2", "f2", "f3"]);
-        assert_eq!(lock(&budget.desk).free_mb, 100, "all is given back");
-    }
-
-    #[test]
-    fn a3f11_one_tenants_long_lived_sandboxes_leave_room_for_anothers() {
-        let budget = MemoryBudget::new(0, Some(100));
-        let mut cx = Context::from_waker(Waker::noop());
-        let (flood, bravo, charlie) = (of("flood"), of("bravo"), of("charlie"));
-        let delta = of("delta");
-        let held: Vec<_> = (0..7).map(|_| budget.take_now(&flood, 10).unwrap()).collect();
-        assert!(budget.take_now(&flood, 10).is_none(), "three quarters of what nobody else holds");
-        let mut eighth = pin!(budget.take(&flood, 10, For::Life));
-        let mut ninth = pin!(budget.take(&flood, 1, For::Life));
-        assert!(eighth.as_mut().poll(&mut cx).is_pending());
-        assert!(
-            ninth.as_mut().poll(&mut cx).is_pending(),
-            "a small one does not overtake a large one"
-        );
-        let why = budget.waits_for(&flood).unwrap();
-        assert_eq!(why, WaitsFor::Own { needed: 10, held: 70, share: 75 });
-        assert!(why.to_string().contains("70 MiB of the 75 MiB"), "{why}");
-        assert_eq!(budget.waits_for(&bravo), None);
-        // They wait for their own, and nobody waits behind them: another's life, and the tenant's own task.
-        let second = budget.take_now(&bravo, 10).unwrap();
-        let mut task = pin!(budget.take(&flood, 5, For::Task));
-        assert!(task.as_mut().poll(&mut cx).is_ready());
-        // The first one of a tenant may be larger than its share.
-        let third = budget.take_now(&charlie, 15).unwrap();
-        let mut fourth = pin!(budget.take(&delta, 10, For::Life));
-        assert!(fourth.as_mut().poll(&mut cx).is_pending());
-        let why = budget.waits_for(&delta).unwrap();
-        assert_eq!(why, WaitsFor::Room { needed: 10, free: 5, own: 0, tasks: 0, others: 95 });
-        assert!(budget.is_held_by_lives(&delta) && budget.is_held_by_lives(&flood));
-        assert!(!budget.is_held_by_lives(&charlie), "none of theirs waits");
-        assert!(!why.to_string().contains("flood"), "{why}");
-        drop((second, third));
-        assert!(fourth.as_mut().poll(&mut cx).is_ready());
-        drop(held);
-        assert!(eighth.as_mut().poll(&mut cx).is_ready());
-        assert!(ninth.as_mut().poll(&mut cx).is_ready());
-    }
-}
+mod tests;

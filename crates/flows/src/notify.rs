@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::WebhookId;
-use cofferdam_ledger::listen::{Wake, woken};
-use cofferdam_ledger::webhooks::{Attempted, Due, Next};
+use cofferdam_ledger::listen::{Wake, notified};
+use cofferdam_ledger::webhooks::{DeliveryAttempt, Due, Next};
 use tokio::sync::OnceCell;
 use tokio::task::{Id, JoinSet};
 
 use crate::error::Result;
-use crate::outbound::{self, ATTEMPT_LIMIT, NotPublic};
+use crate::outbound::{self, ATTEMPT_LIMIT, PrivateAddress};
 use crate::sign::Signer;
 use crate::webhooks::Webhooks;
 
@@ -52,12 +52,12 @@ pub(crate) struct Sender {
 
 /// Attempts that go on, by their task, each with its webhook.
 #[derive(Default)]
-struct Flying {
+struct DeliveryPool {
     tasks: JoinSet<Result<()>>,
     webhooks: HashMap<Id, WebhookId>,
 }
 
-impl Flying {
+impl DeliveryPool {
     fn room(&self) -> i64 {
         let flying = i64::try_from(self.tasks.len()).unwrap_or(i64::MAX);
         MAX_FLYING.saturating_sub(flying).max(0)
@@ -100,7 +100,7 @@ impl Sender {
     pub(crate) async fn run(self) {
         let sender = Arc::new(self);
         let mut wakes = sender.webhooks.wakes.subscribe();
-        let mut flying = Flying::default();
+        let mut flying = DeliveryPool::default();
         loop {
             let wait = sender.take(&mut flying).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "webhooks wait for the database");
@@ -114,14 +114,14 @@ impl Sender {
             };
             tokio::select! {
                 () = flying.landed() => {}
-                () = woken(&mut wakes, |wake| *wake == Wake::Webhooks) => {}
+                () = notified(&mut wakes, |wake| *wake == Wake::Webhooks) => {}
                 () = due => {}
             }
         }
     }
 
     /// Begins what is due, as far as there is room; how long until something else is.
-    async fn take(self: &Arc<Self>, flying: &mut Flying) -> Result<Option<Duration>> {
+    async fn take(self: &Arc<Self>, flying: &mut DeliveryPool) -> Result<Option<Duration>> {
         let ledger = &self.webhooks.ledger;
         loop {
             let room = flying.room();
@@ -154,7 +154,7 @@ impl Sender {
         if let Some(why) = &error {
             tracing::info!(delivery = %due.id, webhook = %due.webhook, attempt = due.attempt, why, "a webhook was not delivered");
         }
-        let end = Attempted {
+        let end = DeliveryAttempt {
             status,
             error: error.as_deref(),
             wall_ms: watch.elapsed_ms(),
@@ -195,8 +195,8 @@ impl Sender {
 fn kind(error: &reqwest::Error) -> String {
     let mut cause = error.source();
     while let Some(inner) = cause {
-        if inner.is::<NotPublic>() {
-            return NotPublic.to_string();
+        if inner.is::<PrivateAddress>() {
+            return PrivateAddress.to_string();
         }
         cause = inner.source();
     }

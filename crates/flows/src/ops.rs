@@ -3,7 +3,7 @@
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::{RunId, WorkflowId};
 use cofferdam_contracts::key::Role;
-use cofferdam_contracts::ops::{OpsAccepted, OpsAction};
+use cofferdam_contracts::ops::{OpsRequest, OpsResponse};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::ops::Cancels;
@@ -16,15 +16,15 @@ fn audit<'a>(
     who: &'a Principal,
     op: &'a str,
     on: &'a WorkflowId,
-    action: &'a OpsAction,
+    action: &'a OpsRequest,
     detail: Option<Value>,
 ) -> Audit<'a> {
     let (actor, reason) = (&action.actor, &action.reason);
     Audit { actor, reason, detail, ..Audit::by(who, op, on.as_str()) }
 }
 
-fn accepted(workflow: &WorkflowId) -> OpsAccepted {
-    OpsAccepted {
+fn accepted(workflow: &WorkflowId) -> OpsResponse {
+    OpsResponse {
         accepted: true,
         workflow_id: workflow.clone(),
         forked_workflow_id: None,
@@ -32,7 +32,7 @@ fn accepted(workflow: &WorkflowId) -> OpsAccepted {
     }
 }
 
-fn no_step(action: &OpsAction) -> Result<(), Refusal> {
+fn no_step(action: &OpsRequest) -> Result<(), Refusal> {
     if action.step_n.is_some() {
         return Err(Refusal::violations(&[Violation {
             instance_path: "/stepN".into(),
@@ -48,8 +48,8 @@ impl Runs {
         &self,
         who: &Principal,
         on: &WorkflowId,
-        action: &OpsAction,
-    ) -> Result<OpsAccepted> {
+        action: &OpsRequest,
+    ) -> Result<OpsResponse> {
         no_step(action)?;
         // A submitter's own run is its own to end.
         let whose = if who.has(Role::Operator) { Cancels::All } else { Cancels::Own };
@@ -62,8 +62,8 @@ impl Runs {
         &self,
         who: &Principal,
         on: &WorkflowId,
-        action: &OpsAction,
-    ) -> Result<OpsAccepted> {
+        action: &OpsRequest,
+    ) -> Result<OpsResponse> {
         no_step(action)?;
         self.ledger.ops().resume(on, &audit(who, "resume", on, action, None)).await?;
         Ok(accepted(on))
@@ -74,8 +74,8 @@ impl Runs {
         &self,
         who: &Principal,
         on: &WorkflowId,
-        action: &OpsAction,
-    ) -> Result<OpsAccepted> {
+        action: &OpsRequest,
+    ) -> Result<OpsResponse> {
         let step_n = action.step_n.ok_or_else(|| {
             Refusal::violations(&[Violation {
                 instance_path: "/stepN".into(),
@@ -115,7 +115,7 @@ impl Runs {
             .ops()
             .fork(on, step_n, &new, &audit(who, "fork", on, action, Some(detail)))
             .await?;
-        Ok(OpsAccepted {
+        Ok(OpsResponse {
             forked_workflow_id: Some(new.workflow_id),
             new_run_id: Some(new.id),
             ..accepted(on)

@@ -40,7 +40,7 @@ impl Reach {
 /// An address that webhooks do not reach.
 #[derive(Debug, thiserror::Error)]
 #[error("the address is not one that webhooks may reach")]
-pub(crate) struct NotPublic;
+pub(crate) struct PrivateAddress;
 
 /// Reads a webhook's URL, or says what is wrong with it.
 pub(crate) fn parse(text: &str, reach: Reach) -> Result<Url, Refusal> {
@@ -89,16 +89,16 @@ pub(crate) fn may_reach(host: &str, reach: Reach) -> bool {
 
 /// Resolves, and refuses a name of which any address is not allowed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Checked(pub Reach);
+pub(crate) struct PublicResolver(pub Reach);
 
-impl Resolve for Checked {
+impl Resolve for PublicResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let reach = self.0;
         Box::pin(async move {
             let found: Vec<SocketAddr> =
                 tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             if found.iter().any(|address| !reach.allows(address.ip())) {
-                return Err(NotPublic.into());
+                return Err(PrivateAddress.into());
             }
             let addresses: Addrs = Box::new(found.into_iter());
             Ok(addresses)
@@ -113,7 +113,7 @@ pub(crate) fn client(reach: Reach) -> reqwest::Result<reqwest::Client> {
     reqwest::Client::builder()
         .no_proxy()
         .redirect(Policy::none())
-        .dns_resolver(Checked(reach))
+        .dns_resolver(PublicResolver(reach))
         .timeout(ATTEMPT_LIMIT)
         // Receivers are many and events rare: no connection is kept for the next one.
         .pool_max_idle_per_host(0)
@@ -207,8 +207,8 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_resolves_to_this_host_is_not_dialed() {
         let name: Name = "localhost".parse().unwrap();
-        assert!(Checked(Reach::Public).resolve(name).await.is_err());
+        assert!(PublicResolver(Reach::Public).resolve(name).await.is_err());
         let name: Name = "localhost".parse().unwrap();
-        assert!(Checked(Reach::Private).resolve(name).await.is_ok());
+        assert!(PublicResolver(Reach::Private).resolve(name).await.is_ok());
     }
 }

@@ -81,7 +81,7 @@ impl Output {
     }
 
     /// The next chunk for watchers, where it is time for one; at the end, whatever is left.
-    pub(crate) fn take(&mut self, at_end: bool) -> Option<Pending> {
+    pub(crate) fn take(&mut self, at_end: bool) -> Option<OutputChunk> {
         let pending = self.pending();
         let due = at_end || pending.len() >= FLUSH_BYTES || self.since.elapsed() >= FLUSH_EVERY;
         if pending.is_empty() || !due {
@@ -98,20 +98,20 @@ impl Output {
         self.seq += 1;
         self.since = Stopwatch::start();
         let upto = i64::try_from(self.sent).unwrap_or(i64::MAX);
-        Some(Pending { key: self.key, seq, text, upto })
+        Some(OutputChunk { key: self.key, seq, text, upto })
     }
 }
 
 /// A chunk on its way to watchers.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct OutputChunk {
     key: &'static str,
     seq: i32,
     text: String,
     upto: i64,
 }
 
-impl Pending {
+impl OutputChunk {
     /// Stores it. An adjunct: a failure costs watchers a chunk, nothing else.
     pub(crate) async fn store(self, ledger: &Ledger, task: &TaskKey) {
         let Self { key, seq, text, upto } = self;

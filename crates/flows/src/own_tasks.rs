@@ -9,14 +9,14 @@
 use std::sync::Arc;
 
 use cofferdam_contracts::id::{ExecutorId, TaskKey};
-use cofferdam_ledger::engine::{Claimed, TASK_WORKFLOW};
+use cofferdam_ledger::engine::{TASK_WORKFLOW, WorkflowClaim};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::active_workflows::ActiveWorkflows;
 use crate::slots::Slots;
-use crate::started::Started;
 
-/// Places at once. Each is counted as a task that runs, and what waits in the queue is not to wait for those. Between a claim's
+/// Reservations at once. Each is counted as a task that runs, and what waits in the queue is not to wait for those. Between a claim's
 /// look at the count and its commit so many more may be claimed than a worker runs at once.
 const MAX_PLACES: usize = 4;
 
@@ -25,50 +25,55 @@ const MAX_PLACES: usize = 4;
 pub struct OwnTasks {
     executor: ExecutorId,
     slots: Arc<Slots>,
-    started: Arc<Started>,
+    started: Arc<ActiveWorkflows>,
     /// What starts them.
-    starts: UnboundedSender<Claimed>,
+    starts: UnboundedSender<WorkflowClaim>,
     places: Arc<Semaphore>,
 }
 
-/// A place for a task that is about to be queued, until it is. Dropped without a word, it is in doubt.
+/// A reservation for a task that is about to be queued, until it is. Dropped without a word, it is in doubt.
 #[derive(Debug)]
-pub struct Place {
+pub struct TaskReservation {
     own: OwnTasks,
     task: TaskKey,
-    fate: Fate,
+    fate: QueueOutcome,
     _of: OwnedSemaphorePermit,
 }
 
 /// What came of a task's queuing.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum QueueOutcome {
     Unknown,
     Started,
     NotClaimed,
 }
 
 impl OwnTasks {
-    /// Of this worker, whose places and workflows these are.
+    /// Of this worker, whose slots and workflows these are.
     pub(crate) fn new(
         executor: &ExecutorId,
         slots: &Arc<Slots>,
-        started: &Arc<Started>,
-        starts: UnboundedSender<Claimed>,
+        started: &Arc<ActiveWorkflows>,
+        starts: UnboundedSender<WorkflowClaim>,
     ) -> Self {
         let places = Arc::new(Semaphore::new(MAX_PLACES));
         let (slots, started) = (Arc::clone(slots), Arc::clone(started));
         Self { executor: executor.clone(), slots, started, starts, places }
     }
 
-    /// A place for this task; `None`: it waits in its queue as every other does.
+    /// A reservation for this task; `None`: it waits in its queue as every other does.
     #[must_use]
-    pub fn place(&self, task: &TaskKey) -> Option<Place> {
+    pub fn place(&self, task: &TaskKey) -> Option<TaskReservation> {
         let of = Arc::clone(&self.places).try_acquire_owned().ok()?;
         self.slots.take(task.as_str());
         // Before it may be claimed: no look takes it for one that is lost.
         self.started.begin(task.as_str());
-        Some(Place { own: self.clone(), task: task.clone(), fate: Fate::Unknown, _of: of })
+        Some(TaskReservation {
+            own: self.clone(),
+            task: task.clone(),
+            fate: QueueOutcome::Unknown,
+            _of: of,
+        })
     }
 
     /// The worker; `None`: it stops.
@@ -83,30 +88,30 @@ impl OwnTasks {
     }
 }
 
-impl Place {
+impl TaskReservation {
     /// It is queued, and is this worker's.
     pub fn start(mut self) {
         let (workflow_id, name) = (self.task.to_string(), TASK_WORKFLOW.to_owned());
-        let sent = self.own.starts.send(Claimed { workflow_id, name, inputs: None });
+        let sent = self.own.starts.send(WorkflowClaim { workflow_id, name, inputs: None });
         // Where nothing starts any, the worker ends, and what it owns is given back.
-        self.fate = if sent.is_ok() { Fate::Started } else { Fate::NotClaimed };
+        self.fate = if sent.is_ok() { QueueOutcome::Started } else { QueueOutcome::NotClaimed };
     }
 
     /// It is not this worker's: it waits in its queue, or is not there.
     pub fn unused(mut self) {
-        self.fate = Fate::NotClaimed;
+        self.fate = QueueOutcome::NotClaimed;
     }
 }
 
-impl Drop for Place {
+impl Drop for TaskReservation {
     fn drop(&mut self) {
         let Self { own, task, fate, .. } = self;
-        if *fate == Fate::Started {
+        if *fate == QueueOutcome::Started {
             return;
         }
         own.slots.leave(task.as_str());
         own.started.forget(task.as_str());
-        if *fate == Fate::Unknown {
+        if *fate == QueueOutcome::Unknown {
             own.started.doubt();
         }
     }
@@ -138,8 +143,9 @@ mod tests {
         assert!(own.started.has(one.as_str()) && !own.started.has(two.as_str()));
         own.place(&two).unwrap().unused();
         assert!(!own.started.take_doubt());
-        // What is started has its place no more, and not more are given than there are.
-        let all: Vec<Place> = (3..3 + MAX_PLACES).map(|n| own.place(&key(n)).unwrap()).collect();
+        // What is started has its reservation no more, and not more are given than there are.
+        let all: Vec<TaskReservation> =
+            (3..3 + MAX_PLACES).map(|n| own.place(&key(n)).unwrap()).collect();
         assert!(own.place(&two).is_none());
         drop(all);
         // Without anything that starts it, nothing is kept.

@@ -15,7 +15,7 @@ use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::patch::{
-    self, CONTENTS as BIN, Changed, INDEX, MAX_FILES, RawError, Refused, RepoIn, TEXT,
+    self, CONTENTS as BIN, INDEX, InputRepo, MAX_FILES, PathRefusal, RawDiff, RawError, TEXT,
 };
 use cofferdam_contracts::printable;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult};
@@ -68,7 +68,7 @@ enum NoPatch {
 pub(crate) async fn patch(
     sandbox: &Sandbox,
     plan: &Plan,
-    repo: &RepoIn,
+    repo: &InputRepo,
     result: &mut SandboxResult,
 ) -> Vec<NewArtifact> {
     match made(sandbox, plan, repo).await {
@@ -99,7 +99,7 @@ pub(crate) async fn patch(
 async fn made(
     sandbox: &Sandbox,
     plan: &Plan,
-    repo: &RepoIn,
+    repo: &InputRepo,
 ) -> Result<(Vec<NewArtifact>, u64), NoPatch> {
     let format = repo.commit.format();
     let most = MAX_RAW.to_string();
@@ -124,7 +124,7 @@ async fn made(
         objects = read(sandbox, "objects", whole).await?;
     }
     let (patch, bin, text) = patch::contents(&objects, &changed, &repo.commit)?;
-    let beyond = patch.refused.iter().filter(|one| one.why == Refused::Bounds).count();
+    let beyond = patch.refused.iter().filter(|one| one.why == PathRefusal::Bounds).count();
     let left_out = patch.unlisted.saturating_add(u64::try_from(beyond).unwrap_or(u64::MAX));
     let artifact =
         |name: &str, bytes| NewArtifact { kind: ArtifactKind::Patch, name: name.into(), bytes };
@@ -137,7 +137,7 @@ async fn made(
 }
 
 /// Tells git the blobs of these changes. `false`: there is none.
-async fn asked(sandbox: &Sandbox, changed: &Changed) -> Result<bool, NoPatch> {
+async fn asked(sandbox: &Sandbox, changed: &RawDiff) -> Result<bool, NoPatch> {
     let ids: String = changed.blobs().iter().map(|id| format!("{}\n", id.as_str())).collect();
     if ids.is_empty() {
         return Ok(false);

@@ -5,7 +5,7 @@ use cofferdam_contracts::canonical;
 use cofferdam_contracts::id::{Digest, IntentId, RunId, StepId, TaskKey};
 use cofferdam_contracts::plan::{Plan, PlanTask};
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::steps::Compiled;
+use cofferdam_ledger::steps::CompileRecord;
 use cofferdam_ledger::tasks::NewTask;
 use serde_json::{Value, json};
 
@@ -62,16 +62,16 @@ impl PlanText {
     }
 
     /// What CompileST commits.
-    pub(crate) fn compiled(&self, plan: &Plan) -> Compiled<'_> {
+    pub(crate) fn compiled(&self, plan: &Plan) -> CompileRecord<'_> {
         let output =
             json!({"planDigest": self.digest, "tasks": plan.tasks.len(), "gate": plan.gate});
         self.committed(output)
     }
 
     /// With this summary for readers.
-    pub(crate) fn committed(&self, output: Value) -> Compiled<'_> {
+    pub(crate) fn committed(&self, output: Value) -> CompileRecord<'_> {
         let Self { run, key: task_key, attempt, text: plan, digest, uri } = self;
-        Compiled { run, task_key, plan, digest, uri, attempt: *attempt, output }
+        CompileRecord { run, task_key, plan, digest, uri, attempt: *attempt, output }
     }
 }
 

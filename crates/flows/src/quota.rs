@@ -14,15 +14,15 @@ use crate::error::Result;
 pub struct Quota {
     ledger: Ledger,
     /// How files of rows that are erased are removed, where this process keeps some.
-    tidy: Arc<OnceLock<Tidy>>,
+    tidy: Arc<OnceLock<QuotaCleanup>>,
 }
 
 /// Begins to remove files whose rows are erased, and returns at once.
-struct Tidy(Box<dyn Fn() + Send + Sync>);
+struct QuotaCleanup(Box<dyn Fn() + Send + Sync>);
 
-impl std::fmt::Debug for Tidy {
+impl std::fmt::Debug for QuotaCleanup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tidy")
+        f.write_str("QuotaCleanup")
     }
 }
 
@@ -34,7 +34,7 @@ impl Quota {
     /// When a tenant's quota is full and its layers make room, `tidy` begins to remove their files. Set once.
     pub fn when_full(&self, tidy: impl Fn() + Send + Sync + 'static) {
         // Whoever keeps files is made once for a process.
-        let _ = self.tidy.set(Tidy(Box::new(tidy)));
+        let _ = self.tidy.set(QuotaCleanup(Box::new(tidy)));
     }
 
     /// Refuses where what the tenant has stored fills its quota, once its layers made room.

@@ -4,7 +4,7 @@ use cofferdam_contracts::recipe::Recipe;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::recipes::{Promotion, StoredRecipe, WantedRecipe};
+use cofferdam_ledger::recipes::{Promotion, RecipeQuery, StoredRecipe};
 
 use crate::error::{Error, Result};
 use crate::quota::Quota;
@@ -46,7 +46,7 @@ impl Recipes {
     pub async fn import(&self, who: &Principal, recipes: &[Recipe]) -> Result<Vec<StoredRecipe>> {
         for recipe in recipes {
             let text = recipe.hash().map_err(Error::corrupt("id"))?;
-            let wanted = WantedRecipe { id: &recipe.id, v: None, hash: Some(&text) };
+            let wanted = RecipeQuery { id: &recipe.id, v: None, hash: Some(&text) };
             if self.ledger.recipes().find(&who.tenant, wanted).await?.is_none() {
                 self.quota.admit(&who.tenant).await?;
                 break;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::run::{RetryAccepted, RunStatus};
+use cofferdam_contracts::run::{RetryResponse, RunStatus};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::retries::Retried;
+use cofferdam_ledger::retries::RetryOutcome;
 
 use crate::error::Result;
 use crate::runs::Runs;
@@ -20,7 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Runs {
     /// Goes on with a failed run: what succeeded keeps its results, what was decided stays decided.
-    pub async fn retry(&self, who: &Principal, run_or_workflow: &str) -> Result<RetryAccepted> {
+    pub async fn retry(&self, who: &Principal, run_or_workflow: &str) -> Result<RetryResponse> {
         let header = self
             .ledger
             .runs()
@@ -32,28 +32,28 @@ impl Runs {
         let waited = Stopwatch::start();
         let from_step = loop {
             match self.ledger.runs().retry(&header.run_id, &audit).await? {
-                Retried::From(step) => break step,
-                Retried::NotNow(status) => return Err(not_now(status).into()),
-                Retried::Dispatch => {
+                RetryOutcome::From(step) => break step,
+                RetryOutcome::NotNow(status) => return Err(not_now(status).into()),
+                RetryOutcome::Dispatch => {
                     let why = "a dispatch is sent off again by its own retry, not as a run";
                     return Err(Refusal::new(ErrorCode::StateConflict, why).into());
                 }
-                Retried::Unserved(version) => {
+                RetryOutcome::Unserved(version) => {
                     let why = format!(
                         "the run's steps are recorded by version {version}, which no live worker has: start it \
                          anew (cofferdam fork RUN --step 0)"
                     );
                     return Err(Refusal::new(ErrorCode::StateConflict, why).into());
                 }
-                Retried::NotYet if waited.elapsed() > ENGINE_ENDS => {
+                RetryOutcome::NotYet if waited.elapsed() > ENGINE_ENDS => {
                     let why =
                         "the run failed, but its workflow has not ended yet; try again in a moment";
                     return Err(Refusal::new(ErrorCode::StateConflict, why).into());
                 }
-                Retried::NotYet => clock::sleep(LOOK_AGAIN).await,
+                RetryOutcome::NotYet => clock::sleep(LOOK_AGAIN).await,
             }
         };
-        Ok(RetryAccepted {
+        Ok(RetryResponse {
             accepted: true,
             new_run_id: header.run_id,
             workflow_id: header.workflow_id,

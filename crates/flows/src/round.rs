@@ -8,21 +8,21 @@ use cofferdam_contracts::id::{Digest, RunId, TaskKey};
 use cofferdam_contracts::plan::{Plan, PlanTask, Work};
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_ledger::Ledger;
-use cofferdam_ledger::listen::{Wake, woken};
-use cofferdam_ledger::policies::NewSnapshot;
+use cofferdam_ledger::listen::{Wake, notified};
+use cofferdam_ledger::policies::NewPolicySnapshot;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::tasks::{NewTask, TaskOutcome, Wave};
+use cofferdam_ledger::tasks::{NewTask, TaskBatch, TaskOutcome};
 use serde_json::json;
 
-use crate::decide::{self, Blocked, Miss, Round};
+use crate::decide::{self, BudgetExcess, Miss, Round};
 use crate::egress;
 use crate::error::{Error, Result};
 use crate::flow::{Flow, failed, step_error};
-use crate::gates::consent::{self, Consented};
+use crate::gates::consent::{self, ActiveConsent};
 use crate::patience::patiently;
 use crate::plan_text::new_task;
 use crate::task::kept;
-use crate::this::This;
+use crate::workflow_context::WorkflowContext;
 
 /// A wait looks for itself after this long, should a wake-up get lost, and then ever less often:
 /// thousands of runs that wait for a long task, or for their turn, must cost next to nothing.
@@ -39,11 +39,11 @@ struct RoundTask {
 
 /// Queues the round's attempts, at most `caps.concurrency` at a time, and waits for their ends.
 pub(crate) async fn round_run(
-    this: &This<'_>,
+    this: &WorkflowContext<'_>,
     digest: &Digest,
     attempt: u32,
     only: Option<&[usize]>,
-    consented: &Consented,
+    consented: &ActiveConsent,
 ) -> Flow<Round> {
     let plan = this.plan(digest).await?;
     round_of(this, this.context().await?, plan, attempt, only, consented).await
@@ -51,12 +51,12 @@ pub(crate) async fn round_run(
 
 /// The same of a plan that nobody has recorded yet.
 pub(crate) async fn round_of(
-    this: &This<'_>,
+    this: &WorkflowContext<'_>,
     run: &RunContext,
     plan: &Plan,
     attempt: u32,
     only: Option<&[usize]>,
-    consented: &Consented,
+    consented: &ActiveConsent,
 ) -> Flow<Round> {
     let (ledger, workflow) = (this.ledger, this.workflow);
     let mut snapshots = snapshots(ledger, run, plan, consented.approver.clone()).await?;
@@ -84,7 +84,7 @@ pub(crate) async fn round_of(
         }
         if !fresh.is_empty() {
             let ends: Vec<_> = fresh.iter().filter_map(|task| kept(run, task)).collect();
-            let wave = Wave {
+            let wave = TaskBatch {
                 run: &run.id,
                 parent: workflow,
                 partition: &run.partition_key,
@@ -151,7 +151,7 @@ async fn snapshots(
     run: &RunContext,
     plan: &Plan,
     approver: Option<String>,
-) -> Flow<Vec<NewSnapshot>> {
+) -> Flow<Vec<NewPolicySnapshot>> {
     patiently(|| egress::mirrors_of(ledger, run, plan)).await.map_err(step_error)?;
     let consent = patiently(|| egress::consent_of(ledger, run, plan, approver.clone())).await;
     egress::snapshots(plan, &consent.map_err(step_error)?)
@@ -163,7 +163,7 @@ fn attempts_of(
     run: &RunContext,
     attempt: u32,
     only: Option<&[usize]>,
-    consented: &Consented,
+    consented: &ActiveConsent,
 ) -> Result<Vec<RoundTask>> {
     plan.tasks
         .iter()
@@ -177,14 +177,14 @@ fn attempts_of(
 
 /// The key of an attempt of a task that nobody's consent changes.
 pub(crate) fn attempt_key(task: &PlanTask, run: &RunContext, attempt: u32) -> Result<TaskKey> {
-    Ok(attempt_of(task, run, attempt, &Consented::default())?.key)
+    Ok(attempt_of(task, run, attempt, &ActiveConsent::default())?.key)
 }
 
 fn attempt_of(
     task: &PlanTask,
     run: &RunContext,
     attempt: u32,
-    consented: &Consented,
+    consented: &ActiveConsent,
 ) -> Result<NewTask> {
     let mut work = consent::pinned(&task.work, &consented.pins);
     if let Work::Patched(work) = &mut work {
@@ -216,7 +216,7 @@ async fn wait_for_end(
         _ => false,
     };
     tokio::select! {
-        () = woken(wakes, moved) => true,
+        () = notified(wakes, moved) => true,
         () = clock::sleep(pause) => false,
     }
 }
@@ -254,12 +254,12 @@ pub(crate) async fn blocked(
     ledger: &Ledger,
     run: &RunContext,
     plan: &Plan,
-) -> Flow<Option<Blocked>> {
+) -> Flow<Option<BudgetExcess>> {
     if let Some(deadline) = deadline_of(run)
         && clock::now_ms() >= deadline
     {
         let ms = |from: i64, to: i64| u64::try_from(to - from).unwrap_or(0);
-        return Ok(Some(Blocked {
+        return Ok(Some(BudgetExcess {
             metric: "wall_clock_ms".into(),
             limit: ms(run.began_at, deadline),
             observed: ms(run.began_at, clock::now_ms()),
@@ -277,7 +277,7 @@ pub(crate) async fn blocked(
 }
 
 /// Leaves the diagnosis and cancels what is still open, so that the round ends.
-pub(crate) async fn stop_tasks(ledger: &Ledger, run: &RunContext, b: &Blocked) -> Flow<()> {
+pub(crate) async fn stop_tasks(ledger: &Ledger, run: &RunContext, b: &BudgetExcess) -> Flow<()> {
     let text = json!({"blocked": b}).to_string();
     let key = digest_bytes(format!("{}:{text}", run.id).as_bytes());
     let key = TaskKey::parse(key.as_str())

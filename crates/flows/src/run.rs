@@ -15,19 +15,19 @@ use cofferdam_ledger::runs::RunContext;
 use dbos::step;
 use serde_json::json;
 
-use crate::again::{self, Begin, Rest};
-use crate::compile::{self, Card, CompiledRun};
+use crate::compile::{self, Card, CompileOutcome};
 use crate::decide::{self, Next, Round};
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::flow::{Flow, ended, failed, step_error};
-use crate::gates::consent::{self, ConsentCheck, Consented};
-use crate::gates::wait::{self, Answered, Asking};
+use crate::gates::consent::{self, ActiveConsent, ConsentCheck};
+use crate::gates::wait::{self, GateOutcome, GateRequest};
 use crate::patience::patiently;
 use crate::plan_text::COMPILE;
+use crate::retry_entry::{self, EntryPoint, PlanRemainder};
 use crate::round::round_run;
-use crate::staged;
-use crate::this::This;
+use crate::stages;
+use crate::workflow_context::WorkflowContext;
 
 /// How long the engine may take to record a pause, and to notice its end.
 const PAUSE_SLACK: Duration = Duration::from_secs(1);
@@ -38,27 +38,31 @@ const MAX_ROUNDS: u32 = 8;
 /// The workflow's body: the run, and behind each of its failures that somebody had retried, the rest of it.
 pub(crate) async fn run_workflow(executor: Arc<Executor>) -> Flow<RunStatus> {
     let workflow = dbos::workflow_id().unwrap_or_default();
-    let mut this = This::new(&executor, &workflow);
+    let mut this = WorkflowContext::new(&executor, &workflow);
     let mut card = None;
-    let mut begin = Begin::Compile { attempt: 1 };
+    let mut begin = EntryPoint::Compile { attempt: 1 };
     for retry in 1.. {
         let over = run_from(&mut this, &mut card, begin).await;
         let Err(dbos::Error::Application(_)) = over else { return over };
-        match again::begin(&this, card.as_ref(), retry).await? {
+        match retry_entry::begin(&this, card.as_ref(), retry).await? {
             Some(next) => begin = next,
             None => return over,
         }
-        this = This::new(&executor, &workflow);
+        this = WorkflowContext::new(&executor, &workflow);
     }
     Err(failed("a run is not retried for ever"))
 }
 
 /// One life of the run. `card` is what CompileST left, from whichever life.
-async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) -> Flow<RunStatus> {
-    if let Begin::Over { error } = begin {
+async fn run_from(
+    this: &mut WorkflowContext<'_>,
+    card: &mut Option<Card>,
+    begin: EntryPoint,
+) -> Flow<RunStatus> {
+    if let EntryPoint::Over { error } = begin {
         return Err(failed(error));
     }
-    if let Begin::Compile { attempt } = begin {
+    if let EntryPoint::Compile { attempt } = begin {
         *card = Some(compiled(this, attempt).await?);
     }
     let card = card.clone().ok_or_else(|| failed("the plan is missing"))?;
@@ -70,36 +74,38 @@ async fn run_from(this: &mut This<'_>, card: &mut Option<Card>, begin: Begin) ->
     };
     let Some(spec) = card.gate else {
         let rest = match begin {
-            Begin::Execute { rest, .. } => rest,
-            _ => Rest::default(),
+            EntryPoint::Execute { rest, .. } => rest,
+            _ => PlanRemainder::default(),
         };
         let start =
             Execution { digest: &digest, budget: &card.budget, gated: false, staged: card.staged };
         return match execute(this, start, rest).await? {
-            Executed::Over(status, error) => ended(status, error),
-            Executed::Drifted(_) => {
+            RoundsOutcome::Over(status, error) => ended(status, error),
+            RoundsOutcome::Drifted(_) => {
                 finish(this, "a run without a gate has no consent".into()).await
             }
         };
     };
     let mut first = 1;
     match begin {
-        Begin::Execute { plan, budget, rest } => {
+        EntryPoint::Execute { plan, budget, rest } => {
             let start =
                 Execution { digest: &plan, budget: &budget, gated: true, staged: card.staged };
             return match execute(this, start, rest).await? {
-                Executed::Over(status, error) => ended(status, error),
-                Executed::Drifted(_) => finish(this, "the consent no longer holds".into()).await,
+                RoundsOutcome::Over(status, error) => ended(status, error),
+                RoundsOutcome::Drifted(_) => {
+                    finish(this, "the consent no longer holds".into()).await
+                }
             };
         }
-        Begin::Ask { round } => first = round,
+        EntryPoint::Ask { round } => first = round,
         _ => {}
     }
     ask(this, &spec, &digest, card.staged, first).await
 }
 
 /// CompileST, under its number where it is not the first.
-async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
+async fn compiled(this: &WorkflowContext<'_>, attempt: u32) -> Flow<Card> {
     let name = match attempt {
         1 => COMPILE.to_owned(),
         n => format!("{}#{n}", COMPILE),
@@ -110,13 +116,13 @@ async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
         let compiled = patiently(compile).await.map_err(step_error)?;
         let (run, compiled) = compiled.ok_or_else(|| this.missing())?;
         let compiled = match compiled {
-            CompiledRun::Draft(draft) => Box::pin(adopted(this, &run, *draft, attempt)).await?,
+            CompileOutcome::Draft(draft) => Box::pin(adopted(this, &run, *draft, attempt)).await?,
             card => card,
         };
-        let CompiledRun::Card(card, plan) = compiled else {
+        let CompileOutcome::Card(card, plan) = compiled else {
             return Err(failed("the draft of a plan became none"));
         };
-        this.keep(run);
+        this.cache_context(run);
         if let Some(plan) = plan {
             // A replay within this execution finds the first one there, which is the same.
             let _ = this.plan.set(plan);
@@ -127,9 +133,14 @@ async fn compiled(this: &This<'_>, attempt: u32) -> Flow<Card> {
 }
 
 /// The plan that an agent made of a draft, committed.
-async fn adopted(this: &This<'_>, run: &RunContext, draft: Plan, life: u32) -> Flow<CompiledRun> {
+async fn adopted(
+    this: &WorkflowContext<'_>,
+    run: &RunContext,
+    draft: Plan,
+    life: u32,
+) -> Flow<CompileOutcome> {
     let ledger = this.ledger;
-    let planned = staged::planned(this, run, &draft, life).await?;
+    let planned = stages::planned(this, run, &draft, life).await?;
     let adopted = match planned {
         Ok((plan, session)) => draft.adopt(plan, session),
         Err(why) => Err(Refusal::new(ErrorCode::PolicyViolation, why)),
@@ -146,7 +157,7 @@ async fn adopted(this: &This<'_>, run: &RunContext, draft: Plan, life: u32) -> F
 
 /// Asks for consent from round `first` on, and executes what was consented to.
 async fn ask(
-    this: &mut This<'_>,
+    this: &mut WorkflowContext<'_>,
     spec: &GateSpec,
     digest: &Digest,
     staged: bool,
@@ -154,27 +165,27 @@ async fn ask(
 ) -> Flow<RunStatus> {
     let mut difference = Vec::new();
     for round in first..first + MAX_ROUNDS {
-        let asking = Asking { spec, round, difference: &difference };
+        let asking = GateRequest { spec, round, difference: &difference };
         let approved = match wait::await_human(this, &asking).await? {
-            Answered::Yes(approved) => approved,
-            Answered::No(why) => return finish(this, why).await,
-            Answered::Again(why) => {
+            GateOutcome::Yes(approved) => approved,
+            GateOutcome::No(why) => return finish(this, why).await,
+            GateOutcome::Again(why) => {
                 difference = why;
                 continue;
             }
         };
         if approved.plan != *digest {
             // Edited, or asked again: this execution has another plan in hand.
-            *this = This::new(this.executor, this.workflow);
+            *this = WorkflowContext::new(this.executor, this.workflow);
         }
         let (plan, budget) = (&approved.plan, &approved.budget);
         let start = Execution { digest: plan, budget, gated: true, staged };
-        match execute(this, start, Rest::default()).await? {
-            Executed::Over(status, error) => return ended(status, error),
-            Executed::Drifted(why) => {
+        match execute(this, start, PlanRemainder::default()).await? {
+            RoundsOutcome::Over(status, error) => return ended(status, error),
+            RoundsOutcome::Drifted(why) => {
                 difference = why;
                 // What this execution has read of the run is what drifted.
-                *this = This::new(this.executor, this.workflow);
+                *this = WorkflowContext::new(this.executor, this.workflow);
             }
         }
     }
@@ -182,7 +193,7 @@ async fn ask(
 }
 
 /// How rounds of attempts ended.
-enum Executed {
+enum RoundsOutcome {
     Over(RunStatus, Option<String>),
     /// Nothing was started: the consent is void.
     Drifted(Vec<Difference>),
@@ -207,37 +218,46 @@ struct Stage {
     patch: Option<String>,
 }
 
-async fn execute(this: &This<'_>, start: Execution<'_>, rest: Rest) -> Flow<Executed> {
+async fn execute(
+    this: &WorkflowContext<'_>,
+    start: Execution<'_>,
+    rest: PlanRemainder,
+) -> Flow<RoundsOutcome> {
     if !start.staged {
         return rounds(this, start, rest, Stage::default()).await;
     }
-    let Rest { attempts, tasks, .. } = rest;
+    let PlanRemainder { attempts, tasks, .. } = rest;
     let is_open = |index: &usize| tasks.as_ref().is_none_or(|tasks| tasks.contains(index));
     if is_open(&0) {
-        let build = Rest { attempts, ok: 0, tasks: Some(vec![0]) };
+        let build = PlanRemainder { attempts, ok: 0, tasks: Some(vec![0]) };
         let stage = Stage { is_first: true, patch: None };
         match Box::pin(rounds(this, start, build, stage)).await? {
-            Executed::Over(RunStatus::Succeeded, _) => {}
+            RoundsOutcome::Over(RunStatus::Succeeded, _) => {}
             other => return Ok(other),
         }
     }
     let attempt = attempts + 1;
-    let patch = step("ApplyPatchST", || staged::recorded(this, attempt)).await?;
+    let patch = step("ApplyPatchST", || stages::recorded(this, attempt)).await?;
     let decided = step("DecideST", || async {
-        staged::decided(this, this.plan(start.digest).await?, attempt).await
+        stages::decided(this, this.plan(start.digest).await?, attempt).await
     })
     .await?;
     let tests: Vec<usize> = decided.tasks.into_iter().filter(is_open).collect();
     let ok = 1;
     let stage = Stage { is_first: false, patch: Some(patch) };
-    Box::pin(rounds(this, start, Rest { attempts, ok, tasks: Some(tests) }, stage)).await
+    Box::pin(rounds(this, start, PlanRemainder { attempts, ok, tasks: Some(tests) }, stage)).await
 }
 
 /// Rounds of attempts. The last one ends the run in its own step: a step more would cost every run
 /// five statements.
-async fn rounds(this: &This<'_>, start: Execution<'_>, rest: Rest, stage: Stage) -> Flow<Executed> {
+async fn rounds(
+    this: &WorkflowContext<'_>,
+    start: Execution<'_>,
+    rest: PlanRemainder,
+    stage: Stage,
+) -> Flow<RoundsOutcome> {
     let Execution { digest, budget, gated, .. } = start;
-    let Rest { attempts: before, mut ok, tasks: mut again } = rest;
+    let PlanRemainder { attempts: before, mut ok, tasks: mut again } = rest;
     let goes_on = |next: &Next| {
         stage.is_first && matches!(next, Next::Finish { status: RunStatus::Succeeded, .. })
     };
@@ -247,7 +267,7 @@ async fn rounds(this: &This<'_>, start: Execution<'_>, rest: Rest, stage: Stage)
         // On the heap, as a task is: a run waits here, for days where it holds a sandbox.
         let body = async || -> Flow<Round> {
             let mut consented = match gated {
-                false => Consented::default(),
+                false => ActiveConsent::default(),
                 true => match consent::check(this, digest).await? {
                     ConsentCheck::Holds(consented) => consented,
                     ConsentCheck::Drifted(drift) => {
@@ -268,11 +288,11 @@ async fn rounds(this: &This<'_>, start: Execution<'_>, rest: Rest, stage: Stage)
         };
         let round = step(&format!("ExecuteST#{attempt}"), || Box::pin(body())).await?;
         if let Some(drift) = round.drift {
-            return Ok(Executed::Drifted(drift));
+            return Ok(RoundsOutcome::Drifted(drift));
         }
         ok += round.ok;
         match decide::after_round(&round, attempt - before, budget) {
-            Next::Finish { status, error } => return Ok(Executed::Over(status, error)),
+            Next::Finish { status, error } => return Ok(RoundsOutcome::Over(status, error)),
             Next::Again { tasks, backoff_ms } => {
                 pause(Duration::from_millis(backoff_ms)).await?;
                 again = Some(tasks);
@@ -293,7 +313,7 @@ async fn pause(time: Duration) -> Flow<()> {
 }
 
 /// Ends a run that never came to a round.
-async fn finish(this: &This<'_>, error: String) -> Flow<RunStatus> {
+async fn finish(this: &WorkflowContext<'_>, error: String) -> Flow<RunStatus> {
     step("finish", || this.close(RunStatus::Failed, Some(&error), &json!(null))).await?;
     ended(RunStatus::Failed, Some(error))
 }

@@ -1,9 +1,9 @@
-//! The places of a worker for tasks, and who is told when one is free.
+//! The slots of a worker for tasks, and who is told when one is free.
 //!
 //! ```text
-//! claimed --take--> a place --its end, or a long-lived sandbox that is up: leave--> free: rung, where tasks wait
+//! claimed --take--> a slot --its end, or a long-lived sandbox that is up: leave--> free: rung, where tasks wait
 //! ```
-//! **A task has one place at most, and gives it back once**, whichever of both comes first.
+//! **A task has one slot at most, and gives it back once**, whichever of both comes first.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 /// After so many ended runs more are asked for.
 const RUNS_A_TURN: u32 = 16;
 
-/// What this process has of the queues' places.
+/// What this process has of the queues' slots.
 #[derive(Debug)]
 pub(crate) struct Slots {
     /// How often a task has one: one that was canceled and resumed may start again before its first run is over.
@@ -22,7 +22,7 @@ pub(crate) struct Slots {
     /// Whether tasks may wait that the limits kept back: what the last claim said. Where none does, the next one that is
     /// queued notifies.
     waiting: AtomicBool,
-    /// Rung when a task gives its place back while more may wait.
+    /// Rung when a task gives its slot back while more may wait.
     pub room: Notify,
     /// Rung when runs have ended while more may wait.
     pub turn: Notify,
@@ -56,7 +56,7 @@ impl Slots {
         self.with(|taken| *taken.entry(task.to_owned()).or_insert(0) += 1);
     }
 
-    /// Gives the task's place back, if it has one.
+    /// Gives the task's slot back, if it has one.
     pub(crate) fn leave(&self, task: &str) {
         let had = self.with(|taken| {
             let Some(count) = taken.get_mut(task) else { return false };
@@ -85,7 +85,7 @@ impl Slots {
         }
     }
 
-    /// A long-lived sandbox is up, and on record beside the queues: its task has no place any more, nor has its run.
+    /// A long-lived sandbox is up, and on record beside the queues: its task has no slot any more, nor has its run.
     pub(crate) fn stepped_aside(&self, task: &str) {
         self.leave(task);
         self.run_ended();
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(slots.taken(), 2);
         slots.stepped_aside("held");
         assert_eq!(slots.taken(), 1);
-        // The end of what stepped aside frees nobody else's place.
+        // The end of what stepped aside frees nobody else's slot.
         slots.leave("held");
         slots.leave("never claimed here");
         assert_eq!(slots.taken(), 1);

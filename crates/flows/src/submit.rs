@@ -16,8 +16,8 @@ use cofferdam_contracts::terms::RunTerms;
 use cofferdam_ledger::engine::INTENT_QUEUE;
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::recipes::{Admission, WantedRecipe};
-use cofferdam_ledger::runs::{ExistingRun, NewRun, Started};
+use cofferdam_ledger::recipes::{Admission, RecipeQuery};
+use cofferdam_ledger::runs::{ExistingRun, NewRun, StartOutcome};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ use crate::{checks, config, decide, egress, floor, secrets, strict};
 
 /// A started or found run.
 #[derive(Debug, Clone)]
-pub struct Submitted {
+pub struct Submission {
     /// Its header, with `isReplay` set.
     pub header: RunHeader,
     /// Whether it was there already.
@@ -69,7 +69,7 @@ impl Intent<'_> {
 
 impl Runs {
     /// `POST /api/runs`.
-    pub async fn submit(&self, who: &Principal, request: &RunRequest) -> Result<Submitted> {
+    pub async fn submit(&self, who: &Principal, request: &RunRequest) -> Result<Submission> {
         // An unknown intent is 404 before policy is looked at.
         let intent = self
             .ledger
@@ -80,7 +80,7 @@ impl Runs {
         own_tenant(who, request)?;
         let version = request.recipe_version.as_deref();
         let wanted =
-            request.recipe_name.as_ref().map(|id| WantedRecipe { id, v: version, hash: None });
+            request.recipe_name.as_ref().map(|id| RecipeQuery { id, v: version, hash: None });
         let (stored, admission) = self.ledger.recipes().admission(&who.tenant, wanted).await?;
         let recipe = stored
             .or_else(|| {
@@ -107,9 +107,9 @@ impl Runs {
         who: &Principal,
         request: &RecipeRunRequest,
         fed: bool,
-    ) -> Result<Submitted> {
+    ) -> Result<Submission> {
         let reference = &request.recipe_ref;
-        let wanted = WantedRecipe {
+        let wanted = RecipeQuery {
             id: &reference.id,
             v: Some(&reference.v),
             hash: request.recipe_hash.as_ref(),
@@ -137,7 +137,7 @@ impl Runs {
     }
 
     /// Every check, then the writes.
-    async fn start(&self, start: Start<'_>) -> Result<Submitted> {
+    async fn start(&self, start: Start<'_>) -> Result<Submission> {
         let Start { who, intent, recipe, admission, form, terms, dedup, fed } = start;
         decide::own_caches(&recipe, &who.tenant)?;
         let settings = config::table(&admission.config, &who.tenant)?;
@@ -208,7 +208,7 @@ impl Runs {
     }
 
     /// Writes the run, or finds the one that its intent has already.
-    async fn write(&self, new: &NewRun, made: Option<&IntentRequest>) -> Result<Submitted> {
+    async fn write(&self, new: &NewRun, made: Option<&IntentRequest>) -> Result<Submission> {
         let intent = made.map(|request| NewIntent {
             id: &new.intent_id,
             tenant: &new.tenant,
@@ -218,15 +218,15 @@ impl Runs {
             origin: new.origin,
         });
         match self.ledger.runs().start(new, intent.as_ref()).await {
-            Ok(Started::Created(mut header)) => {
+            Ok(StartOutcome::Created(mut header)) => {
                 header.is_replay = Some(false);
-                Ok(Submitted { header: *header, is_replay: false })
+                Ok(Submission { header: *header, is_replay: false })
             }
-            Ok(Started::Existing(existing)) => {
+            Ok(StartOutcome::Existing(existing)) => {
                 same_run(new, &existing)?;
                 let mut header = existing.header;
                 header.is_replay = Some(true);
-                Ok(Submitted { header, is_replay: true })
+                Ok(Submission { header, is_replay: true })
             }
             Err(e) if e.is_unique_violation() => Err(Refusal::new(
                 ErrorCode::Conflict,

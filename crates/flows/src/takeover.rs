@@ -4,7 +4,7 @@
 //! beat (1 s) --refused--> fenced        lead (1 s) -> the silent are dead; unreachable sessions are held
 //! looks (1 s) -> this host's due sessions: verified -> ended;  failed -> held, later again
 //! ```
-//! The three go side by side: a wipe that takes long must not delay a heartbeat, which has a thread of its own (`heart`).
+//! The three go side by side: a wipe that takes long must not delay a heartbeat, which has a thread of its own (`heartbeat`).
 //!
 //! Every worker beats once a second. A worker whose beat is refused was declared dead: its work
 //! belongs to others, so it must stop at once. One worker leads: it holds a lease in a row, renewed with each
@@ -21,15 +21,15 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::{
-    Looked, SessionState, WipeCheck, WipeEvidence, WipeMethod, WipeStatus,
+    SessionState, WipeCheck, WipeEvidence, WipeMethod, WipeStatus, WipeSubject,
 };
-use cofferdam_ledger::executors::Lead;
+use cofferdam_ledger::executors::LeaderTerm;
 use cofferdam_ledger::sessions::{DueSession, UnreachableSession};
 use cofferdam_sandbox::{destroy_orphans, verify_absent, verify_again};
 
 use crate::error::Result;
 use crate::executor::Executor;
-use crate::heart::Heart;
+use crate::heartbeat::Heartbeat;
 use crate::settle::alert;
 
 /// The leader's turns, and looks, come this often.
@@ -51,7 +51,7 @@ const UNCLOSED_MS: i64 = 5_000;
 
 pub(crate) struct Takeover {
     pub executor: Arc<Executor>,
-    pub heart: Arc<Heart>,
+    pub heart: Arc<Heartbeat>,
 }
 
 impl Takeover {
@@ -108,7 +108,7 @@ impl Takeover {
     }
 
     /// Ends the runs that nobody ended: first what they still do, and in a later turn the run itself.
-    async fn close_unclosed(&self, lead: &Lead) -> Result<()> {
+    async fn close_unclosed(&self, lead: &LeaderTerm) -> Result<()> {
         let ledger = &self.executor.flows.ledger;
         for left in ledger.tasks().close_left_open(lead, UNCLOSED_MS).await? {
             tracing::warn!(run = %left.run, task = %left.task, why = left.why, "an orphaned attempt is answered");
@@ -205,7 +205,7 @@ fn unreached(lost: &UnreachableSession) -> WipeEvidence {
         cache_before: None,
         cache_after: None,
         checks: vec![WipeCheck::new(
-            Looked::Host(lost.host_id.clone()),
+            WipeSubject::Host(lost.host_id.clone()),
             Some("no worker of this host is alive, so its sandboxes cannot be checked".into()),
         )],
         not_recheckable: Vec::new(),

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use cofferdam_ambient::own;
-use cofferdam_contracts::artifact::{ArtifactKind, FileOut};
+use cofferdam_contracts::artifact::{ArtifactKind, OutputFile};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::{SandboxId, TaskKey};
@@ -19,7 +19,7 @@ use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest, WipeStatus};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::runs::RunContext;
-use cofferdam_ledger::tasks::{NewTask, TaskContext, TaskEnd, WorkerPlace};
+use cofferdam_ledger::tasks::{NewTask, TaskContext, TaskEnd, WorkerLocation};
 use dbos::step;
 use tokio::sync::broadcast::Receiver;
 
@@ -28,11 +28,11 @@ use crate::dispatches;
 use crate::drive::{Job, drive};
 use crate::executor::Executor;
 use crate::flow::{Flow, FlowError, step_error};
-use crate::long_lived::{Attempt, LongLived};
+use crate::host_plan::unmade;
+use crate::live_sandboxes::{Attempt, LiveSandboxes};
 use crate::patience::patiently;
-use crate::planned::unmade;
+use crate::ready_sandbox::{ReadySandbox, up};
 use crate::resume::take_over;
-use crate::up::{Up, up};
 
 /// The step's name in the engine.
 const EXECUTE: &str = "ExecuteST";
@@ -40,7 +40,7 @@ const EXECUTE: &str = "ExecuteST";
 /// The workflow's body.
 pub(crate) async fn task_workflow(
     executor: Arc<Executor>,
-    lives: Arc<dyn LongLived>,
+    lives: Arc<dyn LiveSandboxes>,
 ) -> Flow<ErrCode> {
     let id = dbos::workflow_id().unwrap_or_default();
     let key = TaskKey::parse(&id)
@@ -49,7 +49,7 @@ pub(crate) async fn task_workflow(
     step(EXECUTE, || Box::pin(execute(&executor, &*lives, &key))).await
 }
 
-async fn execute(executor: &Executor, lives: &dyn LongLived, key: &TaskKey) -> Flow<ErrCode> {
+async fn execute(executor: &Executor, lives: &dyn LiveSandboxes, key: &TaskKey) -> Flow<ErrCode> {
     let ledger = &executor.flows.ledger;
     let (name, sandbox) = match lives.name_of(key) {
         Some(sandbox) => (None, sandbox),
@@ -64,7 +64,7 @@ async fn execute(executor: &Executor, lives: &dyn LongLived, key: &TaskKey) -> F
     let state_dir = executor.host.facts().state_dir.to_string_lossy().into_owned();
     // Before the start is on record: whoever cancels a recorded start must be heard.
     let wakes = executor.flows.wakes.subscribe();
-    let place = WorkerPlace {
+    let place = WorkerLocation {
         executor: &executor.id,
         host_id: &executor.host_id,
         state_dir: &state_dir,
@@ -199,7 +199,7 @@ pub(crate) fn kept(run: &RunContext, task: &NewTask) -> Option<(TaskContext, End
 }
 
 fn value(task: &TaskContext, text: &str) -> End {
-    let file = FileOut {
+    let file = OutputFile {
         path: "value.txt".into(),
         encoded: false,
         sha256: digest_bytes(text.as_bytes()),
@@ -224,7 +224,7 @@ async fn run_in_sandbox(
     id: &SandboxId,
     mut wakes: Receiver<Wake>,
 ) -> End {
-    let Up { sandbox, plan, deps, memory: _memory } =
+    let ReadySandbox { sandbox, plan, deps, memory: _memory } =
         match up(executor, task, request, agent, None, id, &mut wakes).await {
             Ok(up) => up,
             Err(end) => return *end,

@@ -107,7 +107,7 @@ mod tests {
     use cofferdam_contracts::run::{Budget, RunStatus};
     use cofferdam_contracts::sandbox::SessionState;
     use cofferdam_ledger::tasks::terminal_state;
-    use cofferdam_sandbox::Dropped;
+    use cofferdam_sandbox::DropCounts;
 
     use super::*;
     use crate::decide::{Miss, Next, Round, after_round};
@@ -125,7 +125,7 @@ mod tests {
             cpu_ms: 1,
             oom: false,
             timed_out,
-            dropped: Dropped::default(),
+            dropped: DropCounts::default(),
             reached: if timed_out { vec![LimitKind::Wall] } else { Vec::new() },
             seen: None,
             cause: timed_out.then(|| "the wall time of 5 ms ran out".to_owned()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{DeliveryId, WebhookId};
-use cofferdam_contracts::webhook::{DeliveryReplayed, EventType, WebhookCreated, WebhookRequest};
+use cofferdam_contracts::webhook::{DeliveryReplay, EventType, WebhookRequest, WebhookResponse};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
@@ -45,7 +45,7 @@ impl Webhooks {
     }
 
     /// Makes a webhook; its secret is derived, shown here and stored nowhere.
-    pub async fn add(&self, who: &Principal, request: &WebhookRequest) -> Result<WebhookCreated> {
+    pub async fn add(&self, who: &Principal, request: &WebhookRequest) -> Result<WebhookResponse> {
         let signer = sign::here(self.signer.as_deref())?;
         let url = outbound::parse(&request.url, self.reach)?;
         let mut events = request.events.clone().unwrap_or_else(|| EventType::ALL.to_vec());
@@ -65,7 +65,7 @@ impl Webhooks {
             ..Audit::by(who, "webhook.add", id.as_str())
         };
         self.ledger.webhooks().add(&new, &entry).await?;
-        Ok(WebhookCreated {
+        Ok(WebhookResponse {
             secret: signer.webhook_secret(&id),
             url: url.as_str().to_owned(),
             webhook_id: id,
@@ -88,11 +88,11 @@ impl Webhooks {
         who: &Principal,
         webhook: &WebhookId,
         delivery: &DeliveryId,
-    ) -> Result<DeliveryReplayed> {
+    ) -> Result<DeliveryReplay> {
         let entry = Audit::by(who, "webhook.replay", delivery.as_str());
         match self.ledger.webhooks().delivery_replay(&who.tenant, webhook, delivery, &entry).await?
         {
-            Some(true) => Ok(DeliveryReplayed { accepted: true, delivery_id: delivery.clone() }),
+            Some(true) => Ok(DeliveryReplay { accepted: true, delivery_id: delivery.clone() }),
             Some(false) => Err(Refusal::new(
                 ErrorCode::StateConflict,
                 "it is on its way already, or its webhook was removed",

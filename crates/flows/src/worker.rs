@@ -18,17 +18,17 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::Flows;
-use crate::board::Board;
-use crate::claims::{Claimer, Registered, claims};
+use crate::claims::{Claimer, Workflows, claims};
+use crate::driver::PlannerDrivers;
 use crate::error::{Error, Result};
 use crate::executor::Executor;
-use crate::handed::Handed;
-use crate::heart::{Heart, HeartThread};
-use crate::long_lived::LongLived;
+use crate::handoff::Handoff;
+use crate::heartbeat::{Heartbeat, HeartbeatThread};
+use crate::live_sandboxes::LiveSandboxes;
 use crate::memory::MemoryBudget;
 use crate::notify::Sender;
 use crate::own_tasks::OwnTasks;
-use crate::pilot::Pilots;
+use crate::session_states::SessionStates;
 use crate::takeover::{Takeover, reconcile};
 
 /// Connections of the engine: its statements are short, so few serve many workflows, and its pool
@@ -78,10 +78,10 @@ pub struct WorkerConfig {
 #[derive(Debug)]
 pub struct Worker {
     executor: Arc<Executor>,
-    lives: Arc<dyn LongLived>,
+    lives: Arc<dyn LiveSandboxes>,
     engine: DBOS,
     claimer: JoinHandle<()>,
-    heart: HeartThread,
+    heart: HeartbeatThread,
     takeover: JoinHandle<()>,
     board: JoinHandle<()>,
     cache: JoinHandle<()>,
@@ -95,8 +95,8 @@ impl Worker {
     /// Looks at the host, reconciles it, launches the engine and starts to claim.
     pub async fn start(
         flows: Flows,
-        lives: Arc<dyn LongLived>,
-        pilots: Arc<dyn Pilots>,
+        lives: Arc<dyn LiveSandboxes>,
+        pilots: Arc<dyn PlannerDrivers>,
         config: WorkerConfig,
     ) -> Result<Self, StartError> {
         let host_config = HostConfig {
@@ -120,8 +120,8 @@ impl Worker {
             host,
             open_host,
             memory,
-            board: Board::default(),
-            handed: Handed::default(),
+            board: SessionStates::default(),
+            handed: Handoff::default(),
             promoted: Notify::new(),
             slots: Arc::default(),
             started: Arc::default(),
@@ -166,7 +166,7 @@ impl Worker {
         lives.joined(OwnTasks::new(&executor.id, slots, started, starts));
         let sender = Sender::new(&executor.flows.webhooks, executor.id.as_str())
             .map(|sender| tokio::spawn(sender.run()));
-        let heart = Arc::new(Heart::new(Arc::clone(&executor)));
+        let heart = Arc::new(Heartbeat::new(Arc::clone(&executor)));
         let (beating, fenced) = (heart.start(), heart.fences());
         let beating = beating.map_err(|e| StartError::Engine(format!("the heartbeat: {e}")))?;
         let takeover = Takeover { executor: Arc::clone(&executor), heart };
@@ -174,7 +174,7 @@ impl Worker {
             let executor = Arc::clone(&executor);
             tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
         };
-        let cache = tokio::spawn(crate::cache::keep_house(Arc::clone(&executor)));
+        let cache = tokio::spawn(crate::cache::maintain(Arc::clone(&executor)));
         let keys = lives.revocations();
         let aging = lives.aging(&executor.host);
         Ok(Self {
@@ -249,8 +249,8 @@ async fn give_back(executor: &Executor) -> Result<()> {
 fn register(
     engine: &DBOS,
     executor: &Arc<Executor>,
-    lives: &Arc<dyn LongLived>,
-) -> dbos::Result<Registered> {
+    lives: &Arc<dyn LiveSandboxes>,
+) -> dbos::Result<Workflows> {
     let ledger = executor.flows.ledger.clone();
     let run = {
         let executor = Arc::clone(executor);
@@ -267,5 +267,5 @@ fn register(
     let escalation = engine.register_workflow(ESCALATION_WORKFLOW, move |()| {
         crate::gates::wait::escalation_workflow(ledger.clone())
     })?;
-    Ok(Registered { run, task, escalation })
+    Ok(Workflows { run, task, escalation })
 }

@@ -7,7 +7,7 @@ use cofferdam_guest::setup::{ENTER, INIT, REHEARSE};
 use cofferdam_guest::users::HOLD;
 use cofferdam_guest::wire::LODGE;
 
-use crate::{agent, hold, machine};
+use crate::{agent, machine, user_namespace};
 
 /// By its name and its arguments; without any it is the agent.
 pub fn run() -> ExitCode {
@@ -20,9 +20,9 @@ pub fn run() -> ExitCode {
     match words.as_slice() {
         [ENTER] => agent::run_in(machine::enter),
         [REHEARSE] => agent::run_in(machine::rehearse),
-        [LODGE] => agent::run_as_lodger(),
+        [LODGE] => agent::run_as_subreaper(),
         [ATTACH] => agent::attach(),
-        [HOLD, owner] => hold::run(owner),
+        [HOLD, owner] => user_namespace::run(owner),
         _ => agent::run(),
     }
 }

@@ -1,7 +1,7 @@
 //! What the escape self-test is told and what it answers, one JSON line a probe.
 //!
 //! `cofferdam-probe probe SETTING` tries every probe, each in a process of its own, and prints a
-//! [`Probed`] for each. `cofferdam-probe neighbour MARKER` is the other sandbox that the probes look
+//! [`ProbeResult`] for each. `cofferdam-probe neighbour MARKER` is the other sandbox that the probes look
 //! for. The program is static, as the agent is, so that it runs wherever the agent does.
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub struct Setting {
 /// One probe's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Probed {
+pub struct ProbeResult {
     /// Stable, such as `mount.tmpfs`.
     pub id: String,
     /// What it looks at, such as `mounts`.

@@ -32,7 +32,7 @@ pub enum Kind {
     Item,
     /// Zeros that say nothing: no reader is given them.
     Fill,
-    /// [`crate::process::Begun`], before everything else of a command that may leave processes.
+    /// [`crate::process::StartFrame`], before everything else of a command that may leave processes.
     Begun,
 }
 

@@ -30,13 +30,13 @@ pub struct Jail {
 /// What the agent saw.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seen {
+pub struct JailReport {
     /// Programs executed beside the command itself.
     pub execs: u64,
     /// By name, how often.
     pub tools: BTreeMap<String, u64>,
     /// What the kernel refused.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<JailRefusal>,
     /// Refused attempts that are not listed.
     pub unlisted: u64,
     /// `max_execs` ended it.
@@ -48,9 +48,9 @@ pub struct Seen {
 /// Equal attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Refused {
+pub struct JailRefusal {
     /// What was tried.
-    pub kind: RefusedKind,
+    pub kind: JailRefusalKind,
     /// On what: a path, or an address family.
     pub subject: String,
     /// How often.
@@ -64,7 +64,7 @@ pub struct Refused {
 /// What was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RefusedKind {
+pub enum JailRefusalKind {
     /// Executing a program.
     Exec,
     /// Changing a file or directory.
@@ -73,16 +73,16 @@ pub enum RefusedKind {
     Socket,
 }
 
-impl Seen {
+impl JailReport {
     /// Notes a refused attempt.
-    pub fn refuse(&mut self, kind: RefusedKind, subject: String, now_ms: i64) {
+    pub fn refuse(&mut self, kind: JailRefusalKind, subject: String, now_ms: i64) {
         let known = self.refused.iter().position(|r| r.kind == kind && r.subject == subject);
         if let Some(known) = known.and_then(|at| self.refused.get_mut(at)) {
             known.count += 1;
             known.last_ms = now_ms;
         } else if self.refused.len() < MAX_LISTED {
             let (first_ms, last_ms) = (now_ms, now_ms);
-            self.refused.push(Refused { kind, subject, count: 1, first_ms, last_ms });
+            self.refused.push(JailRefusal { kind, subject, count: 1, first_ms, last_ms });
         } else {
             self.unlisted += 1;
         }
@@ -103,16 +103,16 @@ mod tests {
 
     #[test]
     fn equal_attempts_are_one_entry_and_too_many_are_counted() {
-        let mut seen = Seen::default();
-        seen.refuse(RefusedKind::Write, "/etc/x".into(), 1);
-        seen.refuse(RefusedKind::Write, "/etc/x".into(), 5);
+        let mut seen = JailReport::default();
+        seen.refuse(JailRefusalKind::Write, "/etc/x".into(), 1);
+        seen.refuse(JailRefusalKind::Write, "/etc/x".into(), 5);
         assert_eq!(seen.refused.len(), 1);
         assert_eq!(
             (seen.refused[0].count, seen.refused[0].first_ms, seen.refused[0].last_ms),
             (2, 1, 5)
         );
         for n in 0..MAX_LISTED {
-            seen.refuse(RefusedKind::Exec, n.to_string(), 9);
+            seen.refuse(JailRefusalKind::Exec, n.to_string(), 9);
         }
         assert_eq!((seen.refused.len(), seen.unlisted), (MAX_LISTED, 1));
     }

@@ -10,7 +10,7 @@ use crate::wire::ExecRequest;
 
 /// First argument of a process that carries another stream to the agent of its sandbox.
 pub const ATTACH: &str = "attach";
-/// Where an agent that is a lodger is met by such a process.
+/// Where a subreaper agent is met by such a process.
 pub const SOCKET: &str = "/.cofferdam/lodger.sock";
 /// Jobs that an agent remembers; the oldest that has ended makes room.
 pub const MAX_JOBS: usize = 64;

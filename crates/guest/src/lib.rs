@@ -17,15 +17,15 @@
 //! agent::serve
 //! agent::jobs agent::run
 //! agent::exec
-//! agent::keep agent::metrics
-//! machine machine::enter machine::rehearsal
-//! machine::keeper
-//! agent::pack agent::unpack agent::watch archive job machine::dawn machine::fill machine::limit process
+//! agent::layer_stream agent::metrics
+//! machine machine::enter machine::warmup
+//! machine::file_server
+//! agent::pack agent::unpack agent::watch archive job machine::restore machine::fill machine::limit process
 //!    setup tree
-//! agent::collect agent::dial agent::doors agent::file agent::jail agent::kept agent::outlet agent::port
+//! agent::collect agent::dial agent::doors agent::file agent::jail agent::persistent_stream agent::outlet agent::port
 //!    agent::tree machine::clock machine::disk machine::trace machine::vsock wire
-//! agent::answer agent::clock agent::identity agent::lodge agent::night agent::polled agent::reaper
-//!    agent::still agent::terminal bpf devices door escape frame glob hold jail keep machine::fault machine::network
+//! agent::answer agent::clock agent::identity agent::subreaper agent::agent_sleep agent::poll_fd agent::reaper
+//!    agent::freeze agent::terminal bpf devices door escape frame glob user_namespace jail layer_stream machine::fault machine::network
 //!    machine::random machine::stream name pieces removal sleep snmp upper users
 //! ```
 
@@ -38,7 +38,7 @@ pub mod frame;
 pub mod glob;
 pub mod jail;
 pub mod job;
-pub mod keep;
+pub mod layer_stream;
 pub mod name;
 pub mod pieces;
 pub mod process;

@@ -2,8 +2,8 @@
 
 mod agent;
 mod entry;
-mod hold;
 mod machine;
+mod user_namespace;
 
 fn main() -> std::process::ExitCode {
     entry::run()

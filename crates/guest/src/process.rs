@@ -32,7 +32,7 @@ pub struct RunRequest {
     /// It and what it starts outlive the other commands, until it ends or the host hangs up.
     #[serde(default)]
     pub service: bool,
-    /// What it leaves running lives on after its end, as in a shell, and its first frame is [`Begun`]. Level 8.
+    /// What it leaves running lives on after its end, as in a shell, and its first frame is [`StartFrame`]. Level 8.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaves: bool,
     /// Kept beside it for the host, at most [`crate::sleep::MAX_NOTE`] bytes. Level 9.
@@ -43,7 +43,7 @@ pub struct RunRequest {
 /// A command has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Begun {
+pub struct StartFrame {
     /// Its process id, as processes of its sandbox see it.
     pub pid: u32,
 }
@@ -78,7 +78,7 @@ pub struct Usage {
     pub disk_bytes: u64,
     /// What is free of it.
     pub disk_free_bytes: u64,
-    /// As [`crate::wire::Counted`] has it; 0 where the kernel is the host's.
+    /// As [`crate::wire::LimitCounters`] has it; 0 where the kernel is the host's.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub no_routes: u64,
 }

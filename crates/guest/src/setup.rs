@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! guest  GREETING   the port, or the stream in its place, is open: a machine is stored, or given to a sandbox, here
-//! host   Setup      one line of JSON; after a rehearsal the guest begins anew
+//! host   Setup      one line of JSON; after a warm-up the guest begins anew
 //! guest  CLOCK      what time is it? Up to [`CLOCK_ASKS`] times, until an answer came quickly
 //! host   a line     milliseconds since the epoch, as they are when the question is read
 //! guest  FILES      where [`Setup::is_filled`]: the files, once
@@ -12,10 +12,10 @@
 //! ```
 //! A machine that is a sandbox's already, and was stored asleep, is told less:
 //! ```text
-//! host   WAKE       of [`crate::sleep`]
-//! guest  AWAKE      the init has the stream
-//! host   Dawn       one line of JSON
-//! guest  CLOCK      as above, then READY and the agent
+//! host   WAKE          of [`crate::sleep`]
+//! guest  AWAKE         the init has the stream
+//! host   RestoreSetup  one line of JSON
+//! guest  CLOCK         as above, then READY and the agent
 //! ```
 //! The machine's one disk has two partitions, each an EROFS image: [`Setup::lowers`] directories of
 //! the root file system, named by their number, and the given trees, named by theirs.
@@ -82,7 +82,7 @@ pub struct Setup {
 /// What a machine that was stored with its sandbox is told before anything in it goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Dawn {
+pub struct RestoreSetup {
     /// Fresh randomness of the host: its generator is where it was when it was stored.
     pub seed: [u8; SEED_BYTES],
 }

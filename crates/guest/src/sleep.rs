@@ -13,8 +13,8 @@
 //! Until then the stream is the agent's life line as before: where it closes, the agent exits. A sleeping agent reads no
 //! output; once it wakes, what nobody follows is read and dropped.
 //!
-//! The agent of a machine sleeps while its task stands still ([`crate::keep`]), and the task goes on once the agent woke. Between the
-//! two the machine's init has the stream, and is told what is new ([`crate::setup::Dawn`]).
+//! The agent of a machine sleeps while its task stands still ([`crate::layer_stream`]), and the task goes on once the agent woke. Between the
+//! two the machine's init has the stream, and is told what is new ([`crate::setup::RestoreSetup`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -68,12 +68,12 @@ pub struct Follow {
 
 /// Looks for a word in a stream, byte by byte.
 #[derive(Debug)]
-pub struct Listening {
+pub struct WordMatcher {
     word: &'static [u8; 32],
     last: [u8; 32],
 }
 
-impl Listening {
+impl WordMatcher {
     /// For this word.
     #[must_use]
     pub const fn to(word: &'static [u8; 32]) -> Self {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_word_is_heard_after_anything_and_at_its_last_byte_only() {
-        let mut listening = Listening::to(WAKE);
+        let mut listening = WordMatcher::to(WAKE);
         let before = [b"what was before".as_slice(), &WAKE[..31], ASLEEP].concat();
         assert!(!before.iter().any(|byte| listening.hears(*byte)));
         let heard: Vec<bool> = WAKE.iter().map(|byte| listening.hears(*byte)).collect();

@@ -48,7 +48,7 @@
 //! Level 8 knows owners: `uid` and `gid` of a file that is put, of an [`crate::tree::Entry`], and commands that leave
 //! processes behind ([`crate::process::RunRequest::leaves`]).
 //!
-//! And with level 9; see [`crate::sleep`]. And with level 10; see [`crate::keep`].
+//! And with level 9; see [`crate::sleep`]. And with level 10; see [`crate::layer_stream`].
 //! Level 11 reads a part of a file: see [`crate::tree::Path`]. Level 12 knows a command's groups ([`ExecRequest::groups`]).
 //!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
@@ -60,7 +60,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::jail::{Jail, Seen};
+use crate::jail::{Jail, JailReport};
 
 /// First argument of an agent in a sandbox that somebody else holds.
 pub const LODGE: &str = "lodge";
@@ -173,7 +173,7 @@ pub struct User {
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Ended {
+pub enum CommandExit {
     /// With this status.
     Exit(i32),
     /// By this signal.
@@ -187,7 +187,7 @@ pub enum Ended {
 #[serde(deny_unknown_fields)]
 pub struct ExecEnd {
     /// How the command ended.
-    pub ended: Ended,
+    pub ended: CommandExit,
     /// From the start to the end of the command in milliseconds.
     pub wall_ms: u64,
     /// User and system time of the command and its waited-for children in milliseconds.
@@ -209,10 +209,10 @@ pub struct ExecEnd {
     pub crowd: u64,
     /// What its jail saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen: Option<Seen>,
+    pub seen: Option<JailReport>,
     /// What a kernel of the sandbox's own counted meanwhile; absent where the host's does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counted: Option<Counted>,
+    pub counted: Option<LimitCounters>,
     /// Where attempts led that no route led anywhere, as far as that kernel told since a command
     /// started last: of those that it counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -222,7 +222,7 @@ pub struct ExecEnd {
 impl ExecEnd {
     /// An end of which nothing else is known: nothing was measured, dropped or seen.
     #[must_use]
-    pub fn of(ended: Ended) -> Self {
+    pub fn of(ended: CommandExit) -> Self {
         Self {
             ended,
             wall_ms: 0,
@@ -264,7 +264,7 @@ fn is_zero(count: &u64) -> bool {
 /// What a kernel did to keep the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Counted {
+pub struct LimitCounters {
     /// Processes killed for memory.
     pub oom_kills: u64,
     /// Processes that were not started.
@@ -312,13 +312,13 @@ pub struct CollectEnd {
     pub error: Option<String>,
     /// The bound that the files do not keep: they would not another time either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub over: Option<Over>,
+    pub over: Option<CollectExcess>,
 }
 
 /// A bound of a collection, and how it was left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
-pub enum Over {
+pub enum CollectExcess {
     /// More files match than are collected.
     Files {
         /// That are collected.

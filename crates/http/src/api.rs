@@ -8,8 +8,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, Response, Uri};
 use hyper::body::Incoming;
 
-use crate::door::HostName;
 use crate::public::PublicUrl;
+use crate::request_guard::HostName;
 
 /// An answer that is on its way.
 pub type Reply<'a> = Pin<Box<dyn Future<Output = Response<Body>> + Send + 'a>>;

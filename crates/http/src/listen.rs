@@ -1,10 +1,10 @@
 //! The listeners: connections in, each within its bounds of number and time.
 //!
 //! ```text
-//! lookout: accept -> a place, or closed at once
+//! health_listener: accept -> a slot, or closed at once
 //!   -> TLS -> head within 20 s -> body within 30 s -> answer
 //!      ^                                    |
-//!      +---- the place comes back ----------+ idle for 20 s, stalled for 60 s, or closed
+//!      +---- the slot comes back -----------+ idle for 20 s, stalled for 60 s, or closed
 //! ```
 //! HTTP/1.1 alone is spoken: no client of ours needs more, and one connection is then one request
 //! at a time, which is what the bounds count.
@@ -32,11 +32,11 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Api, Label, Probe};
-use crate::bound::{Bound, Place, Shares};
-use crate::door::Door;
-use crate::lookout::{self, Arrived};
-use crate::paced::Paced;
+use crate::connection_limit::{ConnectionLimit, ConnectionPermit, ConnectionShares};
+use crate::health_listener::{self, NewConnection};
 use crate::refuse::refuse;
+use crate::request_guard::RequestGuard;
+use crate::stall_timeout::StallTimeout;
 
 /// How long a client may take for the head of a request, and how long an idle connection is kept.
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(20);
@@ -61,16 +61,20 @@ pub struct Local {
 }
 
 /// What every connection of this server shares.
-pub(crate) struct Serving {
+pub(crate) struct ServerState {
     /// In the order in which they are asked.
     apis: Vec<Arc<dyn Api>>,
-    door: Door,
+    door: RequestGuard,
     tls: Option<TlsAcceptor>,
     http: http1::Builder,
 }
 
-impl Serving {
-    pub(crate) fn new(apis: Vec<Arc<dyn Api>>, door: Door, tls: Option<TlsAcceptor>) -> Arc<Self> {
+impl ServerState {
+    pub(crate) fn new(
+        apis: Vec<Arc<dyn Api>>,
+        door: RequestGuard,
+        tls: Option<TlsAcceptor>,
+    ) -> Arc<Self> {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
         http.max_buf_size(MAX_HEAD_BYTES);
@@ -85,10 +89,11 @@ impl Serving {
         probe: Box<dyn Probe>,
         stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let shares = Shares::of_this_process();
-        let bound = Bound::new(shares.network);
+        let shares = ConnectionShares::of_this_process();
+        let bound = ConnectionLimit::new(shares.network);
         let network = network.into_std()?;
-        let arrivals = lookout::open(Arc::clone(&self), network, bound, probe, stop.clone())?;
+        let arrivals =
+            health_listener::open(Arc::clone(&self), network, bound, probe, stop.clone())?;
         let network = Arc::clone(&self).network(arrivals, stop.clone());
         let Some(Local { listener, owner }) = local else {
             network.await;
@@ -96,13 +101,16 @@ impl Serving {
         };
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        tokio::join!(network, self.local(listener, owner, Bound::new(shares.local), stop));
+        tokio::join!(
+            network,
+            self.local(listener, owner, ConnectionLimit::new(shares.local), stop)
+        );
         Ok(())
     }
 
     async fn network(
         self: Arc<Self>,
-        mut arrivals: mpsc::UnboundedReceiver<Arrived>,
+        mut arrivals: mpsc::UnboundedReceiver<NewConnection>,
         mut stop: watch::Receiver<bool>,
     ) {
         let mut open = JoinSet::new();
@@ -123,7 +131,7 @@ impl Serving {
         self: Arc<Self>,
         listener: UnixListener,
         owner: u32,
-        bound: Arc<Bound>,
+        bound: Arc<ConnectionLimit>,
         mut stop: watch::Receiver<bool>,
     ) {
         let mut open = JoinSet::new();
@@ -152,7 +160,7 @@ impl Serving {
     async fn connection(
         self: Arc<Self>,
         stream: TcpStream,
-        place: Place,
+        place: ConnectionPermit,
         stop: watch::Receiver<bool>,
     ) {
         let Ok(arrived) = stream.local_addr().map(|address| address.ip()) else { return };
@@ -170,7 +178,7 @@ impl Serving {
     pub(crate) async fn http<S, A, F>(
         &self,
         stream: S,
-        place: Place,
+        place: ConnectionPermit,
         mut stop: watch::Receiver<bool>,
         answer: A,
     ) where
@@ -180,11 +188,11 @@ impl Serving {
     {
         let place = Arc::new(place);
         let service = service_fn(|mut request: hyper::Request<Incoming>| {
-            // An upgraded connection lives on without this one, and takes its place along.
+            // An upgraded connection lives on without this one, and takes its slot along.
             request.extensions_mut().insert(Arc::clone(&place));
             answer(request)
         });
-        let stream = TokioIo::new(Paced::new(stream));
+        let stream = TokioIo::new(StallTimeout::new(stream));
         let connection = self.http.serve_connection(stream, service).with_upgrades();
         tokio::pin!(connection);
         let ended = tokio::select! {
@@ -204,7 +212,7 @@ impl Serving {
         self.tls.is_some()
     }
 
-    /// Whether a request may be asked here, and is for the last API: the one that the lookout's probe speaks for.
+    /// Whether a request may be asked here, and is for the last API: the one that the health listener's probe speaks for.
     pub(crate) fn is_for_the_last(
         &self,
         arrived: IpAddr,

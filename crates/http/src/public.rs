@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use axum::http::Uri;
 
-use crate::door::HostName;
+use crate::request_guard::HostName;
 
 /// Bytes of such an address: a link in a mail should stay a link.
 const MAX_BYTES: usize = 512;

@@ -8,9 +8,9 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::api::{Api, Probe, Site};
-use crate::door::{Door, HostName};
-use crate::listen::{Local, Serving};
+use crate::listen::{Local, ServerState};
 use crate::public::{self, PublicUrl};
+use crate::request_guard::{HostName, RequestGuard};
 use crate::tls::Tls;
 
 /// How long a body may take to arrive: 1 MiB at the rate of a telephone line.
@@ -29,7 +29,7 @@ pub enum Auth {
 
 /// Where a server answers, and to whom.
 #[derive(Debug)]
-pub struct Doors {
+pub struct ServerConfig {
     /// Its address; port 0 takes a free one.
     pub addr: SocketAddr,
     /// Whether a key is asked for.
@@ -44,7 +44,7 @@ pub struct Doors {
     pub local: Option<Local>,
 }
 
-impl Doors {
+impl ServerConfig {
     /// An address that asks for keys, and nothing else.
     #[must_use]
     pub fn at(addr: SocketAddr) -> Self {
@@ -75,7 +75,7 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Listeners {
     network: TcpListener,
-    doors: Doors,
+    doors: ServerConfig,
     /// What reply links begin with.
     links: String,
 }
@@ -92,7 +92,7 @@ impl Listeners {
     ///
     /// # Errors
     /// An address that cannot be had, or `--no-auth` beyond loopback.
-    pub async fn bind(mut doors: Doors) -> Result<Self, ServerError> {
+    pub async fn bind(mut doors: ServerConfig) -> Result<Self, ServerError> {
         let addr = doors.addr;
         if doors.auth == Auth::None && !addr.ip().is_loopback() {
             return Err(ServerError::Open(addr));
@@ -144,9 +144,9 @@ impl Server {
         end: impl Future<Output = ()> + Send + 'static,
     ) -> std::io::Result<()> {
         let Self { listeners: Listeners { network, doors, .. }, apis } = self;
-        let Doors { hosts, tls, local, .. } = doors;
+        let ServerConfig { hosts, tls, local, .. } = doors;
         let tls = tls.map(|tls| tls.acceptor());
-        let serving = Serving::new(apis, Door::new(hosts), tls);
+        let serving = ServerState::new(apis, RequestGuard::new(hosts), tls);
         let probe = probe()?;
         let (stop, stopped) = watch::channel(false);
         let served = serving.run(network, local, probe, stopped);

@@ -1,7 +1,7 @@
 //! `app.patch_applies`: where patches of runs were written.
 
 use cofferdam_contracts::id::RunId;
-use cofferdam_contracts::patch::{AppliedRow, ApplyRecord, GitId};
+use cofferdam_contracts::patch::{ApplyRecord, ApplyRow, GitId};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
@@ -21,7 +21,7 @@ impl Applies<'_> {
         run: &RunId,
         key_id: &str,
         new: &ApplyRecord,
-    ) -> Result<Option<AppliedRow>> {
+    ) -> Result<Option<ApplyRow>> {
         sqlx::query(
             "INSERT INTO app.patch_applies
                (approved_in, run_id, step_id, patch_sha256, repo, branch, base, commit_id, key_id, tree_id)
@@ -52,7 +52,7 @@ impl Applies<'_> {
     }
 
     /// Where a run's patches were written, in order.
-    pub async fn list(self, run: &RunId) -> Result<Vec<AppliedRow>> {
+    pub async fn list(self, run: &RunId) -> Result<Vec<ApplyRow>> {
         let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {COLUMNS} FROM app.patch_applies a WHERE a.run_id = $1 ORDER BY a.written_at LIMIT $2"
         )))
@@ -64,12 +64,12 @@ impl Applies<'_> {
     }
 }
 
-fn row_of(row: &PgRow) -> Result<AppliedRow> {
+fn row_of(row: &PgRow) -> Result<ApplyRow> {
     let commit = |name: &str| -> Result<GitId> {
         let text: String = row.try_get(name)?;
         GitId::parse(&text).map_err(|why| LedgerError::Row { what: "patch_applies", why })
     };
-    Ok(AppliedRow {
+    Ok(ApplyRow {
         run_id: id("patch_applies.run_id", row.try_get("run_id")?)?,
         written: ApplyRecord {
             approved_in: id("patch_applies.approved_in", row.try_get("approved_in")?)?,

@@ -26,7 +26,7 @@ pub struct NewArtifact {
 
 /// An artifact's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
+pub struct ArtifactContent {
     /// Digest of the bytes.
     pub sha256: Digest,
     /// The bytes.
@@ -183,7 +183,7 @@ impl Artifacts<'_> {
     }
 
     /// The bytes behind a URI, if the tenant owns its run.
-    pub async fn read(self, tenant: &TenantId, uri: &str) -> Result<Option<Stored>> {
+    pub async fn read(self, tenant: &TenantId, uri: &str) -> Result<Option<ArtifactContent>> {
         let row = sqlx::query(
             "SELECT a.sha256, a.kind, a.inline, b.bytes FROM app.artifacts a
                JOIN app.runs r ON r.id = a.run_id LEFT JOIN app.blobs b ON b.sha256 = a.sha256
@@ -199,7 +199,7 @@ impl Artifacts<'_> {
                 Some(text) => text.into_bytes(),
                 None => row.try_get::<Option<Vec<u8>>, _>("bytes")?.unwrap_or_default(),
             };
-            Ok(Stored {
+            Ok(ArtifactContent {
                 sha256: crate::error::id("artifacts.sha256", row.try_get("sha256")?)?,
                 bytes,
                 kind: row.try_get("kind")?,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::error::{Result, id, json as encoded};
+use crate::error::{Result, id, json as encode};
 use crate::families::Models;
 use crate::grants::{TaskGate, answer_end, answered};
 
@@ -88,7 +88,7 @@ impl Models<'_> {
         .bind(new.task.as_str())
         .bind(n)
         .bind(key.as_str())
-        .bind(encoded("model_asks.asked", new.over)?)
+        .bind(encode("model_asks.asked", new.over)?)
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;

@@ -11,9 +11,9 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::audit::{Audit, append};
-use crate::error::{Checked, Result, id, load};
+use crate::error::{OpResult, Result, id, load};
 use crate::families::BuildRows;
-use crate::snapshots::{FilesToKeep, insert as snapshot_insert};
+use crate::snapshots::{NewSnapshotFiles, insert as snapshot_insert};
 use crate::template_layers::{NewLayer, insert as layer_insert};
 
 /// Templates that a tenant may have, each with a name of its own.
@@ -40,7 +40,7 @@ pub struct NewBuild<'a> {
 
 /// What a sandbox is made for, where that is a build.
 #[derive(Debug, Clone, Copy)]
-pub struct NewBuilding<'a> {
+pub struct NewBuildAssignment<'a> {
     /// The build.
     pub build: &'a BuildId,
     /// The layer that it goes on from, and how many steps that has behind it.
@@ -116,10 +116,10 @@ fn build_of(row: &PgRow) -> Result<Build> {
 /// In the commit that records its sandbox: from now on the build is under way.
 pub(crate) async fn build_begins(
     conn: &mut PgConnection,
-    &NewBuilding { build, layer }: &NewBuilding<'_>,
+    &NewBuildAssignment { build, layer }: &NewBuildAssignment<'_>,
     live: &LiveId,
     tenant: &TenantId,
-) -> Checked<()> {
+) -> OpResult<()> {
     // One after the other, so that two of one template do not both begin.
     let locked = sqlx::query(
         "SELECT 1 FROM app.templates t JOIN app.template_builds b ON b.template_id = t.id
@@ -152,7 +152,7 @@ pub(crate) async fn build_begins(
 
 impl BuildRows<'_> {
     /// Records a build, and its template where there is none of the name; the template's id.
-    pub async fn open(self, new: &NewBuild<'_>, audit: &Audit<'_>) -> Checked<TemplateId> {
+    pub async fn open(self, new: &NewBuild<'_>, audit: &Audit<'_>) -> OpResult<TemplateId> {
         let mut tx = self.pool().begin().await?;
         let count: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM app.templates WHERE tenant_id = $1 AND deleted_at IS NULL AND name <> $2",
@@ -274,7 +274,7 @@ impl BuildRows<'_> {
     pub async fn ready(
         self,
         build: &BuildId,
-        files: &FilesToKeep<'_>,
+        files: &NewSnapshotFiles<'_>,
         layer: Option<&NewLayer<'_>>,
         audit: &Audit<'_>,
     ) -> Result<bool> {
@@ -364,7 +364,7 @@ impl BuildRows<'_> {
     }
 
     /// Deletes a template; its files are still to be erased. Refused while a build of it runs.
-    pub async fn delete(self, template: &TemplateId, audit: &Audit<'_>) -> Checked<()> {
+    pub async fn delete(self, template: &TemplateId, audit: &Audit<'_>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let found = sqlx::query(
             "SELECT 1 FROM app.templates WHERE id = $1 AND tenant_id = $2 AND deleted_at IS NULL FOR UPDATE",

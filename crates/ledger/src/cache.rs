@@ -13,9 +13,9 @@ use crate::families::Cache;
 /// Rows that a listing answers with; a host has far fewer bases.
 const MAX_ENTRIES: i64 = 10_000;
 
-/// A host's place for bases.
+/// A host's location for bases.
 #[derive(Debug, Clone, Copy)]
-pub struct CachePlace<'a> {
+pub struct CacheLocation<'a> {
     /// The machine.
     pub host_id: &'a str,
     /// The state directory.
@@ -45,7 +45,7 @@ pub struct NewCacheEntry<'a> {
 
 /// A base that a task may have, as far as the ledger knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheFound {
+pub struct CacheHit {
     /// Its row.
     pub entry_id: i64,
     /// Digest of its manifest.
@@ -54,7 +54,7 @@ pub struct CacheFound {
 
 /// A base that a host should have, or should take away.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheHeld {
+pub struct CacheRow {
     /// Its row.
     pub entry_id: i64,
     /// Its key.
@@ -69,7 +69,7 @@ pub struct CacheHeld {
 
 /// Why a base is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Evicted {
+pub enum EvictionReason {
     /// Somebody asked for it.
     Asked,
     /// Nobody had it for long.
@@ -82,7 +82,7 @@ pub enum Evicted {
     Damaged,
 }
 
-impl Evicted {
+impl EvictionReason {
     /// The reason as it stands in SQL.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -97,13 +97,13 @@ impl Evicted {
 }
 
 impl Cache<'_> {
-    /// The tenant's base of a key at a place; it counts as used now.
+    /// The tenant's base of a key at a location; it counts as used now.
     pub async fn find(
         self,
-        place: &CachePlace<'_>,
+        place: &CacheLocation<'_>,
         org: &TenantId,
         key: &Digest,
-    ) -> Result<Option<CacheFound>> {
+    ) -> Result<Option<CacheHit>> {
         let row = sqlx::query(
             "UPDATE app.dependency_cache_index SET last_used_at = clock_timestamp()
               WHERE host_id = $1 AND state_dir = $2 AND org_id = $3 AND key = $4 AND state = 'ready'
@@ -116,7 +116,7 @@ impl Cache<'_> {
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
-            Ok(CacheFound {
+            Ok(CacheHit {
                 entry_id: row.try_get("entry_id")?,
                 digest: id("dependency_cache_index.digest", row.try_get("digest")?)?,
             })
@@ -155,7 +155,7 @@ impl Cache<'_> {
 
     /// Records a base that stands on the disk now. What was on record under its key was not there any
     /// more, or it could not have got its name. A replay writes nothing.
-    pub async fn insert(self, place: &CachePlace<'_>, new: &NewCacheEntry<'_>) -> Result<()> {
+    pub async fn insert(self, place: &CacheLocation<'_>, new: &NewCacheEntry<'_>) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         sqlx::query(
             "UPDATE app.dependency_cache_index
@@ -190,8 +190,8 @@ impl Cache<'_> {
         Ok(())
     }
 
-    /// Every base that a place should have or take away, the longest unused first.
-    pub async fn held(self, place: &CachePlace<'_>) -> Result<Vec<CacheHeld>> {
+    /// Every base that a location should have or take away, the longest unused first.
+    pub async fn rows(self, place: &CacheLocation<'_>) -> Result<Vec<CacheRow>> {
         let rows = sqlx::query(
             "SELECT entry_id, key, bytes, state = 'doomed' AS doomed,
                     app.ms(clock_timestamp()) - app.ms(last_used_at) AS idle_ms
@@ -205,7 +205,7 @@ impl Cache<'_> {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(CacheHeld {
+                Ok(CacheRow {
                     entry_id: row.try_get("entry_id")?,
                     key: id("dependency_cache_index.key", row.try_get("key")?)?,
                     bytes: natural(row, "bytes")?,
@@ -217,7 +217,7 @@ impl Cache<'_> {
     }
 
     /// Records that a base is gone from its host's disk.
-    pub async fn evicted(self, entry: i64, why: Evicted) -> Result<()> {
+    pub async fn evicted(self, entry: i64, why: EvictionReason) -> Result<()> {
         sqlx::query(
             "UPDATE app.dependency_cache_index
                 SET state = 'evicted', evicted_at = clock_timestamp(), evicted_why = $2

@@ -5,7 +5,7 @@
 //! The two may happen at once; the one that takes the dispatch's row second reads what the first has
 //! committed. A deferred trigger refuses a commit that leaves a dispatch behind its run.
 
-use cofferdam_contracts::dispatch::{Ended, ended};
+use cofferdam_contracts::dispatch::{DispatchEndFacts, ended};
 use cofferdam_contracts::id::{RunId, TaskKey};
 use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::sandbox::{AccessMode, SandboxResult};
@@ -47,7 +47,7 @@ pub(crate) async fn dispatch_settle(conn: &mut sqlx::PgConnection, run: &RunId) 
         (dispatch.try_get("sandbox_spec")?, over.try_get("error")?);
     let sandbox: Option<String> = dispatch.try_get("sandbox")?;
     let project_dir: String = dispatch.try_get("project_dir")?;
-    let end = ended(Ended {
+    let end = ended(DispatchEndFacts {
         run: load::<RunStatus>("runs.status", Value::String(over.try_get("status")?))?,
         error: error.as_deref(),
         last: last.as_ref(),

@@ -11,7 +11,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::audit::Audit;
-use crate::error::{Checked, LedgerError, OpError, Result, id, json, load};
+use crate::error::{LedgerError, OpError, OpResult, Result, id, json, load};
 use crate::families::Dispatches;
 use crate::intents::NewIntent;
 use crate::runs::{NewRun, run_insert};
@@ -139,7 +139,7 @@ fn limited(error: LedgerError) -> OpError {
 
 impl Dispatches<'_> {
     /// Writes a dispatch with its intent, its run and its workflow, or nothing at all.
-    pub async fn spawn(self, new: &NewDispatch<'_>, audit: Option<&Audit<'_>>) -> Checked<()> {
+    pub async fn spawn(self, new: &NewDispatch<'_>, audit: Option<&Audit<'_>>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         crate::intents::intent_insert(&mut tx, new.intent).await?;
         let request = new.request;
@@ -360,7 +360,7 @@ pub struct ImportRow {
 
 /// What became of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Taken {
+pub enum ImportOutcome {
     /// It is new here.
     New,
     /// It was here, the same.
@@ -373,7 +373,12 @@ pub enum Taken {
 
 impl Dispatches<'_> {
     /// Takes a row over as it is; it has no run and never will.
-    pub async fn import(self, tenant: &TenantId, key_id: &str, row: &ImportRow) -> Result<Taken> {
+    pub async fn import(
+        self,
+        tenant: &TenantId,
+        key_id: &str,
+        row: &ImportRow,
+    ) -> Result<ImportOutcome> {
         let mut tx = self.pool().begin().await?;
         let same: Option<bool> = sqlx::query_scalar(
             "SELECT m.tenant_id = $3 AND to_jsonb(d) = to_jsonb(jsonb_populate_record(NULL::app.dispatches, $2))
@@ -385,8 +390,8 @@ impl Dispatches<'_> {
         .fetch_optional(&mut *tx)
         .await?;
         match same {
-            Some(true) => return Ok(Taken::Same),
-            Some(false) => return Ok(Taken::Other),
+            Some(true) => return Ok(ImportOutcome::Same),
+            Some(false) => return Ok(ImportOutcome::Other),
             None => {}
         }
         let written = sqlx::query(
@@ -397,9 +402,9 @@ impl Dispatches<'_> {
         .execute(&mut *tx)
         .await;
         match written.map_err(LedgerError::from) {
-            Ok(done) if done.rows_affected() == 0 => return Ok(Taken::Other),
+            Ok(done) if done.rows_affected() == 0 => return Ok(ImportOutcome::Other),
             Ok(_) => {}
-            Err(LedgerError::Refused(why, _)) => return Ok(Taken::Refused(why)),
+            Err(LedgerError::Refused(why, _)) => return Ok(ImportOutcome::Refused(why)),
             Err(error) => return Err(error),
         }
         sqlx::query(
@@ -414,6 +419,6 @@ impl Dispatches<'_> {
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
-        Ok(Taken::New)
+        Ok(ImportOutcome::New)
     }
 }

@@ -10,7 +10,7 @@ use crate::artifacts::{Rows, artifacts_insert, index};
 use crate::budgets::budget_answers_take;
 use crate::dispatch_end::{canceled_answer, dispatch_settle};
 use crate::error::{Result, id, json};
-use crate::executors::Lead;
+use crate::executors::LeaderTerm;
 use crate::families::Tasks;
 use crate::grants::{answers_take, asks_lock};
 use crate::sessions::attestation_json;
@@ -81,7 +81,7 @@ const LEFT_OPEN_ANSWERED: &str = "WITH u AS (
 
 /// An attempt that was answered because its workflow will not do it any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOpen {
+pub struct StaleAttempt {
     /// The attempt.
     pub task: TaskKey,
     /// Its run.
@@ -93,7 +93,11 @@ pub struct LeftOpen {
 impl Tasks<'_> {
     /// Answers attempts that no workflow answers any more, for longer than `grace_ms`: their run goes on to its own end, and where that
     /// was over, the record is whole again. Only for the leader.
-    pub async fn close_left_open(self, lead: &Lead, grace_ms: i64) -> Result<Vec<LeftOpen>> {
+    pub async fn close_left_open(
+        self,
+        lead: &LeaderTerm,
+        grace_ms: i64,
+    ) -> Result<Vec<StaleAttempt>> {
         let mut tx = self.pool().begin().await?;
         let found: Vec<(String, String)> = sqlx::query_as(LEFT_OPEN)
             .bind(lead.executor.as_str())
@@ -110,7 +114,7 @@ impl Tasks<'_> {
             .await?;
         let mut closed = Vec::with_capacity(rows.len());
         for row in &rows {
-            let left = LeftOpen {
+            let left = StaleAttempt {
                 task: id("sbx_runs.task_key", row.try_get("task_key")?)?,
                 run: id("sbx_runs.run_id", row.try_get("run_id")?)?,
                 why: row.try_get("why")?,

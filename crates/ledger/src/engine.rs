@@ -5,7 +5,7 @@ use sqlx::Row;
 
 use crate::APP_VERSION;
 use crate::error::Result;
-use crate::executors::Lead;
+use crate::executors::LeaderTerm;
 use crate::families::Queues;
 
 /// The engine's name of the parent workflow.
@@ -25,7 +25,7 @@ pub const LIVE_QUEUE: &str = "liveQ";
 
 /// A workflow that this executor now owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claimed {
+pub struct WorkflowClaim {
     /// Its id.
     pub workflow_id: String,
     /// Which function.
@@ -53,7 +53,7 @@ impl Queues<'_> {
         queue: &str,
         executor: &ExecutorId,
         running: i32,
-    ) -> Result<(Vec<Claimed>, bool)> {
+    ) -> Result<(Vec<WorkflowClaim>, bool)> {
         let claim = "SELECT workflow_id, name, inputs FROM app.claim_and_look($1, $2, $3, $4)";
         let rows = sqlx::query(claim)
             .bind(queue)
@@ -70,13 +70,13 @@ impl Queues<'_> {
                 continue;
             };
             let name = row.try_get::<Option<String>, _>("name")?.unwrap_or_default();
-            claimed.push(Claimed { workflow_id, name, inputs: row.try_get("inputs")? });
+            claimed.push(WorkflowClaim { workflow_id, name, inputs: row.try_get("inputs")? });
         }
         Ok((claimed, is_any_left))
     }
 
     /// Releases workflows whose delay has passed, as the leader.
-    pub async fn release_delayed(self, lead: &Lead) -> Result<u64> {
+    pub async fn release_delayed(self, lead: &LeaderTerm) -> Result<u64> {
         let done = sqlx::query(
             "WITH moved AS (
                UPDATE dbos.workflow_status

@@ -169,7 +169,7 @@ impl LedgerError {
 pub type Result<T> = std::result::Result<T, LedgerError>;
 
 /// The result of an operation that may refuse.
-pub type Checked<T> = std::result::Result<T, OpError>;
+pub type OpResult<T> = std::result::Result<T, OpError>;
 
 /// Parses a stored JSON value strictly.
 pub(crate) fn load<T: serde::de::DeserializeOwned>(

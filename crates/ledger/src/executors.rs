@@ -24,14 +24,14 @@ pub struct NewExecutor<'a> {
 
 /// The right to lead in one term. Every statement of a leader names it, and does nothing once it is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lead {
+pub struct LeaderTerm {
     pub(crate) executor: ExecutorId,
     pub(crate) term: i64,
 }
 
 /// An executor whose workflows were queued again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TakenOver {
+pub struct DeadExecutor {
     /// Its id, as the engine has it.
     pub executor: String,
     /// Whether it was declared dead just now.
@@ -70,9 +70,9 @@ impl Executors<'_> {
     /// heartbeat and stops. `None`: nobody is declared dead.
     pub async fn take_over(
         self,
-        lead: &Lead,
+        lead: &LeaderTerm,
         dead_after_ms: Option<i64>,
-    ) -> Result<Vec<TakenOver>> {
+    ) -> Result<Vec<DeadExecutor>> {
         let rows =
             sqlx::query("SELECT executor_id, is_new, workflows FROM app.take_over($1, $2, $3)")
                 .bind(lead.executor.as_str())
@@ -82,7 +82,7 @@ impl Executors<'_> {
                 .await?;
         rows.iter()
             .map(|row| {
-                Ok(TakenOver {
+                Ok(DeadExecutor {
                     executor: row.try_get("executor_id")?,
                     is_new: row.try_get("is_new")?,
                     workflows: row.try_get::<i64, _>("workflows")?.unsigned_abs(),
@@ -92,13 +92,13 @@ impl Executors<'_> {
     }
 
     /// Renews this executor's lease, or takes a free one; `None` while somebody else leads. Never waits.
-    pub async fn lead(self, executor: &ExecutorId, lease_ms: i64) -> Result<Option<Lead>> {
+    pub async fn lead(self, executor: &ExecutorId, lease_ms: i64) -> Result<Option<LeaderTerm>> {
         let term: Option<i64> = sqlx::query_scalar("SELECT app.lead($1, $2)")
             .bind(executor.as_str())
             .bind(lease_ms)
             .fetch_one(self.steady())
             .await?;
-        Ok(term.map(|term| Lead { executor: executor.clone(), term }))
+        Ok(term.map(|term| LeaderTerm { executor: executor.clone(), term }))
     }
 
     /// Lets another one lead at once.
@@ -131,14 +131,14 @@ impl Executors<'_> {
     }
 
     /// How many workers of one host were heard lately.
-    pub async fn heard_on(self, host_id: &str) -> Result<i64> {
+    pub async fn live_count_on(self, host_id: &str) -> Result<i64> {
         let query = "SELECT count(*) FROM app.executors
               WHERE state = 'live' AND heartbeat_at > clock_timestamp() - interval '10 seconds' AND host_id = $1";
         Ok(sqlx::query_scalar(query).bind(host_id).fetch_one(self.pool()).await?)
     }
 
     /// How many workers were heard lately, for `/healthz`: a row says nothing where nobody leads.
-    pub async fn heard(self) -> Result<i64> {
+    pub async fn live_count(self) -> Result<i64> {
         Ok(sqlx::query_scalar(
             "SELECT count(*) FROM app.executors
               WHERE state = 'live' AND heartbeat_at > clock_timestamp() - interval '10 seconds'",

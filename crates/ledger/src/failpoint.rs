@@ -2,7 +2,7 @@
 //! build that is shipped, a place is nothing at all.
 
 #[cfg(debug_assertions)]
-mod armed {
+mod active {
     use std::sync::OnceLock;
 
     use cofferdam_ambient::{clock, env};
@@ -45,7 +45,7 @@ mod armed {
 }
 
 #[cfg(debug_assertions)]
-pub use armed::{busy_point, fail_point, shortened};
+pub use active::{busy_point, fail_point, shortened};
 
 /// The pause itself in this build.
 #[cfg(not(debug_assertions))]

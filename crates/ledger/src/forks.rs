@@ -4,7 +4,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{RunId, WorkflowId};
 use sqlx::Row;
 
-use crate::error::{Checked, Result};
+use crate::error::{OpResult, Result};
 use crate::runs::NewRun;
 
 /// A gate is asked and answered within one run. So a fork from the middle of one starts where the
@@ -38,7 +38,7 @@ pub(crate) async fn replayable(
     conn: &mut sqlx::PgConnection,
     workflow: &WorkflowId,
     step_n: i32,
-) -> Checked<()> {
+) -> OpResult<()> {
     let version: Option<String> = sqlx::query_scalar(
         "SELECT application_version FROM dbos.workflow_status WHERE workflow_uuid = $1",
     )
@@ -60,7 +60,7 @@ pub(crate) async fn planned_anew(
     conn: &mut sqlx::PgConnection,
     run: &RunId,
     step_n: i32,
-) -> Checked<()> {
+) -> OpResult<()> {
     let is_planned: bool = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM app.sbx_runs WHERE run_id = $1 AND request ? 'opencode')",
     )

@@ -3,7 +3,7 @@
 //! An ask is a gate of the run that parks nothing: the task goes on. The task's own worker takes the
 //! answer: decision, grant and the gate's end are one transaction.
 
-use cofferdam_contracts::egress::{GrantedName, Phase, grant_form};
+use cofferdam_contracts::egress::{EgressGrant, Phase, grant_form};
 use cofferdam_contracts::gate::{
     Choice, Decision, Prompt, PromptResult, Rationale, ResultState, choice_of,
 };
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::error::{LedgerError, Result, id, json as encoded};
+use crate::error::{LedgerError, Result, id, json as encode};
 use crate::families::EgressRows;
 
 /// A name to be asked for.
@@ -35,9 +35,9 @@ pub struct NewAsk<'a> {
 
 /// A task's asks after every answer was taken.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Settled {
+pub struct AskSummary {
     /// Everything that was granted to it.
-    pub grants: Vec<GrantedName>,
+    pub grants: Vec<EgressGrant>,
     /// Gates that still wait.
     pub waiting: i64,
 }
@@ -63,7 +63,7 @@ pub(crate) async fn event<T: Serialize + Sync>(
     )
     .bind(workflow)
     .bind(key)
-    .bind(encoded("workflow_events.value", value)?.to_string())
+    .bind(encode("workflow_events.value", value)?.to_string())
     .execute(conn)
     .await?;
     Ok(())
@@ -170,7 +170,7 @@ impl EgressRows<'_> {
     }
 
     /// Takes the answers to a running task's asks: decisions are published, grants recorded, gates resolved.
-    pub async fn settle(self, task: &TaskKey) -> Result<Settled> {
+    pub async fn settle(self, task: &TaskKey) -> Result<AskSummary> {
         let mut tx = self.pool().begin().await?;
         answers_take(&mut tx, task).await?;
         let rows = sqlx::query(
@@ -191,7 +191,7 @@ impl EgressRows<'_> {
         let grants = rows
             .iter()
             .map(|row| {
-                Ok(GrantedName {
+                Ok(EgressGrant {
                     phase: phase_of(row.try_get("phase")?)?,
                     name: row.try_get("name")?,
                     gate: id("egress_grants.gate_key", row.try_get("gate_key")?)?,
@@ -199,7 +199,7 @@ impl EgressRows<'_> {
                 })
             })
             .collect::<Result<_>>()?;
-        Ok(Settled { grants, waiting })
+        Ok(AskSummary { grants, waiting })
     }
 }
 

@@ -8,13 +8,13 @@
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
 //! ends links ops settlements
-//! elsewhere gates live_begin rounds sessions template_views
+//! remote_commands gates live_start rounds sessions template_views
 //! artifacts builds dispatches forks steps tasks
 //! intents recipes runs template_layers
-//! budgets cache config engine live live_end live_networks models retries secrets signing snapshots template_files
+//! budgets cache config engine live live_stop live_networks models retries secrets signing_keys snapshots template_files
 //!    template_tags webhooks
-//! applies audit dispatch_end executors grants kept_files keys listen live_events load migrate place planner
-//!    policies prompts proofs pulse quota streams wire
+//! applies audit dispatch_end executors grants stored_files keys listen live_events load migrate database_identity planner
+//!    policies prompts proofs health quota streams wire
 //! cluster error failpoint families
 //! ```
 
@@ -26,9 +26,9 @@ pub mod builds;
 pub mod cache;
 pub mod cluster;
 pub mod config;
+pub mod database_identity;
 mod dispatch_end;
 pub mod dispatches;
-pub mod elsewhere;
 mod ends;
 pub mod engine;
 pub mod error;
@@ -38,37 +38,37 @@ pub mod families;
 mod forks;
 pub mod gates;
 pub mod grants;
+pub mod health;
 pub mod intents;
-pub mod kept_files;
 pub mod keys;
 pub mod links;
 pub mod listen;
 pub mod live;
-pub mod live_begin;
-pub mod live_end;
 pub mod live_events;
 pub mod live_networks;
+pub mod live_start;
+pub mod live_stop;
 pub mod load;
 pub mod migrate;
 pub mod models;
 pub mod ops;
-pub mod place;
 pub mod planner;
 pub mod policies;
 pub mod prompts;
 pub mod proofs;
-pub mod pulse;
 pub mod quota;
 pub mod recipes;
+pub mod remote_commands;
 pub mod retries;
 mod rounds;
 pub mod runs;
 pub mod secrets;
 pub mod sessions;
 pub mod settlements;
-pub mod signing;
+pub mod signing_keys;
 pub mod snapshots;
 pub mod steps;
+pub mod stored_files;
 pub mod streams;
 pub mod tasks;
 pub mod template_files;
@@ -85,7 +85,7 @@ use cofferdam_ambient::clock;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-pub use error::{Checked, LedgerError, OpError, Result};
+pub use error::{LedgerError, OpError, OpResult, Result};
 use wire::Wires;
 
 /// The version that stamps every workflow row; a worker runs only rows of its own version. It

@@ -2,7 +2,7 @@
 //! ledger row consumes the link in the same transaction, so no way of replying can forget it.
 
 use cofferdam_contracts::canonical::digest;
-use cofferdam_contracts::egress::AskedName;
+use cofferdam_contracts::egress::EgressAsk;
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::Choice;
 use cofferdam_contracts::id::{Digest, GateKey, RunId, TenantId};
@@ -12,13 +12,13 @@ use serde_json::Value;
 use sqlx::Row;
 
 use crate::audit::Audit;
-use crate::error::{Checked, Result, id};
+use crate::error::{OpResult, Result, id};
 use crate::families::Links;
 use crate::gates::{asked, asked_budget};
 
 /// A gate as a link sees it.
 #[derive(Debug, Clone)]
-pub struct LinkedGate {
+pub struct LinkGate {
     /// Its run.
     pub run: RunId,
     /// Its topic.
@@ -30,7 +30,7 @@ pub struct LinkedGate {
     /// What an answer approves: the plan's digest, or that of the form where there is no plan.
     pub digest: Digest,
     /// The name that a task asks for, where the gate is such a question.
-    pub asks: Option<AskedName>,
+    pub asks: Option<EgressAsk>,
     /// The bound of a budget that a task asks to raise, where the gate is such a question.
     pub budget: Option<BudgetAsk>,
     /// Whether it waits, in time, for the plan that its run still has.
@@ -41,7 +41,7 @@ pub struct LinkedGate {
 
 /// Where a link stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LinkStand {
+pub struct LinkState {
     /// Whether it answered already.
     pub is_used: bool,
     /// Whether its time is over.
@@ -57,7 +57,7 @@ impl Links<'_> {
         tenant: &TenantId,
         run_or_workflow: &str,
         gate: &GateKey,
-    ) -> Checked<LinkedGate> {
+    ) -> OpResult<LinkGate> {
         let run: Option<String> = sqlx::query_scalar(
             "SELECT id FROM app.runs WHERE (id = $1 OR workflow_id = $1) AND tenant_id = $2",
         )
@@ -90,7 +90,7 @@ impl Links<'_> {
             Some(plan) => Digest::clone(plan),
             None => digest(&form)?,
         };
-        Ok(LinkedGate {
+        Ok(LinkGate {
             run: id("runs.id", &run)?,
             topic: row.try_get("topic")?,
             form,
@@ -135,7 +135,7 @@ impl Links<'_> {
     }
 
     /// Where a link stands; `None` where this database never recorded it.
-    pub async fn stand(self, claim: &LinkClaim) -> Result<Option<LinkStand>> {
+    pub async fn link_state(self, claim: &LinkClaim) -> Result<Option<LinkState>> {
         let row = sqlx::query(
             "SELECT used_at IS NOT NULL AS used, expires_at <= clock_timestamp() AS expired,
                     EXISTS (SELECT 1 FROM app.api_keys k
@@ -149,7 +149,7 @@ impl Links<'_> {
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
-            Ok(LinkStand {
+            Ok(LinkState {
                 is_used: row.try_get("used")?,
                 is_expired: row.try_get("expired")?,
                 is_revoked: row.try_get("revoked")?,

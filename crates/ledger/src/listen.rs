@@ -77,7 +77,7 @@ impl Wakes {
 
 /// Waits for a wake-up that is `mine`, or for one after which anything may have happened. Once the
 /// process ends there is none to come: whoever waits has a time limit of its own, or is aborted.
-pub async fn woken(wakes: &mut broadcast::Receiver<Wake>, mine: impl Fn(&Wake) -> bool) {
+pub async fn notified(wakes: &mut broadcast::Receiver<Wake>, mine: impl Fn(&Wake) -> bool) {
     loop {
         match wakes.recv().await {
             Ok(wake) if wake == Wake::All || mine(&wake) => return,
@@ -96,16 +96,16 @@ const ECHO: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// One connection that listens.
-struct Ear {
+struct Listener {
     listener: PgListener,
     /// A channel that only this connection listens to: a word on it shows that it hears.
     own: String,
 }
 
-impl Ear {
+impl Listener {
     async fn open(pool: &PgPool) -> std::result::Result<Self, sqlx::Error> {
         let mut listener = PgListener::connect_with(pool).await?;
-        // What was lost is for whoever uses this ear: it looks at everything.
+        // What was lost is for whoever uses this listener: it looks at everything.
         listener.eager_reconnect(false);
         let own = format!("cofferdam_{}", secret_hex(8));
         listener.listen_all(["cofferdam", own.as_str()]).await?;
@@ -141,7 +141,7 @@ fn heard(note: Option<PgNotification>) -> std::result::Result<Option<Wake>, sqlx
 impl Ledger {
     /// Starts listening; the task ends with the pool.
     pub async fn listen(&self) -> Result<Wakes> {
-        let mut ear = Ear::open(self.pool()).await?;
+        let mut ear = Listener::open(self.pool()).await?;
         let (sender, _) = broadcast::channel(BACKLOG);
         let wakes = Wakes(sender.clone());
         let pool = self.pool().clone();
@@ -166,9 +166,9 @@ impl Ledger {
 }
 
 /// `None` once the pool is closed.
-async fn reopen(pool: &PgPool) -> Option<Ear> {
+async fn reopen(pool: &PgPool) -> Option<Listener> {
     loop {
-        match Ear::open(pool).await {
+        match Listener::open(pool).await {
             Ok(ear) => return Some(ear),
             Err(sqlx::Error::PoolClosed) => return None,
             Err(error) => tracing::warn!(%error, "listening failed; trying again"),

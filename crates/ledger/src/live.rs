@@ -37,7 +37,7 @@ pub struct LiveStart<'a> {
 
 /// A sandbox that a request may resume, as it is recorded.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct ResumableSandbox {
     /// Its tenant.
     pub tenant: TenantId,
     /// The key that its tokens were made for.
@@ -49,12 +49,12 @@ pub struct Door {
     /// Hash of the token that opens its ports; `None`: they are open.
     pub traffic: Option<String>,
     /// What it does.
-    pub rest: Rest,
+    pub rest: ResumeState,
 }
 
 /// The worker that holds a sandbox.
 #[derive(Debug, Clone)]
-pub struct Holder {
+pub struct SandboxWorker {
     /// Its id.
     pub executor: ExecutorId,
     /// Its host.
@@ -65,7 +65,7 @@ pub struct Holder {
 
 /// Whether a sandbox can be resumed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
+pub enum ResumeState {
     /// It is paused.
     Paused,
     /// Its next life is being made.
@@ -74,7 +74,7 @@ pub enum Rest {
     Running,
 }
 
-impl Rest {
+impl ResumeState {
     /// `None`: it is over, or ends.
     const fn of(life: LifeState) -> Option<Self> {
         match life {
@@ -88,7 +88,7 @@ impl Rest {
 
 /// What a sandbox was paused into.
 #[derive(Debug, Clone)]
-pub struct PausedInto {
+pub struct PauseSnapshot {
     /// Its files.
     pub snapshot: SnapshotId,
     /// The run of its last life, while that is still being wiped.
@@ -163,7 +163,11 @@ fn lives(shown: &[LiveState]) -> Vec<&'static str> {
 
 impl LiveRows<'_> {
     /// What a tenant's sandbox was paused into, while it is paused.
-    pub async fn paused_into(self, tenant: &TenantId, live: &LiveId) -> Result<Option<PausedInto>> {
+    pub async fn paused_into(
+        self,
+        tenant: &TenantId,
+        live: &LiveId,
+    ) -> Result<Option<PauseSnapshot>> {
         let row = sqlx::query(
             "SELECT snapshot_id, CASE life WHEN 'pausing' THEN run_id END AS settles FROM app.lives
               WHERE id = $1 AND tenant_id = $2 AND life IN ('pausing', 'paused')",
@@ -174,7 +178,7 @@ impl LiveRows<'_> {
         .await?;
         row.map(|row| {
             let settles: Option<String> = row.try_get("settles")?;
-            Ok(PausedInto {
+            Ok(PauseSnapshot {
                 snapshot: id("live_sandboxes.snapshot_id", row.try_get("snapshot_id")?)?,
                 settles: settles.map(|text| id("live_sandboxes.run_id", &text)).transpose()?,
             })
@@ -183,7 +187,7 @@ impl LiveRows<'_> {
     }
 
     /// A sandbox of any tenant that a request may resume; `None`: there is none of this id, or it is over or ending.
-    pub async fn door(self, live: &LiveId) -> Result<Option<Door>> {
+    pub async fn door(self, live: &LiveId) -> Result<Option<ResumableSandbox>> {
         let row = sqlx::query(
             "SELECT l.tenant_id, k.key_id, l.door_hash, l.traffic_hash, l.life,
                     EXISTS (SELECT 1 FROM app.api_keys a WHERE a.key_id = k.key_id AND a.revoked_at IS NOT NULL) AS revoked
@@ -194,9 +198,9 @@ impl LiveRows<'_> {
         .fetch_optional(self.pool())
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let Some(rest) = Rest::of(life_of(&row)?) else { return Ok(None) };
-        let door = || -> Result<Door> {
-            Ok(Door {
+        let Some(rest) = ResumeState::of(life_of(&row)?) else { return Ok(None) };
+        let door = || -> Result<ResumableSandbox> {
+            Ok(ResumableSandbox {
                 tenant: id("live_sandboxes.tenant_id", row.try_get("tenant_id")?)?,
                 key_id: row.try_get("key_id")?,
                 is_revoked: row.try_get("revoked")?,
@@ -209,7 +213,7 @@ impl LiveRows<'_> {
     }
 
     /// Who holds a sandbox of any tenant that runs; `None`: it does not run, or its worker is known to be dead.
-    pub async fn holder(self, live: &LiveId) -> Result<Option<Holder>> {
+    pub async fn holder(self, live: &LiveId) -> Result<Option<SandboxWorker>> {
         let row = sqlx::query(
             "SELECT e.id, e.host_id, e.pid FROM app.lives l JOIN app.executors e ON e.id = l.executor_id
               WHERE l.id = $1 AND l.life = 'running'",
@@ -219,7 +223,7 @@ impl LiveRows<'_> {
         .await?;
         row.map(|row| {
             let executor = id("executors.id", row.try_get("id")?)?;
-            Ok(Holder { executor, host: row.try_get("host_id")?, pid: row.try_get("pid")? })
+            Ok(SandboxWorker { executor, host: row.try_get("host_id")?, pid: row.try_get("pid")? })
         })
         .transpose()
     }

@@ -8,10 +8,10 @@ use serde_json::{Value, json as value};
 use sqlx::Row;
 
 use crate::audit::{Audit, append};
-use crate::error::{Checked, Result, id, json, load};
+use crate::error::{OpResult, Result, id, json, load};
 use crate::families::LiveRows;
 use crate::keys::Principal;
-use crate::policies::NewSnapshot;
+use crate::policies::NewPolicySnapshot;
 
 /// Changes that one list shows; a sandbox's latest.
 const MAX_LISTED: i64 = 1_000;
@@ -38,8 +38,8 @@ impl LiveRows<'_> {
         who: &Principal,
         live: &LiveId,
         wanted: &Egress,
-        consent: &NewSnapshot,
-    ) -> Checked<Option<i32>> {
+        consent: &NewPolicySnapshot,
+    ) -> OpResult<Option<i32>> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
             "SELECT run_id, sandbox_id, app.live_network(id, egress) AS before FROM app.lives

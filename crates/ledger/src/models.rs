@@ -9,8 +9,8 @@
 
 use cofferdam_contracts::id::{Digest, ProviderName, RunId, SandboxId, TenantId};
 use cofferdam_contracts::model::{
-    CallRoom, ModelCallRow, ModelLimit, ModelOutcome, ModelProtocol, ModelProvider, ModelSpent,
-    ModelUsage, ProviderRow,
+    CallAllowance, ModelCallRow, ModelLimit, ModelOutcome, ModelProtocol, ModelProvider,
+    ModelSpend, ModelUsage, ProviderRow,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,7 +26,7 @@ const MAX_LISTED: i64 = 10_000;
 
 /// A provider as a call needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KnownProvider {
+pub struct ProviderRecord {
     /// Its configuration.
     pub provider: ModelProvider,
     /// Counts its changes.
@@ -90,7 +90,7 @@ pub struct NewCall<'a> {
 /// The bound that a call would pass.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OverBudget {
+pub struct BudgetRefusal {
     /// Whose budget.
     #[serde(default)]
     pub scope: Option<String>,
@@ -117,14 +117,14 @@ pub enum CallDecision {
         left_ms: Option<i64>,
     },
     /// It may not.
-    Refused(OverBudget),
+    Refused(BudgetRefusal),
     /// It was decided before: it is not sent again.
     Known,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Decided {
+struct DecisionRow {
     #[serde(default)]
     known: bool,
     #[serde(default)]
@@ -132,7 +132,7 @@ struct Decided {
     #[serde(default)]
     left_ms: Option<i64>,
     #[serde(default)]
-    refused: Option<OverBudget>,
+    refused: Option<BudgetRefusal>,
 }
 
 /// What a call takes of budgets.
@@ -183,8 +183,8 @@ fn big(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn provider_of(row: &PgRow) -> Result<KnownProvider> {
-    Ok(KnownProvider {
+fn provider_of(row: &PgRow) -> Result<ProviderRecord> {
+    Ok(ProviderRecord {
         provider: load("models.provider", row.try_get("provider")?)?,
         version: row.try_get("version")?,
         private: row.try_get("private")?,
@@ -273,7 +273,7 @@ impl Models<'_> {
         self,
         tenant: &TenantId,
         names: &[ProviderName],
-    ) -> Result<Vec<KnownProvider>> {
+    ) -> Result<Vec<ProviderRecord>> {
         let names: Vec<&str> = names.iter().map(ProviderName::as_str).collect();
         let rows = sqlx::query(
             "SELECT * FROM (SELECT DISTINCT ON (name) name, provider, version, private
@@ -293,7 +293,7 @@ impl Models<'_> {
         sandbox: &SandboxId,
         provider: &ProviderName,
         limits: &CallLimits,
-    ) -> Result<CallRoom> {
+    ) -> Result<CallAllowance> {
         let row = sqlx::query(
             "WITH grants AS (
                SELECT coalesce(sum(g.tokens), 0) AS tokens, coalesce(sum(g.micros), 0) AS micros
@@ -323,7 +323,7 @@ impl Models<'_> {
                 false => Ok(u64::try_from(row.try_get::<i64, _>(column)?).ok()),
             }
         };
-        Ok(CallRoom {
+        Ok(CallAllowance {
             tokens: left("any_tokens", "tokens")?,
             micros: left("any_micros", "micros")?,
         })
@@ -350,11 +350,11 @@ impl Models<'_> {
         .bind(new.refused)
         .fetch_one(self.pool())
         .await?;
-        let decided: Decided = load("model_call_admit", value)?;
+        let decided: DecisionRow = load("model_call_admit", value)?;
         match decided {
-            Decided { known: true, .. } => Ok(CallDecision::Known),
-            Decided { allowed: true, left_ms, .. } => Ok(CallDecision::Allowed { left_ms }),
-            Decided { refused: Some(over), .. } => Ok(CallDecision::Refused(over)),
+            DecisionRow { known: true, .. } => Ok(CallDecision::Known),
+            DecisionRow { allowed: true, left_ms, .. } => Ok(CallDecision::Allowed { left_ms }),
+            DecisionRow { refused: Some(over), .. } => Ok(CallDecision::Refused(over)),
             _ => Err(LedgerError::Row { what: "model_call_admit", why: "no decision".to_owned() }),
         }
     }
@@ -385,7 +385,7 @@ impl Models<'_> {
     }
 
     /// Keeps a body of a call, redacted already; `side`: `request` or `answer`.
-    pub async fn body_keep(self, op_key: &Digest, side: &str, body: &str) -> Result<()> {
+    pub async fn body_store(self, op_key: &Digest, side: &str, body: &str) -> Result<()> {
         sqlx::query(
             "INSERT INTO app.model_bodies (op_key, side, body) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
         )
@@ -414,12 +414,12 @@ impl Models<'_> {
     }
 
     /// What the calls of a run took, by provider and model; refused ones are left out.
-    pub async fn spent(self, run: &RunId) -> Result<Vec<ModelSpent>> {
+    pub async fn spent(self, run: &RunId) -> Result<Vec<ModelSpend>> {
         self.spent_by("run_id", run.as_str()).await
     }
 
     /// The same of one sandbox.
-    pub async fn spent_in(self, sandbox: &SandboxId) -> Result<Vec<ModelSpent>> {
+    pub async fn spent_in(self, sandbox: &SandboxId) -> Result<Vec<ModelSpend>> {
         self.spent_by("sandbox_id", sandbox.as_str()).await
     }
 
@@ -446,7 +446,7 @@ impl Models<'_> {
         })
     }
 
-    async fn spent_by(self, column: &'static str, of: &str) -> Result<Vec<ModelSpent>> {
+    async fn spent_by(self, column: &'static str, of: &str) -> Result<Vec<ModelSpend>> {
         let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT provider, model, count(*) AS calls, sum(tokens)::bigint AS tokens, sum(micros)::bigint AS micros,
                     count(*) FILTER (WHERE tokens_in IS NULL AND tokens > 0) AS unknown
@@ -459,7 +459,7 @@ impl Models<'_> {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(ModelSpent {
+                Ok(ModelSpend {
                     provider: id("model_calls.provider", row.try_get("provider")?)?,
                     model: id("model_calls.model", row.try_get("model")?)?,
                     calls: row.try_get("calls")?,

@@ -12,7 +12,7 @@ use sqlx::postgres::PgRow;
 
 use crate::audit::{Audit, append};
 use crate::dispatch_end::{canceled_answer, dispatch_settle};
-use crate::error::{Checked, OpError, Result, id};
+use crate::error::{OpError, OpResult, Result, id};
 use crate::families::Ops;
 use crate::forks::{before_gate, fork_rows, planned_anew, replayable};
 use crate::gates::deliver;
@@ -28,7 +28,7 @@ const OWNED: &str = "SELECT w.workflow_uuid, w.name, w.status, w.queue_name, w.q
      OR EXISTS (SELECT 1 FROM app.human_gates g WHERE g.escalation_workflow_id = w.workflow_uuid AND g.tenant_id = $1))";
 
 /// A workflow that is about to be steered.
-struct Steered {
+struct OpsTarget {
     status: String,
     run: RunId,
     is_parent: bool,
@@ -142,7 +142,7 @@ impl Ops<'_> {
         workflow: &WorkflowId,
         whose: Cancels,
         audit: &Audit<'_>,
-    ) -> Checked<()> {
+    ) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         let is_own = target.is_work && target.key_id == audit.key_id;
@@ -180,7 +180,7 @@ impl Ops<'_> {
 
     /// Puts a canceled workflow back on its queue: for a run an explicit, recorded repair. Its plan's gate
     /// waits again, and of what its tasks asked, the questions of those that will run again.
-    pub async fn resume(self, workflow: &WorkflowId, audit: &Audit<'_>) -> Checked<()> {
+    pub async fn resume(self, workflow: &WorkflowId, audit: &Audit<'_>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         if !["CANCELLED", "ENQUEUED"].contains(&target.status.as_str()) {
@@ -246,7 +246,7 @@ impl Ops<'_> {
         step_n: i32,
         new: &NewRun,
         audit: &Audit<'_>,
-    ) -> Checked<()> {
+    ) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         if !target.is_parent {
@@ -316,7 +316,7 @@ async fn target_lock(
     conn: &mut sqlx::PgConnection,
     tenant: &TenantId,
     workflow: &WorkflowId,
-) -> Checked<Steered> {
+) -> OpResult<OpsTarget> {
     let row = sqlx::query(
         "SELECT w.status, coalesce(p.id, t.run_id, g.run_id) AS run_id, p.id IS NOT NULL AS is_parent,
                 coalesce(p.id, t.run_id) IS NOT NULL AS is_work, r.key_id
@@ -332,7 +332,7 @@ async fn target_lock(
     .fetch_optional(conn)
     .await?
     .ok_or_else(|| Refusal::not_found("workflow"))?;
-    Ok(Steered {
+    Ok(OpsTarget {
         status: row.try_get("status")?,
         run: id("runs.id", row.try_get("run_id")?)?,
         is_parent: row.try_get("is_parent")?,
@@ -365,7 +365,7 @@ fn said(status: &str) -> &str {
 
 /// A held run ends by its sessions' wipes or settlements: cancelling it would hide that one of its
 /// sandboxes may still be there.
-async fn held_refuse(conn: &mut sqlx::PgConnection, run: &RunId) -> Checked<()> {
+async fn held_refuse(conn: &mut sqlx::PgConnection, run: &RunId) -> OpResult<()> {
     let held: Vec<String> = sqlx::query_scalar(
         "SELECT sandbox_id FROM app.held_sessions WHERE run_id = $1 ORDER BY sandbox_id LIMIT 50",
     )

@@ -13,7 +13,7 @@ use crate::families::Planner;
 
 /// A prompt to be taken.
 #[derive(Debug, Clone)]
-pub struct TakenPrompt<'a> {
+pub struct PromptClaim<'a> {
     /// `sha256(canonical [session, step, attempt])`.
     pub op_key: &'a Digest,
     /// The run.
@@ -51,7 +51,7 @@ pub enum PromptOutcome {
 /// The end of a prompt.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PromptEnded {
+pub struct PlannerPromptEnd {
     /// How it ended.
     pub outcome: PromptOutcome,
     /// The answer under a schema, as it came.
@@ -64,11 +64,11 @@ pub struct PromptEnded {
 
 /// What a sandbox that takes a prompt is told.
 #[derive(Debug, Clone, PartialEq)]
-pub enum PromptTaken {
+pub enum PromptClaimOutcome {
     /// It is this sandbox's: read back, then send.
     Open,
     /// It ended before, and is not sent again.
-    Ended(PromptEnded),
+    Ended(PlannerPromptEnd),
     /// Another execution of the task goes on, or the session is over: nothing may be sent.
     Lost,
     /// The key stands for another prompt.
@@ -88,7 +88,7 @@ pub struct PromptUse<'a> {
 
 /// An answer of a provider within a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptAnswer {
+pub struct StoredAnswer {
     /// HTTP status.
     pub status: u16,
     /// Header of that name.
@@ -123,7 +123,7 @@ impl Planner<'_> {
     }
 
     /// Takes a prompt before it is sent: its row is there when this returns.
-    pub async fn prompt_take(self, new: &TakenPrompt<'_>) -> Result<PromptTaken> {
+    pub async fn prompt_take(self, new: &PromptClaim<'_>) -> Result<PromptClaimOutcome> {
         let taken: Value =
             sqlx::query_scalar("SELECT app.prompt_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
                 .bind(new.op_key.as_str())
@@ -139,12 +139,12 @@ impl Planner<'_> {
                 .fetch_one(self.pool())
                 .await?;
         if let Some(ended) = taken.get("ended") {
-            return load("opencode_calls", ended.clone()).map(PromptTaken::Ended);
+            return load("opencode_calls", ended.clone()).map(PromptClaimOutcome::Ended);
         }
         Ok(match (taken.get("lost"), taken.get("other")) {
-            (Some(_), _) => PromptTaken::Lost,
-            (_, Some(_)) => PromptTaken::Other,
-            _ => PromptTaken::Open,
+            (Some(_), _) => PromptClaimOutcome::Lost,
+            (_, Some(_)) => PromptClaimOutcome::Other,
+            _ => PromptClaimOutcome::Open,
         })
     }
 
@@ -153,7 +153,7 @@ impl Planner<'_> {
         self,
         op_key: &Digest,
         sandbox: &SandboxId,
-        ended: &PromptEnded,
+        ended: &PlannerPromptEnd,
         used: PromptUse<'_>,
     ) -> Result<bool> {
         let outcome = serde_json::to_value(ended.outcome).unwrap_or_default();
@@ -179,7 +179,7 @@ impl Planner<'_> {
     }
 
     /// What a provider answered to a call of this shape within a prompt.
-    pub async fn answer_read(self, key: AnswerKey<'_>) -> Result<Option<KeptAnswer>> {
+    pub async fn answer_read(self, key: AnswerKey<'_>) -> Result<Option<StoredAnswer>> {
         let row = sqlx::query(
             "SELECT status, content_type, body FROM app.prompt_answers WHERE op_key = $1 AND shape = $2",
         )
@@ -188,7 +188,7 @@ impl Planner<'_> {
         .fetch_optional(self.pool())
         .await?;
         row.map(|row| {
-            Ok(KeptAnswer {
+            Ok(StoredAnswer {
                 status: u16::try_from(row.try_get::<i32, _>("status")?).unwrap_or(200),
                 content_type: row.try_get("content_type")?,
                 body: row.try_get("body")?,
@@ -199,12 +199,12 @@ impl Planner<'_> {
 
     /// Keeps an answer before the agent reads its end, if this sandbox took the prompt last. `false`: it did not, and the
     /// agent may not read it.
-    pub async fn answer_keep(
+    pub async fn answer_store(
         self,
         key: AnswerKey<'_>,
         sandbox: &SandboxId,
         call: &Digest,
-        answer: &KeptAnswer,
+        answer: &StoredAnswer,
     ) -> Result<bool> {
         // The second statement of a try whose answer was lost finds the first one's row.
         let kept = sqlx::query_scalar(

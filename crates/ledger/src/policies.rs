@@ -13,7 +13,7 @@ use crate::families::EgressRows;
 
 /// A snapshot to be written with the first tasks of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewSnapshot {
+pub struct NewPolicySnapshot {
     /// Which phase.
     pub phase: Phase,
     /// Each distinct policy.
@@ -40,7 +40,7 @@ pub struct OrgPolicy {
 /// What a worker compares a task with: a phase's policies, and whether their digest holds.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Granted {
+pub struct PhasePolicy {
     /// Which phase.
     pub phase: Phase,
     /// Each distinct policy.
@@ -134,7 +134,7 @@ impl EgressRows<'_> {
 }
 
 /// The snapshots as one parameter of the statement that queues a run's first tasks.
-pub(crate) fn snapshots_json(snapshots: &[NewSnapshot]) -> Result<Value> {
+pub(crate) fn snapshots_json(snapshots: &[NewPolicySnapshot]) -> Result<Value> {
     let rows: Result<Vec<Value>> = snapshots
         .iter()
         .map(|new| {

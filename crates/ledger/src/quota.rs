@@ -6,7 +6,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use serde_json::json;
 
-use crate::error::{Checked, Result};
+use crate::error::{OpResult, Result};
 use crate::families::Runs;
 
 /// The quota where no row says otherwise, as a parameter of SQL.
@@ -46,7 +46,7 @@ pub(crate) fn live_refusal(over: Option<Vec<i64>>) -> Option<Refusal> {
 impl Runs<'_> {
     /// Refuses where what the tenant has stored fills its quota. Layers of its builds make room first; `true`: some were
     /// erased, and their files are still to be removed.
-    pub async fn quota_admit(self, tenant: &TenantId) -> Checked<bool> {
+    pub async fn quota_admit(self, tenant: &TenantId) -> OpResult<bool> {
         let full: Option<Vec<i64>> = sqlx::query_scalar("SELECT app.blobs_full($1, $2)")
             .bind(tenant.as_str())
             .bind(default_mb())
@@ -69,7 +69,7 @@ impl Runs<'_> {
     }
 
     /// Bytes that the tenant's quota leaves, where layers of its builds make room.
-    pub async fn quota_rest(self, tenant: &TenantId) -> Result<u64> {
+    pub async fn quota_left_bytes(self, tenant: &TenantId) -> Result<u64> {
         let rest: i64 = sqlx::query_scalar("SELECT app.blobs_rest($1, $2)")
             .bind(tenant.as_str())
             .bind(default_mb())

@@ -10,7 +10,7 @@ use sqlx::Row;
 
 use crate::audit::{Audit, append};
 use crate::config;
-use crate::error::{Checked, LedgerError, Result, id, json as encode, load, load_all};
+use crate::error::{LedgerError, OpResult, Result, id, json as encode, load, load_all};
 use crate::families::Recipes;
 use crate::keys::Principal;
 
@@ -38,7 +38,7 @@ pub struct Promotion<'a> {
 
 /// A recipe as a request names it.
 #[derive(Debug, Clone, Copy)]
-pub struct WantedRecipe<'a> {
+pub struct RecipeQuery<'a> {
     /// The recipe.
     pub id: &'a RecipeId,
     /// Its version; `None`: the newest import.
@@ -77,7 +77,7 @@ impl Recipes<'_> {
     pub async fn admission(
         self,
         tenant: &TenantId,
-        wanted: Option<WantedRecipe<'_>>,
+        wanted: Option<RecipeQuery<'_>>,
     ) -> Result<(Option<Recipe>, Admission)> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {} AS config, app.blobs_over_quota($2, $4) AS over, {} AS recipe",
@@ -102,7 +102,7 @@ impl Recipes<'_> {
 
     /// Imports recipes as drafts with an audit row each, all or none; a stable `id@v` with other content refuses.
     /// Only a text that the host's own admin brought has the host's reach.
-    pub async fn import(self, who: &Principal, recipes: &[Recipe]) -> Checked<Vec<StoredRecipe>> {
+    pub async fn import(self, who: &Principal, recipes: &[Recipe]) -> OpResult<Vec<StoredRecipe>> {
         let mut tx = self.pool().begin().await?;
         let mut stored = Vec::with_capacity(recipes.len());
         for recipe in recipes {
@@ -122,7 +122,7 @@ impl Recipes<'_> {
         self,
         promotion: &Promotion<'_>,
         audit: &Audit<'_>,
-    ) -> Checked<StoredRecipe> {
+    ) -> OpResult<StoredRecipe> {
         let Promotion { id: recipe, v, hash, to } = promotion;
         let mut tx = self.pool().begin().await?;
         if !recipe_lock(&mut tx, audit.tenant, recipe).await? {
@@ -203,7 +203,7 @@ impl Recipes<'_> {
     }
 
     /// The recipe that a request names now, or that a run pinned.
-    pub async fn find(self, tenant: &TenantId, wanted: WantedRecipe<'_>) -> Result<Option<Recipe>> {
+    pub async fn find(self, tenant: &TenantId, wanted: RecipeQuery<'_>) -> Result<Option<Recipe>> {
         let query = format!("SELECT {}", version_json("$1", "$2", "$3", "$4"));
         let found: Option<Value> = sqlx::query_scalar(sqlx::AssertSqlSafe(query))
             .bind(tenant.as_str())
@@ -278,7 +278,7 @@ async fn import_one(
     conn: &mut sqlx::PgConnection,
     who: &Principal,
     recipe: &Recipe,
-) -> Checked<StoredRecipe> {
+) -> OpResult<StoredRecipe> {
     let tenant = &who.tenant;
     let hash =
         recipe.hash().map_err(|e| LedgerError::Row { what: "recipe", why: e.to_string() })?;

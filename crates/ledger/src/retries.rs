@@ -14,7 +14,7 @@ use crate::families::Runs;
 
 /// What asking for a retry did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Retried {
+pub enum RetryOutcome {
     /// The run is queued again, and this is its first step without success.
     From(String),
     /// The run is in no state that may be repeated.
@@ -53,7 +53,7 @@ const FROM_STEP: &str = "SELECT CASE
 impl Runs<'_> {
     /// Queues a failed run's own workflow again: an explicit repair, recorded with its audit row. What
     /// the run has recorded stays; its workflow replays it and goes on behind it.
-    pub async fn retry(self, run: &RunId, audit: &Audit<'_>) -> Result<Retried> {
+    pub async fn retry(self, run: &RunId, audit: &Audit<'_>) -> Result<RetryOutcome> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
             "SELECT r.status, w.status AS engine, r.recipe_id = 'dispatch' AS dispatch,
@@ -71,24 +71,24 @@ impl Runs<'_> {
         let status = RunStatus::parse(&status)
             .ok_or(LedgerError::Row { what: "runs.status", why: status })?;
         if !status.is_retryable() {
-            return Ok(Retried::NotNow(status));
+            return Ok(RetryOutcome::NotNow(status));
         }
         if row.try_get("dispatch")? {
-            return Ok(Retried::Dispatch);
+            return Ok(RetryOutcome::Dispatch);
         }
         let engine: String = row.try_get("engine")?;
         if ["PENDING", "ENQUEUED", "DELAYED"].contains(&engine.as_str()) {
-            return Ok(Retried::NotYet);
+            return Ok(RetryOutcome::NotYet);
         }
         if let Some(version) = row.try_get("unserved")? {
-            return Ok(Retried::Unserved(version));
+            return Ok(RetryOutcome::Unserved(version));
         }
         let from: String =
             sqlx::query_scalar(FROM_STEP).bind(run.as_str()).fetch_one(&mut *tx).await?;
         requeue(&mut tx, run, &from, audit.key_id).await?;
         append(&mut tx, audit).await?;
         tx.commit().await?;
-        Ok(Retried::From(from))
+        Ok(RetryOutcome::From(from))
     }
 
     /// What a run has behind it, read when it goes on.

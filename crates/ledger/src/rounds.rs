@@ -8,12 +8,12 @@ use crate::artifacts::inline_rows;
 use crate::error::{Result, id, json as column};
 use crate::families::Tasks;
 use crate::policies::snapshots_json;
-use crate::tasks::{NewTask, TaskEnd, Wave};
+use crate::tasks::{NewTask, TaskBatch, TaskEnd};
 
 impl Tasks<'_> {
     /// Writes the attempts and queues their workflows, together; a replay writes nothing. The keys of those
     /// that are over already: their ends came along, and count.
-    pub async fn enqueue(self, wave: &Wave<'_>) -> Result<Vec<TaskKey>> {
+    pub async fn enqueue(self, wave: &TaskBatch<'_>) -> Result<Vec<TaskKey>> {
         let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
         let (values, artifacts) = ends(wave.values)?;
         let kept: Vec<String> = sqlx::query_scalar(

@@ -16,7 +16,7 @@ use crate::APP_VERSION;
 use crate::dispatch_end::{RECIPE, dispatch_settle};
 use crate::engine::{INTENT_QUEUE, RUN_WORKFLOW};
 use crate::error::{LedgerError, Result, id, json, load};
-use crate::executors::Lead;
+use crate::executors::LeaderTerm;
 use crate::families::Runs;
 use crate::intents::{INTENT, NewIntent, intent_bind};
 
@@ -108,7 +108,7 @@ impl RunContext {
 
 /// What a start did.
 #[derive(Debug, Clone)]
-pub enum Started {
+pub enum StartOutcome {
     /// The run is new.
     Created(Box<RunHeader>),
     /// The workflow had a run already.
@@ -229,7 +229,7 @@ pub(crate) fn context_of(row: &PgRow) -> Result<RunContext> {
 impl Runs<'_> {
     /// Writes the run, with its intent where that is new too, and queues its workflow, together or not at all.
     /// A workflow id that has a run already writes nothing.
-    pub async fn start(self, new: &NewRun, intent: Option<&NewIntent<'_>>) -> Result<Started> {
+    pub async fn start(self, new: &NewRun, intent: Option<&NewIntent<'_>>) -> Result<StartOutcome> {
         // What HEADER reads besides the run: its workflow was queued a moment ago.
         let text = format!(
             "WITH i AS ({INTENT}), r AS ({INSERT})
@@ -237,13 +237,13 @@ impl Runs<'_> {
         );
         let query = intent_bind(run_query(text, new, true)?, intent)?;
         if let Some(row) = query.fetch_optional(self.pool()).await? {
-            return Ok(Started::Created(Box::new(header_of(&row)?)));
+            return Ok(StartOutcome::Created(Box::new(header_of(&row)?)));
         }
         let existing = self.existing(&new.workflow_id).await?.ok_or(LedgerError::Row {
             what: "runs",
             why: format!("{} conflicts with a run that is not there", new.workflow_id),
         })?;
-        Ok(Started::Existing(Box::new(existing)))
+        Ok(StartOutcome::Existing(Box::new(existing)))
     }
 
     async fn existing(self, workflow: &WorkflowId) -> Result<Option<ExistingRun>> {
@@ -424,7 +424,7 @@ impl Runs<'_> {
 
     /// Runs that the engine calls over and the ledger does not, for longer than a worker takes to end its
     /// own: whoever should have ended them could not reach the database, or died. Only for the leader.
-    pub async fn unclosed(self, lead: &Lead, grace_ms: i64) -> Result<Vec<UnclosedRun>> {
+    pub async fn unclosed(self, lead: &LeaderTerm, grace_ms: i64) -> Result<Vec<StaleRun>> {
         let rows = sqlx::query(
             "SELECT r.id, coalesce(w.status, 'GONE') AS status,
                     EXISTS (SELECT 1 FROM app.sbx_runs s WHERE s.run_id = r.id AND s.response IS NULL)
@@ -443,7 +443,7 @@ impl Runs<'_> {
         .await?;
         rows.iter()
             .map(|row| {
-                Ok(UnclosedRun {
+                Ok(StaleRun {
                     run: id("runs.id", row.try_get("id")?)?,
                     engine: row.try_get("status")?,
                     works: row.try_get("works")?,
@@ -455,7 +455,7 @@ impl Runs<'_> {
 
 /// A run whose workflow is over and which nobody ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnclosedRun {
+pub struct StaleRun {
     /// Id of the run.
     pub run: RunId,
     /// How the engine calls its workflow; `GONE`: it has none.

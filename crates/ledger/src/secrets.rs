@@ -11,7 +11,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::audit::{Audit, append};
-use crate::error::{Checked, LedgerError, Result, id};
+use crate::error::{LedgerError, OpResult, Result, id};
 use crate::families::Secrets;
 
 /// Secrets of one tenant: each is one more thing to rotate.
@@ -62,7 +62,7 @@ pub struct SealedSecret {
 
 /// Requests of one phase of a sandbox that carried a version to a host.
 #[derive(Debug, Clone, Copy)]
-pub struct SecretSent<'a> {
+pub struct SecretUseRecord<'a> {
     /// The run, whose egress policy of the phase is the consent.
     pub run: &'a RunId,
     /// Its task.
@@ -120,7 +120,7 @@ impl Secrets<'_> {
     }
 
     /// Stores a version and retires the one before, whose bytes go. `false`: another version came first.
-    pub async fn put(self, new: &NewSecret<'_>, audit: &Audit<'_>) -> Checked<bool> {
+    pub async fn put(self, new: &NewSecret<'_>, audit: &Audit<'_>) -> OpResult<bool> {
         let mut tx = self.pool().begin().await?;
         // Writers take turns, so that a tenant passes no bound and no second key comes into use.
         sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('cofferdam.secrets', 0))")
@@ -239,7 +239,7 @@ impl Secrets<'_> {
     }
 
     /// Counts requests that carry a secret. `false`: the run has no policy of the phase on record.
-    pub async fn sent(self, sent: &SecretSent<'_>) -> Result<bool> {
+    pub async fn sent(self, sent: &SecretUseRecord<'_>) -> Result<bool> {
         let done = sqlx::query(
             "INSERT INTO app.secret_uses AS u
                (run_id, task_key, sandbox_id, phase, tenant_id, name, version, host, count)
@@ -294,7 +294,7 @@ impl Secrets<'_> {
 }
 
 /// Refuses a secret beyond the bound, and one that is sealed under a second key.
-async fn admit(tx: &mut PgConnection, new: &NewSecret<'_>) -> Checked<()> {
+async fn admit(tx: &mut PgConnection, new: &NewSecret<'_>) -> OpResult<()> {
     let row = sqlx::query(
         "SELECT count(*) FILTER (WHERE tenant_id = $1 AND name <> $2) AS others,
                 count(*) FILTER (WHERE sealed_by <> $3) AS elsewhere

@@ -16,7 +16,7 @@ use sqlx::Row;
 
 use crate::dispatch_end::{canceled_answer, dispatch_settle};
 use crate::error::{LedgerError, Result, id, json, load, load_all};
-use crate::executors::Lead;
+use crate::executors::LeaderTerm;
 use crate::families::Sessions;
 use crate::tasks::TaskEnd;
 
@@ -208,7 +208,7 @@ impl Sessions<'_> {
     /// worker is alive. Only for the leader.
     pub async fn unreachable(
         self,
-        lead: &Lead,
+        lead: &LeaderTerm,
         gone_for_ms: i64,
     ) -> Result<Vec<UnreachableSession>> {
         let rows = sqlx::query(
@@ -272,7 +272,7 @@ impl Sessions<'_> {
     }
 
     /// The same for a session whose host has nobody to look; only the leader says so.
-    pub async fn unreached(self, lead: &Lead, evidence: &WipeEvidence) -> Result<()> {
+    pub async fn unreached(self, lead: &LeaderTerm, evidence: &WipeEvidence) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         let leads: bool = sqlx::query_scalar("SELECT app.leads($1, $2)")
             .bind(lead.executor.as_str())

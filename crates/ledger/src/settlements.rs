@@ -9,7 +9,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::audit::{Audit, append};
-use crate::error::{Checked, Result, id, load};
+use crate::error::{OpResult, Result, id, load};
 use crate::families::Sessions;
 use crate::sessions::{session_answered, state_of};
 
@@ -70,7 +70,7 @@ impl Sessions<'_> {
 
     /// Ends a held session by an operator's decision over its last look: decision, end and audit row
     /// commit together, and the run that waits for it is told.
-    pub async fn settle(self, sandbox: &SandboxId, audit: &Audit<'_>) -> Checked<Settlement> {
+    pub async fn settle(self, sandbox: &SandboxId, audit: &Audit<'_>) -> OpResult<Settlement> {
         let mut tx = self.pool().begin().await?;
         let state: String = sqlx::query_scalar(
             "SELECT state FROM app.remote_execution_sessions

@@ -10,7 +10,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::audit::{Audit, append};
-use crate::error::{Checked, Result, id, load};
+use crate::error::{OpResult, Result, id, load};
 use crate::families::SnapshotRows;
 
 /// Snapshots that one page lists.
@@ -20,14 +20,14 @@ const MAX_WHY: usize = 500;
 
 /// What kept files are when they are recorded.
 #[derive(Debug, Clone, Copy)]
-pub enum Form<'a> {
+pub enum SnapshotForm<'a> {
     /// A sealed file of this digest.
     Sealed(&'a Digest),
     /// A layer in memory, on this file system.
     Plain(&'a str),
 }
 
-impl Form<'_> {
+impl SnapshotForm<'_> {
     fn sha256(&self) -> Option<&str> {
         match self {
             Self::Sealed(sha256) => Some(sha256.as_str()),
@@ -45,7 +45,7 @@ impl Form<'_> {
 
 /// Why a layer is not held for its snapshot any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlainEnd {
+pub enum LayerRelease {
     /// The kernel has said that its file system ended.
     Ended,
     /// It is the next life's.
@@ -54,7 +54,7 @@ pub enum PlainEnd {
     ProcessEnded,
 }
 
-impl PlainEnd {
+impl LayerRelease {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Ended => "ended",
@@ -66,7 +66,7 @@ impl PlainEnd {
 
 /// A layer that is held by the record, though its files are sealed or erased.
 #[derive(Debug, Clone)]
-pub struct Resting {
+pub struct RetainedLayer {
     /// Its snapshot.
     pub id: SnapshotId,
     /// Whether that is erased.
@@ -75,9 +75,9 @@ pub struct Resting {
     pub session: Option<SandboxId>,
 }
 
-/// Kept files of a place that are not sealed yet.
+/// Stored files of a location that are not sealed yet.
 #[derive(Debug, Clone)]
-pub struct Unsealed {
+pub struct PendingSnapshot {
     /// Their id.
     pub id: SnapshotId,
     /// Their tenant.
@@ -101,7 +101,7 @@ pub struct SealedFile {
 
 /// Kept files, to be recorded.
 #[derive(Debug, Clone, Copy)]
-pub struct FilesToKeep<'a> {
+pub struct NewSnapshotFiles<'a> {
     /// Its id.
     pub id: &'a SnapshotId,
     /// The sandbox.
@@ -119,7 +119,7 @@ pub struct FilesToKeep<'a> {
     /// Bytes of the sealed file; before it is sealed, what its files take at most.
     pub bytes: u64,
     /// What it is.
-    pub form: Form<'a>,
+    pub form: SnapshotForm<'a>,
     /// The key of the file, sealed.
     pub sealed_key: &'a [u8],
     /// Fingerprint of the key that it is sealed under.
@@ -128,7 +128,7 @@ pub struct FilesToKeep<'a> {
 
 /// What is needed to open kept files.
 #[derive(Debug, Clone)]
-pub struct KeptSnapshot {
+pub struct StoredSnapshot {
     /// As tenants see it.
     pub view: SnapshotView,
     /// The host and the directory that have the file.
@@ -171,7 +171,7 @@ fn digest_of(row: &PgRow) -> Result<Option<Digest>> {
 /// In the caller's transaction. `false`: the sandbox does not run any more.
 pub(crate) async fn insert(
     conn: &mut PgConnection,
-    new: &FilesToKeep<'_>,
+    new: &NewSnapshotFiles<'_>,
     audit: &Audit<'_>,
 ) -> Result<bool> {
     let written = sqlx::query(
@@ -237,7 +237,7 @@ impl SnapshotRows<'_> {
     }
 
     /// Records the files of a running sandbox, which goes on. `false`: it does not run any more.
-    pub async fn add(self, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
+    pub async fn add(self, new: &NewSnapshotFiles<'_>, audit: &Audit<'_>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         if !insert(&mut tx, new, audit).await? {
             return Ok(false);
@@ -247,7 +247,7 @@ impl SnapshotRows<'_> {
     }
 
     /// Records the files of a running sandbox and that it is paused, or nothing at all. `false`: it does not run any more.
-    pub async fn pause(self, new: &FilesToKeep<'_>, audit: &Audit<'_>) -> Result<bool> {
+    pub async fn pause(self, new: &NewSnapshotFiles<'_>, audit: &Audit<'_>) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         if !insert(&mut tx, new, audit).await? {
             return Ok(false);
@@ -274,7 +274,7 @@ impl SnapshotRows<'_> {
         self,
         snapshot: &SnapshotId,
         file: &SealedFile,
-        end: Option<PlainEnd>,
+        end: Option<LayerRelease>,
     ) -> Result<bool> {
         let query =
             "UPDATE app.snapshots SET sealed_at = clock_timestamp(), bytes = $2, sha256 = $3,
@@ -285,14 +285,14 @@ impl SnapshotRows<'_> {
             .bind(snapshot.as_str())
             .bind(i64::try_from(file.bytes).unwrap_or(i64::MAX))
             .bind(file.sha256.as_str())
-            .bind(end.map(PlainEnd::as_str))
+            .bind(end.map(LayerRelease::as_str))
             .execute(self.pool())
             .await?;
         Ok(sealed.rows_affected() == 1)
     }
 
     /// Records that a layer is not held any more, and why.
-    pub async fn plain_ended(self, snapshot: &SnapshotId, why: PlainEnd) -> Result<()> {
+    pub async fn layer_release(self, snapshot: &SnapshotId, why: LayerRelease) -> Result<()> {
         let query = "UPDATE app.snapshots SET plain_ended_at = clock_timestamp(), plain_end = $2
                       WHERE id = $1 AND plain IS NOT NULL AND plain_ended_at IS NULL AND gone_at IS NULL
                         AND ($2 = 'next-life' OR sealed_at IS NOT NULL OR erased_at IS NOT NULL)";
@@ -301,9 +301,13 @@ impl SnapshotRows<'_> {
         Ok(())
     }
 
-    /// Layers of a place that are held by the record, though their files are sealed or erased; of erased ones alone, where that
+    /// Layers of a location that are held by the record, though their files are sealed or erased; of erased ones alone, where that
     /// is asked for.
-    pub async fn resting(self, place: &str, erased_alone: bool) -> Result<Vec<Resting>> {
+    pub async fn retained_layers(
+        self,
+        place: &str,
+        erased_alone: bool,
+    ) -> Result<Vec<RetainedLayer>> {
         let rows: Vec<(String, bool, Option<String>)> = sqlx::query_as(
             "SELECT s.id, s.erased_at IS NOT NULL, (SELECT max(x.sandbox_id) FROM app.remote_execution_sessions x WHERE x.run_id = s.run_id)
                FROM app.snapshots s
@@ -316,13 +320,17 @@ impl SnapshotRows<'_> {
         .await?;
         let read = |(snapshot, is_erased, session): (String, bool, Option<String>)| {
             let session = session.map(|text| id("sessions.sandbox_id", &text)).transpose()?;
-            Ok(Resting { id: id("snapshots.id", &snapshot)?, is_erased, session })
+            Ok(RetainedLayer { id: id("snapshots.id", &snapshot)?, is_erased, session })
         };
         rows.into_iter().map(read).collect()
     }
 
-    /// Kept files of a place that are neither sealed nor erased; of one snapshot, where it is named.
-    pub async fn unsealed(self, place: &str, only: Option<&SnapshotId>) -> Result<Vec<Unsealed>> {
+    /// Stored files of a location that are neither sealed nor erased; of one snapshot, where it is named.
+    pub async fn unsealed(
+        self,
+        place: &str,
+        only: Option<&SnapshotId>,
+    ) -> Result<Vec<PendingSnapshot>> {
         let rows = sqlx::query(
             "SELECT s.id, s.tenant_id, s.sealed_key, s.sealed_by,
                     (SELECT max(x.sandbox_id) FROM app.remote_execution_sessions x WHERE x.run_id = s.run_id) AS session
@@ -335,7 +343,7 @@ impl SnapshotRows<'_> {
         .await?;
         let read = |row: &PgRow| {
             let session: Option<String> = row.try_get("session")?;
-            Ok(Unsealed {
+            Ok(PendingSnapshot {
                 id: id("snapshots.id", row.try_get("id")?)?,
                 tenant: id("snapshots.tenant_id", row.try_get("tenant_id")?)?,
                 session: session.map(|text| id("sessions.sandbox_id", &text)).transpose()?,
@@ -348,7 +356,7 @@ impl SnapshotRows<'_> {
 
     /// Records that kept files were lost before they were sealed: their sandbox has ended, and what there is of them is
     /// to be removed. `false`: a life of it is not over yet.
-    pub async fn lost(self, snapshot: &SnapshotId, why: &str) -> Result<bool> {
+    pub async fn record_loss(self, snapshot: &SnapshotId, why: &str) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let ended = sqlx::query(
             "UPDATE app.live_sandboxes l SET ended_at = clock_timestamp(), end_reason = $2
@@ -377,11 +385,11 @@ impl SnapshotRows<'_> {
     }
 
     /// What opens kept files of a tenant; `None`: there are none of this id, or they are erased.
-    pub async fn kept(
+    pub async fn stored_snapshot(
         self,
         tenant: &TenantId,
         snapshot: &SnapshotId,
-    ) -> Result<Option<KeptSnapshot>> {
+    ) -> Result<Option<StoredSnapshot>> {
         let query = format!(
             "SELECT {COLUMNS} FROM app.snapshots WHERE id = $1 AND tenant_id = $2 AND erased_at IS NULL"
         );
@@ -391,7 +399,7 @@ impl SnapshotRows<'_> {
             .fetch_optional(self.pool())
             .await?;
         row.map(|row| {
-            Ok(KeptSnapshot {
+            Ok(StoredSnapshot {
                 view: view_of(&row)?,
                 place: row.try_get("place")?,
                 sha256: digest_of(&row)?,
@@ -419,7 +427,7 @@ impl SnapshotRows<'_> {
     }
 
     /// Destroys the key of a tenant's snapshot. One that a sandbox is paused into is refused.
-    pub async fn erase(self, snapshot: &SnapshotId, audit: &Audit<'_>) -> Checked<()> {
+    pub async fn erase(self, snapshot: &SnapshotId, audit: &Audit<'_>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let kind: Option<String> = sqlx::query_scalar(
             "SELECT kind FROM app.snapshots WHERE id = $1 AND tenant_id = $2 AND erased_at IS NULL FOR UPDATE",

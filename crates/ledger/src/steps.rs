@@ -14,7 +14,7 @@ use crate::{config, recipes};
 
 /// What CompileST commits.
 #[derive(Debug, Clone)]
-pub struct Compiled<'a> {
+pub struct CompileRecord<'a> {
     /// The run.
     pub run: &'a RunId,
     /// Names the compilation as an effect.
@@ -44,7 +44,7 @@ pub struct CompileContext {
 
 impl Steps<'_> {
     /// The step, the plan card and the run's plan digest, in one statement. A replay changes nothing.
-    pub async fn compiled(self, c: &Compiled<'_>) -> Result<()> {
+    pub async fn compiled(self, c: &CompileRecord<'_>) -> Result<()> {
         let mut conn = self.pool().acquire().await?;
         compiled_insert(&mut conn, c).await
     }
@@ -170,7 +170,10 @@ impl Steps<'_> {
 }
 
 /// One statement. An attempt beyond the first is an edited plan.
-pub(crate) async fn compiled_insert(conn: &mut sqlx::PgConnection, c: &Compiled<'_>) -> Result<()> {
+pub(crate) async fn compiled_insert(
+    conn: &mut sqlx::PgConnection,
+    c: &CompileRecord<'_>,
+) -> Result<()> {
     sqlx::query(
             "WITH st AS (
                INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, origin)

@@ -14,7 +14,7 @@ use sqlx::Row;
 use crate::artifacts::NewArtifact;
 use crate::error::{LedgerError, Result, id, json, load};
 use crate::families::Tasks;
-use crate::policies::{Granted, NewSnapshot};
+use crate::policies::{NewPolicySnapshot, PhasePolicy};
 
 /// A task attempt to be queued.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl NewTask {
 
 /// How the tasks of a round are queued.
 #[derive(Debug, Clone)]
-pub struct Wave<'a> {
+pub struct TaskBatch<'a> {
     /// The run.
     pub run: &'a RunId,
     /// Its workflow.
@@ -55,7 +55,7 @@ pub struct Wave<'a> {
     /// The tasks.
     pub tasks: &'a [NewTask],
     /// The run's egress policies, where these may be its first tasks: they commit together.
-    pub snapshots: &'a [NewSnapshot],
+    pub snapshots: &'a [NewPolicySnapshot],
     /// The ends of those that only keep a text.
     pub values: &'a [TaskEnd<'a>],
     /// The worker that says so.
@@ -86,7 +86,7 @@ pub struct TaskContext {
     /// Where its run's sandboxes are to be.
     pub mode_wanted: Option<ExecutionMode>,
     /// What its run's sandboxes may reach.
-    pub egress: Vec<Granted>,
+    pub egress: Vec<PhasePolicy>,
     /// The least isolation class that binds its tenant now.
     pub class_floor: Option<ClassFloor>,
     /// Whether it ended already; then nothing is executed.
@@ -121,7 +121,7 @@ impl TaskOutcome {
 
 /// Who executes, and where.
 #[derive(Debug, Clone, Copy)]
-pub struct WorkerPlace<'a> {
+pub struct WorkerLocation<'a> {
     /// The worker.
     pub executor: &'a ExecutorId,
     /// Its machine.
@@ -224,7 +224,7 @@ impl Tasks<'_> {
     pub async fn begin(
         self,
         key: &TaskKey,
-        place: &WorkerPlace<'_>,
+        place: &WorkerLocation<'_>,
     ) -> Result<Option<TaskContext>> {
         let mut twins = 0;
         loop {
@@ -238,7 +238,7 @@ impl Tasks<'_> {
     async fn begin_once(
         self,
         key: &TaskKey,
-        place: &WorkerPlace<'_>,
+        place: &WorkerLocation<'_>,
     ) -> Result<Option<TaskContext>> {
         let floors = crate::config::rows_json("$7", "t.tenant_id", "$8");
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(

@@ -6,7 +6,7 @@ use sqlx::{PgConnection, Row};
 use crate::audit::Audit;
 use crate::error::{Result, id};
 use crate::families::LayerRows;
-use crate::snapshots::{FilesToKeep, insert as snapshot_insert};
+use crate::snapshots::{NewSnapshotFiles, insert as snapshot_insert};
 
 /// Layers of one tenant, without those that are the files of a template: a dozen templates of a few layers each.
 const MAX_LAYERS: i64 = 64;
@@ -47,7 +47,7 @@ impl LayerRows<'_> {
     /// Records a layer and its files, or nothing at all. `false`: its sandbox ended before.
     pub async fn add(
         self,
-        files: &FilesToKeep<'_>,
+        files: &NewSnapshotFiles<'_>,
         new: &NewLayer<'_>,
         audit: &Audit<'_>,
     ) -> Result<bool> {
@@ -60,7 +60,7 @@ impl LayerRows<'_> {
         Ok(true)
     }
 
-    /// The layer of this place that the last of these keys has that has one, and which of them that is, from 1. From now on it
+    /// The layer of this location that the last of these keys has that has one, and which of them that is, from 1. From now on it
     /// is in use.
     pub async fn longest(
         self,

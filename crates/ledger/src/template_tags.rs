@@ -7,7 +7,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::audit::{Audit, append};
-use crate::error::{Checked, Result, id};
+use crate::error::{OpResult, Result, id};
 use crate::families::BuildRows;
 
 /// Tags of one template.
@@ -61,7 +61,7 @@ impl BuildRows<'_> {
         from: &str,
         tags: &[String],
         audit: &Audit<'_>,
-    ) -> Checked<BuildId> {
+    ) -> OpResult<BuildId> {
         let mut tx = self.pool().begin().await?;
         let build: Option<String> = sqlx::query_scalar(
             "SELECT b.id FROM app.template_builds b JOIN app.templates t ON t.id = b.template_id
@@ -103,7 +103,7 @@ impl BuildRows<'_> {
         template: &TemplateId,
         tags: &[String],
         audit: &Audit<'_>,
-    ) -> Checked<()> {
+    ) -> OpResult<()> {
         if tags.iter().any(|tag| tag == DEFAULT_TAG) {
             let why = format!(
                 "the tag {DEFAULT_TAG:?} is what a name without a tag means: delete the template"

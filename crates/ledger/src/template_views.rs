@@ -11,7 +11,7 @@ use crate::families::BuildRows;
 
 /// A template in a list.
 #[derive(Debug, Clone)]
-pub struct ListedTemplate {
+pub struct TemplateRow {
     /// Its id.
     pub id: TemplateId,
     /// Its name.
@@ -38,7 +38,7 @@ pub struct ListedTemplate {
 
 /// A build in a list.
 #[derive(Debug, Clone)]
-pub struct ListedBuild {
+pub struct BuildRow {
     /// Its id.
     pub id: BuildId,
     /// Where it is.
@@ -82,8 +82,8 @@ const LISTED: &str =
            AND NOT EXISTS (SELECT 1 FROM app.template_builds o WHERE o.live_id = l.id)) s
   WHERE t.tenant_id = $1 AND t.deleted_at IS NULL";
 
-fn listed_of(row: &PgRow) -> Result<ListedTemplate> {
-    Ok(ListedTemplate {
+fn listed_of(row: &PgRow) -> Result<TemplateRow> {
+    Ok(TemplateRow {
         id: id("templates.id", row.try_get("id")?)?,
         name: id("templates.name", row.try_get("name")?)?,
         build: id("template_builds.id", row.try_get("build_id")?)?,
@@ -109,7 +109,7 @@ fn entry_of(row: &PgRow) -> Result<LogEntry> {
 
 impl BuildRows<'_> {
     /// A tenant's templates, by name.
-    pub async fn list(self, tenant: &TenantId) -> Result<Vec<ListedTemplate>> {
+    pub async fn list(self, tenant: &TenantId) -> Result<Vec<TemplateRow>> {
         let query = format!("{LISTED} ORDER BY t.name LIMIT $2");
         let rows = sqlx::query(AssertSqlSafe(query))
             .bind(tenant.as_str())
@@ -124,7 +124,7 @@ impl BuildRows<'_> {
         self,
         tenant: &TenantId,
         template: &TemplateId,
-    ) -> Result<Option<ListedTemplate>> {
+    ) -> Result<Option<TemplateRow>> {
         let query = format!("{LISTED} AND t.id = $2");
         let row = sqlx::query(AssertSqlSafe(query))
             .bind(tenant.as_str())
@@ -140,7 +140,7 @@ impl BuildRows<'_> {
         template: &TemplateId,
         after: Option<&BuildId>,
         limit: i64,
-    ) -> Result<Vec<ListedBuild>> {
+    ) -> Result<Vec<BuildRow>> {
         let rows = sqlx::query(
             "SELECT b.id, b.status, b.cpu, b.mem_mb, app.ms(b.created_at) AS created_ms, app.ms(b.ended_at) AS ended_ms
                FROM app.template_builds b
@@ -154,7 +154,7 @@ impl BuildRows<'_> {
         .fetch_all(self.pool())
         .await?;
         let read = |row: &PgRow| {
-            Ok(ListedBuild {
+            Ok(BuildRow {
                 id: id("template_builds.id", row.try_get("id")?)?,
                 status: status_of(row)?,
                 cpu: small(row, "cpu")?,

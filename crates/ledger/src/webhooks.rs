@@ -19,7 +19,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::audit::Audit;
-use crate::error::{Checked, LedgerError, Result, id, load};
+use crate::error::{LedgerError, OpResult, Result, id, load};
 use crate::families::Webhooks;
 
 /// Webhooks of one tenant: every event is written once for each.
@@ -61,7 +61,7 @@ pub struct Due {
 
 /// What came of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempted<'a> {
+pub struct DeliveryAttempt<'a> {
     /// The answer's status, where there was an answer.
     pub status: Option<u16>,
     /// Why it failed.
@@ -106,7 +106,7 @@ fn events_of(row: &PgRow) -> Result<Vec<EventType>> {
 
 impl Webhooks<'_> {
     /// Makes a webhook, unless its tenant has enough of them.
-    pub async fn add(self, new: &NewWebhook<'_>, audit: &Audit<'_>) -> Checked<()> {
+    pub async fn add(self, new: &NewWebhook<'_>, audit: &Audit<'_>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         // Two that add at the same time take turns, so that neither passes the bound.
         sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('webhooks:' || $1, 0))")
@@ -324,7 +324,7 @@ impl Webhooks<'_> {
 
     /// Records an attempt and moves its delivery, together. Nothing moves where another attempt was
     /// begun meanwhile: that one's end counts.
-    pub async fn delivery_attempted(self, due: &Due, end: &Attempted<'_>) -> Result<()> {
+    pub async fn delivery_attempted(self, due: &Due, end: &DeliveryAttempt<'_>) -> Result<()> {
         let (state, after_ms) = match end.next {
             Next::Delivered => ("delivered", None),
             Next::Dead => ("dead", None),

@@ -2,7 +2,7 @@
 
 use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, TaskKey};
 use cofferdam_ledger::cluster::Cluster;
-use cofferdam_ledger::tasks::WorkerPlace;
+use cofferdam_ledger::tasks::WorkerLocation;
 use cofferdam_ledger::{APP_VERSION, Ledger};
 use sqlx::PgPool;
 
@@ -64,8 +64,12 @@ async fn a_start_whose_answer_was_lost_is_found_and_a_start_elsewhere_is_the_nex
     let executor = ExecutorId::parse("ex-0000000000000001").unwrap();
     let begin = async |sandbox: &str| {
         let sandbox = SandboxId::parse(sandbox).unwrap();
-        let place =
-            WorkerPlace { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
+        let place = WorkerLocation {
+            executor: &executor,
+            host_id: "h",
+            state_dir: "/s",
+            sandbox: &sandbox,
+        };
         ledger.tasks().begin(&key, &place).await.unwrap().unwrap().execution_no
     };
     // The commit reached the database, its answer did not reach the worker.
@@ -92,7 +96,7 @@ async fn a_start_that_is_repeated_while_its_first_copy_runs_finds_what_that_wrot
     let executor = ExecutorId::parse("ex-0000000000000001").unwrap();
     let sandbox = SandboxId::parse("sb00000000000000000001").unwrap();
     let place =
-        WorkerPlace { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
+        WorkerLocation { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
     sqlx::raw_sql(
         "CREATE FUNCTION app.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NEW; END';
          CREATE TRIGGER slow BEFORE INSERT ON app.sbx_executions FOR EACH ROW EXECUTE FUNCTION app.slow()",
@@ -115,7 +119,7 @@ async fn a_start_that_is_repeated_while_its_first_copy_runs_finds_what_that_wrot
     let next = SandboxId::parse("sb00000000000000000002").unwrap();
     let last = SandboxId::parse("sb00000000000000000003").unwrap();
     let (next, last) =
-        (WorkerPlace { sandbox: &next, ..place }, WorkerPlace { sandbox: &last, ..place });
+        (WorkerLocation { sandbox: &next, ..place }, WorkerLocation { sandbox: &last, ..place });
     let tasks = || one.ledger.tasks();
     let (next, last) = tokio::join!(tasks().begin(&key, &next), tasks().begin(&key, &last));
     let mut numbers = [next, last].map(|begun| begun.unwrap().unwrap().execution_no);
@@ -153,8 +157,12 @@ async fn begin_beside_cancel(is_cancel_first: bool) -> (bool, i64) {
         waiting(sql, after).await;
         let executor = ExecutorId::parse("ex-0000000000000001").unwrap();
         let sandbox = SandboxId::parse("sb00000000000000000001").unwrap();
-        let place =
-            WorkerPlace { executor: &executor, host_id: "h", state_dir: "/s", sandbox: &sandbox };
+        let place = WorkerLocation {
+            executor: &executor,
+            host_id: "h",
+            state_dir: "/s",
+            sandbox: &sandbox,
+        };
         ledger.tasks().begin(&key, &place).await.unwrap();
     };
     let release = async {

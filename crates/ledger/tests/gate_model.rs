@@ -16,13 +16,13 @@ use cofferdam_contracts::gate_spec::GateSpec;
 use cofferdam_contracts::id::{GateKey, GroupId, RunId, TenantId};
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::reply::{
-    Answer, Earlier, GateStage, LockedGate, Outcome, Seen, Voter, decide_reply,
+    Answer, GateStage, LockedGate, Outcome, PriorReply, ReplyContext, Voter, decide_reply,
 };
-use cofferdam_contracts::tally::{Ballot, Delegated, Person};
+use cofferdam_contracts::tally::{ActiveDelegation, Ballot, Person};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::cluster::Cluster;
-use cofferdam_ledger::gates::{Deadline, NewDelegation, NewGate, Replied, Reply};
+use cofferdam_ledger::gates::{Deadline, NewDelegation, NewGate, Reply, ReplyReceipt};
 use cofferdam_ledger::keys::{NewKey, Principal};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -89,7 +89,7 @@ impl World {
     }
 
     /// As `flows` does it: lock, read, decide, record.
-    async fn answer(&self, reply: &Reply<'_>) -> Result<Replied, Refusal> {
+    async fn answer(&self, reply: &Reply<'_>) -> Result<ReplyReceipt, Refusal> {
         let held =
             self.ledger.gates().lock(reply.principal, reply.run_or_workflow, reply.key).await;
         let mut held = held.unwrap();
@@ -268,7 +268,7 @@ struct Rows {
     gate: LockedGate,
     ballots: Vec<Ballot>,
     delegations: Vec<(i64, usize, usize, bool)>,
-    earlier: BTreeMap<u8, Earlier>,
+    earlier: BTreeMap<u8, PriorReply>,
 }
 
 impl Rows {
@@ -295,10 +295,11 @@ impl Rows {
             groups: GroupId::parse(PEOPLE[n].1).into_iter().collect(),
         };
         let lent = self.delegations.iter().filter(|d| d.3 && d.2 == who);
-        let lent = lent.map(|d| Delegated { id: d.0, from: person(d.1), group: None }).collect();
+        let lent =
+            lent.map(|d| ActiveDelegation { id: d.0, from: person(d.1), group: None }).collect();
         let is_open = self.gate.stage == GateStage::Open;
         let counts = self.gate.is_counted() && is_open;
-        let seen = Seen {
+        let seen = ReplyContext {
             ballots: if counts { self.ballots.clone() } else { vec![] },
             voter: Voter::Key(person(who), lent),
             earlier: self.earlier.get(&dedupe).cloned(),
@@ -326,7 +327,7 @@ impl Rows {
             }
         };
         let key_id = PEOPLE[who].0.into();
-        self.earlier.insert(dedupe, Earlier { key_id, payload_hash: hash, recorded, at: 1 });
+        self.earlier.insert(dedupe, PriorReply { key_id, payload_hash: hash, recorded, at: 1 });
         said
     }
 }

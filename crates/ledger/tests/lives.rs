@@ -2,13 +2,13 @@
 //! follows them.
 
 use cofferdam_contracts::id::{Digest, ExecutorId, LiveId, RunId, SandboxId, SnapshotId, TenantId};
-use cofferdam_contracts::life::{Life, LifeRow, LifeState, NamedRun, may_follow};
+use cofferdam_contracts::life::{Life, LifeRow, LifeState, RunReference, may_follow};
 use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::sandbox::Limits;
 use cofferdam_contracts::snapshot::SnapshotKind;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::live::LiveStart;
-use cofferdam_ledger::snapshots::{FilesToKeep, Form};
+use cofferdam_ledger::snapshots::{NewSnapshotFiles, SnapshotForm};
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::begin::{OneRun, one_run};
@@ -191,7 +191,7 @@ async fn the_guard_lets_a_row_change_exactly_as_contracts_say() {
             let all: Vec<i32> = shapes().map(bits).collect();
             let answers: Vec<bool> =
                 tried.bind(&sandbox).bind(all).fetch_one(&one.sql).await.unwrap();
-            let runs = [(NamedRun::Same, world), (NamedRun::Next, 2 + (world & 1))];
+            let runs = [(RunReference::Same, world), (RunReference::Next, 2 + (world & 1))];
             let changes =
                 shapes().flat_map(|to| runs.map(|(named, facts)| (row(to, facts), named)));
             assert_eq!(answers.len(), shapes().count() * runs.len());
@@ -236,7 +236,7 @@ impl Told<'_> {
 
     async fn pause(&self) -> bool {
         let digest = Digest::parse(&"0".repeat(64)).unwrap();
-        let files = FilesToKeep {
+        let files = NewSnapshotFiles {
             id: &SnapshotId::parse(&"s".repeat(20)).unwrap(),
             live: &life(),
             run: &RunId::parse(&run(7)).unwrap(),
@@ -245,7 +245,7 @@ impl Told<'_> {
             name: None,
             place: "h:/",
             bytes: 1,
-            form: Form::Sealed(&digest),
+            form: SnapshotForm::Sealed(&digest),
             sealed_key: &[0; 60],
             sealed_by: &digest,
         };

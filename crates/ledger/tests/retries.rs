@@ -7,7 +7,7 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::error::OpError;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::ops::Cancels;
-use cofferdam_ledger::retries::Retried;
+use cofferdam_ledger::retries::RetryOutcome;
 
 use crate::begin::one_run;
 
@@ -39,7 +39,7 @@ async fn the_end_of_a_workflow_that_comes_late_does_not_end_the_run_that_was_ret
     let who = who();
     let audit = Audit { reason: "retry", ..Audit::by(&who, "retry", WORKFLOW) };
     let retried = ledger.runs().retry(&run, &audit).await.unwrap();
-    assert!(matches!(retried, Retried::From(_)), "{retried:?}");
+    assert!(matches!(retried, RetryOutcome::From(_)), "{retried:?}");
     let waits_for = "SELECT executor_id FROM dbos.workflow_status WHERE workflow_uuid = $1";
     let waits_for: Option<String> =
         sqlx::query_scalar(waits_for).bind(WORKFLOW).fetch_one(sql).await.unwrap();

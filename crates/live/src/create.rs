@@ -10,7 +10,7 @@ use cofferdam_ledger::keys::Principal;
 
 use crate::background::detached;
 use crate::guest::handle::Guest;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::ids::fresh_live;
 use crate::launch::LifeStart;
 use crate::live::Live;
@@ -18,7 +18,7 @@ use crate::message::Message;
 use crate::refusal::refuse;
 use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec, checked};
-use crate::template::basis::Building;
+use crate::template::resolved_template::BuildAssignment;
 use crate::template::templates::Templates;
 use crate::wait::Start;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ impl Live {
     ///
     /// # Errors
     /// A request out of bounds, names without a grant, no room in time, or another request with the same `dedup`.
-    async fn create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<Held>> {
+    async fn create(&self, who: &Principal, request: &LiveRequest) -> Result<Arc<LiveHandle>> {
         if request.resume_on_traffic && !request.pause_on_timeout {
             let why = "resumeOnTraffic needs pauseOnTimeout: only a sandbox that its time pauses waits for requests";
             return Err(refuse(ErrorCode::PolicyViolation, why));
@@ -72,8 +72,8 @@ impl Live {
         &self,
         who: &Principal,
         spec: Spec,
-        build: Option<Building>,
-    ) -> Result<Arc<Held>> {
+        build: Option<BuildAssignment>,
+    ) -> Result<Arc<LiveHandle>> {
         let id = fresh_live()?;
         self.launch(who, &id, async { Ok(spec) }, LifeStart::First { build }).await
     }
@@ -88,7 +88,7 @@ struct Create<'a> {
 
 impl Create<'_> {
     /// The one that was created before with this request's `dedup`, or a new one.
-    async fn done(&self) -> Result<Arc<Held>> {
+    async fn done(&self) -> Result<Arc<LiveHandle>> {
         let (name, _) = checked(self.request)?;
         self.live.0.registry.executor()?;
         if let Some(found) = self.repeated().await? {
@@ -106,7 +106,7 @@ impl Create<'_> {
     }
 
     /// The sandbox that the tenant created with this `dedup` before, once it is up.
-    async fn repeated(&self) -> Result<Option<Arc<Held>>> {
+    async fn repeated(&self) -> Result<Option<Arc<LiveHandle>>> {
         let Some(dedup) = &self.request.dedup else { return Ok(None) };
         match self.live.0.ledger.live().by_dedup(&self.who.tenant, dedup).await? {
             Some(found) => {

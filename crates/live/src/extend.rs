@@ -43,7 +43,7 @@ impl Live {
             let why = format!("timeout is {seconds}; it must be at most {MAX_LIVE_S} seconds");
             return Err(refuse(ErrorCode::PolicyViolation, why));
         }
-        let held = self.held(who, id).await?;
+        let held = self.handle(who, id).await?;
         // Who lost a grant keeps no sandbox that has it by extending it day by day.
         egress::admit_live(&self.0.ledger, who, &held.egress()).await?;
         let ms = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);

@@ -8,18 +8,18 @@ use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::snapshot::MAX_FORKS;
 use cofferdam_flows::Result;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::live::PausedInto;
-use cofferdam_sandbox::Filling;
+use cofferdam_ledger::live::PauseSnapshot;
+use cofferdam_sandbox::InitialFiles;
 
 use crate::background::detached;
 use crate::guest::handle::Guest;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::live::Live;
 use crate::message::Message;
 use crate::refusal::{over, refuse, stops};
 use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec};
-use crate::template::basis::Basis;
+use crate::template::resolved_template::ResolvedTemplate;
 use crate::template::templates::Templates;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +56,7 @@ impl Live {
         id: &LiveId,
         count: u64,
         timeout_s: Option<u64>,
-    ) -> Result<Vec<Result<Arc<Held>>>> {
+    ) -> Result<Vec<Result<Arc<LiveHandle>>>> {
         if !(1..=MAX_FORKS).contains(&count) {
             let why = format!("count is {count}; it must be between 1 and {MAX_FORKS}");
             return Err(refuse(ErrorCode::PolicyViolation, why));
@@ -85,8 +85,8 @@ impl Live {
         who: &Principal,
         id: &LiveId,
         count: u64,
-    ) -> Result<(LiveRequest, Basis, Vec<Filling>)> {
-        if let Some(PausedInto { snapshot, .. }) =
+    ) -> Result<(LiveRequest, ResolvedTemplate, Vec<InitialFiles>)> {
+        if let Some(PauseSnapshot { snapshot, .. }) =
             self.0.ledger.live().paused_into(&who.tenant, id).await?
         {
             self.0.registry.executor()?;
@@ -100,13 +100,13 @@ impl Live {
             let asked = asked.map(|(template, asked)| (asked, template, files));
             return asked.ok_or_else(over);
         }
-        let held = self.held(who, id).await?;
-        let kept = Snapshots::of(self).keep_and_go_on(&held, held.again()).await?;
+        let held = self.handle(who, id).await?;
+        let kept = Snapshots::of(self).snapshot(&held, held.resume_spec()).await?;
         let opened = (0..count).map(|_| kept.filling(&held.facts.tenant));
-        let files: std::io::Result<Vec<Filling>> = opened.collect();
+        let files: std::io::Result<Vec<InitialFiles>> = opened.collect();
         let files = files.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
-        let again = held.again();
+        let again = held.resume_spec();
         Snapshots::of(self).fits(&again)?;
-        Ok((again.request, held.basis().clone(), files))
+        Ok((again.request, held.resolved_template().clone(), files))
     }
 }

@@ -8,8 +8,8 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::ops::Cancels;
 
-use crate::ahead::unused_wiped;
-use crate::held::Order;
+use crate::early::unused_wiped;
+use crate::handle::EndOrder;
 use crate::live::Live;
 use crate::message::Message;
 use crate::patience::{KILL_PATIENCE, moved};
@@ -62,7 +62,7 @@ impl Kill<'_> {
         let held = self.live.0.registry.find(self.id);
         let run = match held.filter(|held| held.facts.tenant == self.who.tenant) {
             Some(held) => {
-                held.end(Order::Kill);
+                held.end(EndOrder::Kill);
                 held.facts.run.clone()
             }
             None => {
@@ -88,7 +88,7 @@ impl Kill<'_> {
                 if view.ended_at.is_some() && view.wiped && self.is_unmade().await? {
                     if was_paused {
                         // What was paused while it was wiped has ended with that.
-                        Eraser::of(self.live).tidy().await;
+                        Eraser::of(self.live).clean_up().await;
                     }
                     return Ok::<_, Error>(true);
                 }
@@ -110,8 +110,8 @@ impl Kill<'_> {
     async fn is_unmade(&self) -> Result<bool> {
         self.live.0.registry.withdraw(self.id);
         let Some(host) = self.live.0.registry.host() else { return Ok(true) };
-        let Some(name) = self.live.0.registry.made_ahead(self.id) else { return Ok(true) };
-        if !unused_wiped(host, &name).await || host.names().has_failed_ahead(&name) {
+        let Some(name) = self.live.0.registry.early_name(self.id) else { return Ok(true) };
+        if !unused_wiped(host, &name).await || host.names().has_failed_early(&name) {
             return Err(unverified());
         }
         Ok(self.live.view(self.who, self.id).await?.wiped)
@@ -122,7 +122,7 @@ impl Kill<'_> {
         let audit = Audit::by(self.who, "sandbox.kill", self.id.as_str());
         let audit = Audit { reason: "sandbox", ..audit };
         self.live.0.ledger.live().end_paused(self.id, &audit).await?;
-        Eraser::of(self.live).tidy().await;
+        Eraser::of(self.live).clean_up().await;
         Ok(())
     }
 

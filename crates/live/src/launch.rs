@@ -1,7 +1,7 @@
 //! The one way by which a sandbox is launched: created, resumed, forked, or made for a build.
 //!
 //! ```text
-//! spec -> admitted -> made ahead, where there is room -> expected -> intent, run, task and life on record -> waited for
+//! spec -> admitted -> made early, where there is room -> pending -> intent, run, task and life on record -> waited for
 //! ```
 
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use std::sync::Arc;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::recipe::Lane;
-use cofferdam_flows::built_in::{LIVE, Launch};
+use cofferdam_flows::static_recipe::{LIVE, Launch};
 use cofferdam_flows::{Result, config, egress, floor};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::live_begin::{NewLife, NewLive, NextLife};
+use cofferdam_ledger::live_start::{NewLife, NewLive, NextLife};
 use serde_json::json;
 
-use crate::expected::Expected;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::live::Live;
+use crate::pending_launch::PendingLaunch;
 use crate::spec::{Spec, checked};
-use crate::template::basis::Building;
+use crate::template::resolved_template::BuildAssignment;
 use crate::wait::Start;
 use crate::work;
 
@@ -31,7 +31,7 @@ pub(crate) enum LifeStart<'a> {
     /// Its first one.
     First {
         /// The build of a template that it is for.
-        build: Option<Building>,
+        build: Option<BuildAssignment>,
     },
     /// The one after a pause.
     Next {
@@ -53,7 +53,7 @@ impl Live {
         id: &LiveId,
         spec: impl Future<Output = Result<Spec>>,
         life: LifeStart<'_>,
-    ) -> Result<Arc<Held>> {
+    ) -> Result<Arc<LiveHandle>> {
         let executor = self.0.registry.executor()?;
         let ledger = &self.0.ledger;
         let (spec, settings, quota) = tokio::join!(
@@ -70,7 +70,7 @@ impl Live {
         quota?;
         egress::admit_live(ledger, who, &sandbox.egress).await?;
         let egress = sandbox.egress.clone();
-        let files = self.0.registry.make_ahead(&who.tenant, &sandbox, source.into());
+        let files = self.0.registry.make_early(&who.tenant, &sandbox, source.into());
         let work = work::of(id, sandbox);
         let (subject, goal) = match &life {
             LifeStart::First { .. } => (format!("live:{id}"), format!("sandbox {id}")),
@@ -84,7 +84,7 @@ impl Live {
         let begun = LIVE.start(&self.0.flows.ids, start)?;
         let first = LIVE.first_round(&begun, work)?;
         let (intent, run, opening) = (begun.intent(), &begun.run, first.opening());
-        let one = Expected {
+        let one = PendingLaunch {
             tenant: who.tenant.clone(),
             key_id: who.key_id.clone(),
             request: request.clone(),
@@ -120,7 +120,7 @@ impl Live {
                     pauses: request.pause_on_timeout,
                     resumes: request.resume_on_traffic,
                     dedup: request.dedup.as_deref(),
-                    build: build.as_ref().map(Building::row),
+                    build: build.as_ref().map(BuildAssignment::row),
                 };
                 (ledger.live().create(&new).await, "live.recorded")
             }

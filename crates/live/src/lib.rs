@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! create --one transaction: intent, run, its workflow, app.live_sandboxes--> run workflow -> task workflow
-//!   hold: up -> started (token's hash, times) -> registry -> { killed | expired | canceled | died | stopped } -> wipe
+//!   live_task: up -> started (token's hash, times) -> registry -> { killed | expired | canceled | died | stopped } -> wipe
 //!   the row ends in the commit of the task's end, with its wipe evidence
 //! ```
 //! **A sandbox is made once.** A second execution, a second attempt and a process that did not ask for it refuse to make
 //! it: its name, its token and its environment are in the memory of the process that its caller asked, and in no table.
-//! That process alone claims its task and talks to it; another one's answer says so (`elsewhere`). A paused one has no process: its files
+//! That process alone claims its task and talks to it; another one's answer says so (`location`). A paused one has no process: its files
 //! and what was asked for are sealed on its host, and whoever resumes it there holds its next life (`resume`).
 //!
 //! An operation is a file: `create`, `pause`, `resume`, `fork`, `kill`, `extend`, `network`. All that make a sandbox go through `launch`, with
-//! a `spec`; its task holds it in `hold`. What this process holds is in `registry`, what a running one is ordered to in `held`, and which state
-//! may follow which in [`cofferdam_contracts::life`]. Who answers requests sends it `message`s, and asks the inside of a sandbox by those of `guest`. Kept files are in `snapshot`, layers of paused sandboxes in `layer`, builds in `template`.
+//! a `spec`; its task holds it in `live_task`. What this process holds is in `registry`, what a running one is ordered to in `handle`, and
+//! which state may follow which in [`cofferdam_contracts::life`]. Who answers requests sends it `message`s, and asks the inside of a sandbox
+//! by those of `guest`. Kept files are in `snapshot`, layers of paused sandboxes in `layer`, builds in `template`.
 //!
 //! # Floors
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
@@ -20,10 +21,10 @@
 //! wake
 //! create resume template::builds template::tags worker
 //! launch pause snapshot::sweep template::build_steps
-//! hold layer::task snapshot::open template::build_layers template::uploads wait
-//! fork kill snapshot::compared snapshot::copied snapshot::keep snapshot::memory
+//! live_task layer::task snapshot::open template::build_layers template::uploads wait
+//! fork kill snapshot::comparison snapshot::copy snapshot::capture snapshot::memory
 //!    snapshot::space template::build_images template::host
-//! elsewhere extend layer::layers network revoked snapshot::eraser snapshot::snapshots template::build
+//! location extend layer::layers network revocation snapshot::eraser snapshot::snapshots template::build
 //!    template::build_log template::templates view
 //! client guest::handle
 //! message
@@ -31,43 +32,43 @@
 //! registry
 //! guest::directory guest::file guest::port guest::process guest::state guest::watch
 //! guest::message
-//! held
-//! expected spec
-//! ahead layer::machine
-//! layer::plain layer::plain_layers layer::retry
+//! handle
+//! pending_launch spec
+//! early layer::machine
+//! layer::paused_layer layer::local_layers layer::retry
 //! layer::sealer snapshot::new_file
-//! snapshot::shelf template::program
-//! background snapshot::again snapshot::opened snapshot::room work
-//! accounts guest guest::error guest::facts ids layer layer::left_memory layer::loan layer::rest patience
-//!    refusal snapshot snapshot::handles snapshot::sealed template template::basis template::upload_digest
+//! snapshot::store template::program
+//! background snapshot::resume_spec snapshot::reader snapshot::allowance work
+//! accounts guest guest::error guest::facts ids layer layer::layer_memory layer::loan layer::retention patience
+//!    refusal snapshot snapshot::handles snapshot::writer template template::resolved_template template::upload_digest
 //!    tokens
 //! ```
 
 mod accounts;
-mod ahead;
 mod background;
 mod client;
 mod create;
-mod elsewhere;
-mod expected;
+mod early;
 mod extend;
 mod fork;
 mod guest;
-mod held;
-mod hold;
+mod handle;
 mod ids;
 mod kill;
 mod launch;
 mod layer;
 mod live;
+mod live_task;
+mod location;
 mod message;
 mod network;
 mod patience;
 mod pause;
+mod pending_launch;
 mod refusal;
 mod registry;
 mod resume;
-mod revoked;
+mod revocation;
 mod snapshot;
 mod spec;
 mod template;
@@ -80,12 +81,11 @@ mod worker;
 
 pub use cofferdam_sandbox::inside;
 pub use cofferdam_sandbox::templates::Template;
-pub use cofferdam_sandbox::{Manner, Said, Stream};
+pub use cofferdam_sandbox::{CommandEvent, ExecOptions, Stream};
 
 pub use accounts::Account;
 pub use client::LiveClient;
 pub use create::CreateSandbox;
-pub use elsewhere::RefuseElsewhere;
 pub use extend::ExtendSandbox;
 pub use fork::ForkSandbox;
 pub use guest::directory::{ListDirectory, MakeDirectory, RemoveFile, RenameFile, StatFile};
@@ -99,26 +99,27 @@ pub use guest::process::{
     FollowCommand, ListCommands, Process, ResizeTerminal, SignalCommand, StartCommand,
 };
 pub use guest::state::{
-    GuestEnvironment, GuestUsage, LivesOn, LivesOnForRequest, ReadEnvironment, ReadUsage,
+    AwaitAlive, CheckAlive, GuestEnvironment, GuestUsage, ReadEnvironment, ReadUsage,
 };
 pub use guest::watch::WatchDirectories;
-pub use held::{STREAMS, VISITORS};
+pub use handle::{STREAMS, VISITORS};
 pub use kill::KillSandbox;
 pub use layer::sealer::{SEAL_COMMAND, seal_layer};
 pub use live::Live;
+pub use location::RefuseForeign;
 pub use message::Message;
 pub use network::{ChangeNetwork, ListNetworks};
 pub use patience::CREATE_PATIENCE;
 pub use pause::PauseSandbox;
 pub use resume::{ResumeOptions, ResumeSandbox};
-pub use snapshot::compared::{Comparison, KeptDifferences};
-pub use snapshot::keep::{DeleteSnapshot, TakeSnapshot};
+pub use snapshot::capture::{DeleteSnapshot, TakeSnapshot};
+pub use snapshot::comparison::{Comparison, StoreComparison};
 pub use snapshot::snapshots::Snapshots;
 pub use template::builds::{
-    BuildAsked, BuildOpened, DeleteTemplate, OpenBuild, StartBuild, ViewBuild,
+    BuildRequest, BuildResponse, DeleteTemplate, OpenBuild, StartBuild, ViewBuild,
 };
-pub use template::host::{ListHostTemplates, NamedTemplate};
+pub use template::host::{FindTemplateFiles, ListHostTemplates};
 pub use template::tags::{TagBuild, UntagBuilds};
-pub use template::uploads::{HasUpload, SendUpload};
-pub use view::{AllGuests, FindGuest, NamedGuest, ViewSandbox};
-pub use wake::{Knock, WakeSandbox};
+pub use template::uploads::{FindUpload, SendUpload};
+pub use view::{AllGuests, FindAnyGuest, FindGuest, ViewSandbox};
+pub use wake::{ResumeRequest, WakeSandbox};

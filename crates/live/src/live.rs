@@ -6,10 +6,10 @@ use cofferdam_ledger::listen::Wakes;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::layer::plain_layers::PlainLayers;
+use crate::layer::local_layers::LocalLayers;
 use crate::registry::Registry;
-use crate::snapshot::room::UnrecordedBytes;
-use crate::snapshot::shelf::Shelf;
+use crate::snapshot::allowance::PendingBytes;
+use crate::snapshot::store::SnapshotStore;
 
 /// The long-lived sandboxes of this process.
 #[derive(Debug, Clone)]
@@ -23,13 +23,13 @@ pub(crate) struct Inner {
     pub ledger: Ledger,
     pub wakes: Wakes,
     /// Where this host keeps the files of snapshots.
-    pub store: Arc<Shelf>,
+    pub store: Arc<SnapshotStore>,
     /// Where this host keeps what clients sent for builds of templates.
-    pub uploads: Arc<Shelf>,
+    pub uploads: Arc<SnapshotStore>,
     /// What is being kept and is on no record yet.
-    pub unrecorded: Arc<UnrecordedBytes>,
+    pub unrecorded: Arc<PendingBytes>,
     /// Layers of paused sandboxes that are to be sealed.
-    pub layers: Arc<PlainLayers>,
+    pub layers: Arc<LocalLayers>,
     /// Sandboxes that this process holds, and those that it asked for.
     pub registry: Arc<Registry>,
     /// The state directory of this host, where its templates are.

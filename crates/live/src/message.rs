@@ -33,9 +33,9 @@ mod tests {
     use cofferdam_contracts::key::Role;
     use cofferdam_contracts::live::LiveRequest;
     use cofferdam_contracts::sandbox::Egress;
-    use cofferdam_contracts::template_build::{BuildFrom, BuildPlan, RawStep};
+    use cofferdam_contracts::template_build::{BuildPlan, BuildSource, RawStep};
     use cofferdam_ledger::keys::Principal;
-    use cofferdam_sandbox::Manner;
+    use cofferdam_sandbox::ExecOptions;
     use cofferdam_sandbox::inside::{ExecRequest, Size, User};
 
     use super::*;
@@ -65,16 +65,16 @@ mod tests {
             force: false,
         };
         let steps = vec![step("RUN", &["true"]), step("ENV", &["A", "b"])];
-        let from = BuildFrom::Template("base".to_owned());
+        let from = BuildSource::Template("base".to_owned());
         let plan = BuildPlan::parse(from, steps, Some("x".to_owned()), None, false).unwrap();
         is_read_again(&CreateSandbox { who: who.clone(), request: LiveRequest::of("base") });
         let options = ResumeOptions::of(Some(5), None, Some(false));
         is_read_again(&ResumeSandbox { who: who.clone(), id: id.clone(), options });
         is_read_again(&ChangeNetwork { who: who.clone(), id: id.clone(), egress: Egress::None });
-        is_read_again(&WakeSandbox { id, knock: Knock::Port(Some("token".to_owned())) });
+        is_read_again(&WakeSandbox { id, knock: ResumeRequest::Port(Some("token".to_owned())) });
         let snapshot = SnapshotId::parse(&"b".repeat(20)).unwrap();
         is_read_again(&DeleteSnapshot { who: who.clone(), id: snapshot });
-        let asked = BuildAsked {
+        let asked = BuildRequest {
             name: "mine".parse().unwrap(),
             tags: vec!["v1".to_owned()],
             cpu: None,
@@ -96,10 +96,10 @@ mod tests {
             jail: None,
         };
         let terminal = Some(Size { rows: 24, cols: 80 });
-        let manner = Manner { stdin: true, terminal, service: true, leaves: true };
+        let manner = ExecOptions { stdin: true, terminal, service: true, leaves: true };
         is_read_again(&StartCommand { request, manner, note: "n".to_owned() });
         let paths = vec!["/a".to_owned()];
         is_read_again(&WatchDirectories { paths, waits: false });
-        is_read_again(&LivesOnForRequest { patience: Duration::from_millis(1) });
+        is_read_again(&AwaitAlive { patience: Duration::from_millis(1) });
     }
 }

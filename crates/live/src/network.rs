@@ -21,7 +21,7 @@ use cofferdam_ledger::live_networks::NetworkOutcome;
 use cofferdam_sandbox::NetworkError;
 
 use crate::background::detached;
-use crate::held::{Held, Order, ReachedNetwork};
+use crate::handle::{EffectiveNetwork, EndOrder, LiveHandle};
 use crate::live::Live;
 use crate::message::Message;
 use crate::refusal::{over, refuse};
@@ -70,7 +70,7 @@ impl Live {
     /// # Errors
     /// It does not run here, a name is not granted, or the network cannot be had: then the one before is in force.
     async fn network(&self, who: &Principal, id: &LiveId, wanted: Egress) -> Result<LiveView> {
-        let held = self.held(who, id).await?;
+        let held = self.handle(who, id).await?;
         let (live, asker) = (self.clone(), who.clone());
         // On record and in force, also where the caller hangs up.
         detached(async move { live.change_network(&asker, &held, wanted).await }).await?;
@@ -89,7 +89,7 @@ impl Live {
     async fn change_network(
         &self,
         who: &Principal,
-        held: &Arc<Held>,
+        held: &Arc<LiveHandle>,
         wanted: Egress,
     ) -> Result<()> {
         let _turn = held.turn.lock().await;
@@ -128,7 +128,7 @@ impl Live {
             patiently(|| self.0.ledger.live().network_settles(&held.facts.id, n, &done)).await;
         match settled {
             Ok(true) => {
-                held.reaches(ReachedNetwork { egress: wanted, env: now.env });
+                held.reaches(EffectiveNetwork { egress: wanted, env: now.env });
                 Ok(())
             }
             Ok(false) => Err(over()),
@@ -136,7 +136,7 @@ impl Live {
                 // Nobody was told that it is in force, and no record says so.
                 if let Err(why) = held.network.change(before.entries()).await {
                     tracing::error!(sandbox = %held.facts.id, %why, "a network that is not on record cannot be taken back; the sandbox ends");
-                    held.end(Order::Stop);
+                    held.end(EndOrder::Stop);
                 }
                 Err(error)
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::RunId;
-use cofferdam_ledger::listen::{Wake, woken};
+use cofferdam_ledger::listen::{Wake, notified};
 use tokio::sync::broadcast::Receiver;
 
 /// How long a creation may wait for room and for its start; below the patience of clients, which is 60 s.
@@ -20,7 +20,7 @@ pub(crate) const REST: Duration = Duration::from_millis(100);
 pub(crate) async fn moved(wakes: &mut Receiver<Wake>, run: &RunId) {
     let ours = |wake: &Wake| matches!(wake, Wake::Task(r) | Wake::Run(r) if r == run.as_str());
     tokio::select! {
-        () = woken(wakes, ours) => {}
+        () = notified(wakes, ours) => {}
         () = clock::sleep(LOOK) => {}
     }
 }

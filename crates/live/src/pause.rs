@@ -13,31 +13,31 @@ use cofferdam_contracts::snapshot::SnapshotKind;
 use cofferdam_flows::{Error, Result};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
-use cofferdam_ledger::kept_files::KeptTable;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::snapshots::Form;
-use cofferdam_sandbox::Still;
+use cofferdam_ledger::snapshots::SnapshotForm;
+use cofferdam_ledger::stored_files::StoredFileTable;
+use cofferdam_sandbox::FrozenSandbox;
 
 use crate::background::{blocking, detached};
-use crate::held::{Held, Left, Order};
+use crate::handle::{EndOrder, LiveHandle, PauseLayer};
 use crate::ids::fresh;
 use crate::layer::layers::Layers;
-use crate::layer::plain::Plain;
+use crate::layer::paused_layer::PausedLayer;
 use crate::live::Live;
 use crate::message::Message;
 use crate::patience::moved;
 use crate::refusal::{conflict, over, refuse, unverified};
-use crate::snapshot::keep::{audit, synced};
-use crate::snapshot::memory::KeptMemory;
+use crate::snapshot::capture::{audit, synced};
+use crate::snapshot::memory::MemoryOption;
 use crate::snapshot::new_file::NewFile;
-use crate::snapshot::shelf::KeptFile;
 use crate::snapshot::snapshots::Snapshots;
+use crate::snapshot::store::SnapshotFile;
 use serde::{Deserialize, Serialize};
 
 /// A sandbox that stands still for its pause: what there is of its files.
-enum Stood {
-    Plain(Box<Plain>),
-    Sealed(KeptFile),
+enum PauseFiles {
+    Plain(Box<PausedLayer>),
+    Sealed(SnapshotFile),
 }
 
 /// Pauses a running sandbox, and answers once its wipe is on record.
@@ -67,11 +67,11 @@ impl Live {
     /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept: then it goes on.
     async fn pause(&self, who: &Principal, id: &LiveId, memory: Option<bool>) -> Result<LiveView> {
         let mut wakes = self.0.wakes.subscribe();
-        let held = self.held(who, id).await?;
+        let held = self.handle(who, id).await?;
         let run = held.facts.run.clone();
         let (live, asker) = (self.clone(), who.clone());
-        let memory = KeptMemory::asked(memory);
-        detached(async move { live.pause_held(&asker, &held, "", memory).await }).await?;
+        let memory = MemoryOption::asked(memory);
+        detached(async move { live.pause_live(&asker, &held, "", memory).await }).await?;
         let wiped = tokio::time::timeout(crate::patience::KILL_PATIENCE, async {
             loop {
                 let view = self.view(who, id).await?;
@@ -86,12 +86,12 @@ impl Live {
     }
 
     /// Keeps a sandbox's files, records it as paused and orders its end.
-    pub(crate) async fn pause_held(
+    pub(crate) async fn pause_live(
         &self,
         who: &Principal,
-        held: &Arc<Held>,
+        held: &Arc<LiveHandle>,
         reason: &str,
-        memory: KeptMemory,
+        memory: MemoryOption,
     ) -> Result<()> {
         Pause { live: self, who, held, reason }.done(memory).await
     }
@@ -101,13 +101,13 @@ impl Live {
 struct Pause<'a> {
     live: &'a Live,
     who: &'a Principal,
-    held: &'a Arc<Held>,
+    held: &'a Arc<LiveHandle>,
     /// Why, for the record; empty: its tenant asked for it.
     reason: &'a str,
 }
 
 impl Pause<'_> {
-    async fn done(&self, memory: KeptMemory) -> Result<()> {
+    async fn done(&self, memory: MemoryOption) -> Result<()> {
         let (live, held) = (self.live, self.held);
         // Before anything is stopped: without it nothing can be kept.
         live.0.flows.secrets.vault()?;
@@ -119,29 +119,29 @@ impl Pause<'_> {
                 _ => over(),
             });
         }
-        let (still, stood) = match Snapshots::of(live).keep_memory(held, memory).await? {
-            Some((still, kept)) => (still, Stood::Sealed(kept)),
+        let (still, stood) = match Snapshots::of(live).snapshot_memory(held, memory).await? {
+            Some((still, kept)) => (still, PauseFiles::Sealed(kept)),
             None => self.stand().await?,
         };
         let paused = match stood {
-            Stood::Plain(plain) => self.plain(still, *plain).await,
-            Stood::Sealed(kept) => self.sealed(still, kept).await,
+            PauseFiles::Plain(plain) => self.plain(still, *plain).await,
+            PauseFiles::Sealed(kept) => self.sealed(still, kept).await,
         };
         if paused.is_err() && held.is_asleep() {
             // There is nothing left of it that could go on.
-            held.end(Order::Unkept);
+            held.end(EndOrder::Unkept);
         }
         paused
     }
 
     /// Stops a sandbox and has its layer held by its sealer; one that does not lie in memory is written.
-    async fn stand(&self) -> Result<(Still, Stood)> {
+    async fn stand(&self) -> Result<(FrozenSandbox, PauseFiles)> {
         let (live, held) = (self.live, self.held);
         let keeper = held.keeper.clone();
         let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
         let (shelf, id, of) = (Arc::clone(&live.0.store), fresh()?, Arc::clone(held));
         // Where there is no room it goes on a moment later.
-        let standing = blocking(move || keeper.stand().map_err(std::io::Error::other));
+        let standing = blocking(move || keeper.freeze_for_pause().map_err(std::io::Error::other));
         let snapshots = Snapshots::of(live);
         let (room, stood) = tokio::join!(snapshots.room(&held.facts.tenant), standing);
         let room = room?;
@@ -153,68 +153,72 @@ impl Pause<'_> {
             let again = of.itself();
             let new = NewFile { shelf: &shelf, id, room: &shared };
             let kept = new.reserve(layer.sizes()?.about, &again)?;
-            let plain = Plain::begin(&of.facts.tenant, layer, kept, again, &spare)?;
-            Ok(Some((still, Stood::Plain(Box::new(plain)))))
+            let plain = PausedLayer::begin(&of.facts.tenant, layer, kept, again, &spare)?;
+            Ok(Some((still, PauseFiles::Plain(Box::new(plain)))))
         });
         let stood = stood.await.map_err(|why| room.fault(&why))?;
         match stood {
             Some(stood) => Ok(stood),
             None => {
                 let (still, kept) = Snapshots::of(live).keep_files(held, held.itself()).await?;
-                Ok((still, Stood::Sealed(kept)))
+                Ok((still, PauseFiles::Sealed(kept)))
             }
         }
     }
 
     /// Pauses a sandbox whose layer stays: it is sealed after the answer.
-    async fn plain(&self, still: Still, mut plain: Plain) -> Result<()> {
+    async fn plain(&self, still: FrozenSandbox, mut plain: PausedLayer) -> Result<()> {
         let Self { live, who, held, reason } = *self;
         fail_point("pause.held");
         let filed = Snapshots::of(live).filed(held, &plain.kept)?;
         let file_system = plain.layer.file_system();
-        let form = Form::Plain(&file_system);
+        let form = SnapshotForm::Plain(&file_system);
         let new = filed.row(held, &plain.kept, SnapshotKind::Pause, None, form);
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &plain.kept) };
         let paused = live.0.ledger.snapshots().pause(&new, &audit).await;
         let recorded =
-            Snapshots::of(live).recorded(&mut plain.kept, paused, KeptTable::Snapshots).await;
+            Snapshots::of(live).recorded(&mut plain.kept, paused, StoredFileTable::Snapshots).await;
         let is_unknown = recorded.is_err() && plain.kept.is_left();
         if !is_unknown && !matches!(recorded, Ok(true)) {
             plain.abandon().await;
             return recorded.and_then(|_| Err(over()));
         }
         fail_point("pause.recorded");
-        held.leave(Left { layer: Arc::clone(&plain.layer), memory: Arc::clone(&plain.memory) });
+        held.leave(PauseLayer {
+            layer: Arc::clone(&plain.layer),
+            memory: Arc::clone(&plain.memory),
+        });
         Layers::of(live).keep(filed.shelf, plain);
         if is_unknown {
             // It may be paused on record, so it cannot go on.
-            held.end(Order::Over);
+            held.end(EndOrder::Over);
             return recorded.map(|_| ());
         }
-        held.end(Order::Pause);
+        held.end(EndOrder::Pause);
         still.end();
         fail_point("pause.ended");
         Ok(())
     }
 
     /// Pauses a sandbox whose files are sealed.
-    async fn sealed(&self, still: Still, kept: KeptFile) -> Result<()> {
+    async fn sealed(&self, still: FrozenSandbox, kept: SnapshotFile) -> Result<()> {
         let Self { live, who, held, reason } = *self;
         let mut kept = synced(kept).await?;
         let filed = Snapshots::of(live).filed(held, &kept)?;
-        let form = Form::Sealed(&kept.sha256);
+        let form = SnapshotForm::Sealed(&kept.sha256);
         let new = filed.row(held, &kept, SnapshotKind::Pause, None, form);
         let audit = Audit { reason, ..audit(who, "sandbox.pause", held, &kept) };
         let paused = live.0.ledger.snapshots().pause(&new, &audit).await;
-        let recorded = Snapshots::of(live).recorded(&mut kept, paused, KeptTable::Snapshots).await;
+        let recorded =
+            Snapshots::of(live).recorded(&mut kept, paused, StoredFileTable::Snapshots).await;
         if recorded.is_err() && kept.is_left() {
             // It may be paused on record, so it cannot go on.
-            held.end(Order::Over);
+            held.end(EndOrder::Over);
         }
         if !recorded? {
             return Err(over());
         }
-        held.end(Order::Pause);
+        held.end(EndOrder::Pause);
         still.end();
         filed.shelf.give_name(&mut kept);
         Ok(())

@@ -14,22 +14,22 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ExecutorId, LiveId, SandboxId, TaskKey, TenantId};
 use cofferdam_contracts::life::{Life, LifeState, may_follow};
 use cofferdam_contracts::sandbox::SandboxRequest;
-use cofferdam_flows::{MemoryBudget, OwnTasks, Place, Result};
-use cofferdam_ledger::live_begin::{NOT_PAUSED, RecordedLife};
-use cofferdam_ledger::{Checked, OpError};
+use cofferdam_flows::{MemoryBudget, OwnTasks, Result, TaskReservation};
+use cofferdam_ledger::live_start::{LifeRecord, NOT_PAUSED};
+use cofferdam_ledger::{OpError, OpResult};
 use cofferdam_sandbox::Host;
 use tokio::sync::{Notify, watch};
 
-use crate::ahead::{Files, Maker};
-use crate::expected::Expected;
-use crate::held::Held;
+use crate::early::{Provisioner, StartFiles};
+use crate::handle::LiveHandle;
+use crate::pending_launch::PendingLaunch;
 use crate::refusal::{conflict, refuse, stops};
 
 /// Creations of one tenant that wait at once. Each may hold a mebibyte of variables.
 const MAX_ASKED: usize = 128;
 
 /// What a resume for requests came to, once it is over.
-pub(crate) type Woken = watch::Receiver<Option<Result<Arc<Held>, Refusal>>>;
+pub(crate) type ResumeReceiver = watch::Receiver<Option<Result<Arc<LiveHandle>, Refusal>>>;
 
 /// Sandboxes of this process.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct Registry {
     lives: Mutex<Lives>,
     rung: Notify,
     /// What makes them; set once its worker has looked at its host.
-    maker: OnceLock<Maker>,
+    maker: OnceLock<Provisioner>,
     /// What their tasks are of this process's worker.
     own: OnceLock<OwnTasks>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Registry {
 #[derive(Debug, Default)]
 struct Lives {
     all: HashMap<LiveId, Entry>,
-    /// Tasks that have not taken the name of their sandbox, which is made ahead.
+    /// Tasks that have not taken the name of their sandbox, which is made early.
     by_task: HashMap<TaskKey, LiveId>,
     /// Keys that were revoked while this process ran: tokens made for them open nothing.
     revoked: BTreeSet<String>,
@@ -57,8 +57,8 @@ struct Entry {
     /// Its life here; `None`: it has none, or another process's.
     life: Option<Current>,
     /// The resume that requests wait for.
-    woken: Option<Woken>,
-    /// The name under which it was made ahead, for a while after its task has taken it.
+    woken: Option<ResumeReceiver>,
+    /// The name under which it was made early, for a while after its task has taken it.
     ahead: Option<SandboxId>,
 }
 
@@ -71,9 +71,9 @@ struct Current {
 
 #[derive(Debug)]
 enum Stage {
-    Requested(Box<Expected>),
+    Requested(Box<PendingLaunch>),
     Preparing,
-    Running(Arc<Held>),
+    Running(Arc<LiveHandle>),
 }
 
 impl Stage {
@@ -87,7 +87,7 @@ impl Stage {
 }
 
 impl Entry {
-    fn held(&self) -> Option<&Arc<Held>> {
+    fn held(&self) -> Option<&Arc<LiveHandle>> {
         match &self.life {
             Some(Current { stage: Stage::Running(held), .. }) => Some(held),
             _ => None,
@@ -141,12 +141,12 @@ impl Lives {
     fn forget_made(&mut self, on: &Host) {
         let names = on.names();
         self.all.retain(|_, entry| {
-            entry.ahead.take_if(|name| !names.is_ahead(name) && !names.has_failed_ahead(name));
+            entry.ahead.take_if(|name| !names.is_early(name) && !names.has_failed_early(name));
             !entry.is_empty()
         });
     }
 
-    fn held(&self) -> impl Iterator<Item = &Arc<Held>> {
+    fn held(&self) -> impl Iterator<Item = &Arc<LiveHandle>> {
         self.all.values().filter_map(Entry::held)
     }
 }
@@ -155,11 +155,11 @@ impl Registry {
     /// Its sandboxes are made on this host.
     pub(crate) fn made_on(&self, host: &Host, memory: &MemoryBudget) {
         // A second worker of one process is on the same host.
-        let _ = self.maker.set(Maker::new(host, memory));
+        let _ = self.maker.set(Provisioner::new(host, memory));
     }
 
     /// What makes them; `None`: no worker of this process makes any.
-    pub(crate) fn maker(&self) -> Option<&Maker> {
+    pub(crate) fn maker(&self) -> Option<&Provisioner> {
         self.maker.get()
     }
 
@@ -180,8 +180,8 @@ impl Registry {
         self.own.get()
     }
 
-    /// A place for a task that is about to be queued; `None`: it waits in its queue.
-    pub(crate) fn place(&self, task: &TaskKey) -> Option<Place> {
+    /// A reservation for a task that is about to be queued; `None`: it waits in its queue.
+    pub(crate) fn place(&self, task: &TaskKey) -> Option<TaskReservation> {
         self.own.get()?.place(task)
     }
 
@@ -206,12 +206,12 @@ impl Registry {
     }
 
     /// Begins to make what is admitted, where that can be done before it is on record.
-    pub(crate) fn make_ahead(
+    pub(crate) fn make_early(
         &self,
         tenant: &TenantId,
         sandbox: &SandboxRequest,
-        files: Files,
-    ) -> Files {
+        files: StartFiles,
+    ) -> StartFiles {
         match self.maker() {
             Some(maker) => maker.begin(tenant, sandbox, files),
             None => files,
@@ -222,8 +222,8 @@ impl Registry {
     pub(crate) fn recorded(
         &self,
         tenant: &TenantId,
-        place: Option<Place>,
-        recorded: Checked<RecordedLife>,
+        place: Option<TaskReservation>,
+        recorded: OpResult<LifeRecord>,
     ) -> Result<()> {
         match (recorded, place) {
             (Ok(recorded), Some(place)) if recorded.is_taken => place.start(),
@@ -250,8 +250,8 @@ impl Registry {
         self: &Arc<Self>,
         id: &LiveId,
         task: &TaskKey,
-        one: Expected,
-    ) -> Result<Expecting> {
+        one: PendingLaunch,
+    ) -> Result<LaunchGuard> {
         let mut lives = self.lock();
         if let Some(host) = self.host() {
             lives.forget_made(host);
@@ -280,7 +280,7 @@ impl Registry {
         if is_ahead {
             lives.by_task.insert(task.clone(), id.clone());
         }
-        Ok(Expecting { of: Arc::clone(self), id: id.clone(), task: task.clone() })
+        Ok(LaunchGuard { of: Arc::clone(self), id: id.clone(), task: task.clone() })
     }
 
     /// Nobody waits for what was asked for any more.
@@ -299,11 +299,11 @@ impl Registry {
     }
 
     /// A task takes what was asked for: once. It has its life here until what is given is dropped.
-    pub(crate) fn take(self: &Arc<Self>, id: &LiveId, task: &TaskKey) -> Option<Taken> {
+    pub(crate) fn take(self: &Arc<Self>, id: &LiveId, task: &TaskKey) -> Option<TaskClaim> {
         match self.lock().step(id, task, Stage::Preparing)? {
             Stage::Requested(expected) => {
                 let life = OwnLife { of: Arc::clone(self), id: id.clone(), task: task.clone() };
-                Some(Taken { expected: *expected, life })
+                Some(TaskClaim { expected: *expected, life })
             }
             _ => None,
         }
@@ -316,8 +316,8 @@ impl Registry {
         lives.all.get(&id)?.ahead.clone()
     }
 
-    /// The name under which a sandbox of this id was made ahead, for a while.
-    pub(crate) fn made_ahead(&self, id: &LiveId) -> Option<SandboxId> {
+    /// The name under which a sandbox of this id was made early, for a while.
+    pub(crate) fn early_name(&self, id: &LiveId) -> Option<SandboxId> {
         self.lock().all.get(id)?.ahead.clone()
     }
 
@@ -337,12 +337,12 @@ impl Registry {
         open.map(|held| held.tokens_of.clone()).collect()
     }
 
-    pub(crate) fn find(&self, id: &LiveId) -> Option<Arc<Held>> {
+    pub(crate) fn find(&self, id: &LiveId) -> Option<Arc<LiveHandle>> {
         self.lock().all.get(id)?.held().cloned()
     }
 
     /// The resume of a sandbox that is under way for requests; with a sender, where the caller is the one to do it.
-    pub(crate) fn waking(self: &Arc<Self>, id: &LiveId) -> (Woken, Option<Waking>) {
+    pub(crate) fn waking(self: &Arc<Self>, id: &LiveId) -> (ResumeReceiver, Option<ResumeGuard>) {
         let mut lives = self.lock();
         let woken = &mut lives.all.entry(id.clone()).or_default().woken;
         if let Some(woken) = woken {
@@ -350,7 +350,7 @@ impl Registry {
         }
         let (told, receiver) = watch::channel(None);
         *woken = Some(receiver.clone());
-        (receiver, Some(Waking { of: Arc::clone(self), id: id.clone(), told }))
+        (receiver, Some(ResumeGuard { of: Arc::clone(self), id: id.clone(), told }))
     }
 
     /// Whether a resume for requests is under way.
@@ -358,7 +358,7 @@ impl Registry {
         self.lock().all.get(id).is_some_and(|entry| entry.woken.is_some())
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Held>> {
+    pub(crate) fn all(&self) -> Vec<Arc<LiveHandle>> {
         self.lock().held().cloned().collect()
     }
 
@@ -376,13 +376,13 @@ impl Registry {
 
 /// A sandbox is expected while this lives, unless its task has taken it by then.
 #[derive(Debug)]
-pub(crate) struct Expecting {
+pub(crate) struct LaunchGuard {
     of: Arc<Registry>,
     id: LiveId,
     task: TaskKey,
 }
 
-impl Drop for Expecting {
+impl Drop for LaunchGuard {
     fn drop(&mut self) {
         let mut lives = self.of.lock();
         let requested = lives.all.get(&self.id).and_then(Entry::requested);
@@ -394,9 +394,9 @@ impl Drop for Expecting {
 }
 
 /// What a task takes.
-pub(crate) struct Taken {
+pub(crate) struct TaskClaim {
     /// What was asked for.
-    pub expected: Expected,
+    pub expected: PendingLaunch,
     /// Its life here.
     pub life: OwnLife,
 }
@@ -410,7 +410,7 @@ pub(crate) struct OwnLife {
 
 impl OwnLife {
     /// It is up: it is found from now on.
-    pub(crate) fn show(&self, held: Arc<Held>) {
+    pub(crate) fn show(&self, held: Arc<LiveHandle>) {
         let mut lives = self.of.lock();
         // In one turn with the look at revoked keys: one that is revoked right now finds it here or there.
         if lives.revoked.contains(&held.tokens_of) {
@@ -431,20 +431,20 @@ impl Drop for OwnLife {
 
 /// Requests wait for this resume while it lives.
 #[derive(Debug)]
-pub(crate) struct Waking {
+pub(crate) struct ResumeGuard {
     of: Arc<Registry>,
     id: LiveId,
-    told: watch::Sender<Option<Result<Arc<Held>, Refusal>>>,
+    told: watch::Sender<Option<Result<Arc<LiveHandle>, Refusal>>>,
 }
 
-impl Waking {
+impl ResumeGuard {
     /// Tells all that wait.
-    pub(crate) fn tell(self, outcome: Result<Arc<Held>, Refusal>) {
+    pub(crate) fn tell(self, outcome: Result<Arc<LiveHandle>, Refusal>) {
         self.told.send_replace(Some(outcome));
     }
 }
 
-impl Drop for Waking {
+impl Drop for ResumeGuard {
     fn drop(&mut self) {
         let mut lives = self.of.lock();
         if let Some(entry) = lives.all.get_mut(&self.id) {
@@ -462,7 +462,7 @@ mod tests {
     use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 
     use super::*;
-    use crate::template::basis::Basis;
+    use crate::template::resolved_template::ResolvedTemplate;
 
     fn id(n: usize) -> LiveId {
         LiveId::parse(&format!("{n:020}")).unwrap()
@@ -475,18 +475,18 @@ mod tests {
         let name = TemplateName::parse(BASE_TEMPLATE).unwrap();
         let task = TaskKey::parse(&"0".repeat(64)).unwrap();
         let expect = |n, tenant: &TenantId| {
-            let one = Expected {
+            let one = PendingLaunch {
                 tenant: tenant.clone(),
                 key_id: "k".to_owned(),
                 request: LiveRequest::of(BASE_TEMPLATE),
-                basis: Basis::of_host(&name, None),
+                basis: ResolvedTemplate::of_host(&name, None),
                 inherited: BTreeMap::new(),
-                files: Files::of(None, None),
+                files: StartFiles::of(None, None),
                 tokens: None,
             };
             registry.expect(&id(n), &task, one)
         };
-        let asked: Vec<Expecting> = (0..MAX_ASKED).map(|n| expect(n, &ann).unwrap()).collect();
+        let asked: Vec<LaunchGuard> = (0..MAX_ASKED).map(|n| expect(n, &ann).unwrap()).collect();
         assert!(expect(MAX_ASKED, &ann).is_err());
         assert!(expect(MAX_ASKED, &bob).is_ok());
         let taken = registry.take(&id(0), &task).unwrap();

@@ -14,19 +14,19 @@ use cofferdam_contracts::live::{DEFAULT_LIVE_S, LiveRequest, LiveState};
 use cofferdam_flows::Result;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::live::PausedInto;
+use cofferdam_ledger::live::PauseSnapshot;
 
 use crate::background::detached;
 use crate::guest::handle::Guest;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::launch::LifeStart;
 use crate::layer::loan::LoanAnswer;
 use crate::live::Live;
 use crate::message::Message;
 use crate::patience::{CREATE_PATIENCE, KILL_PATIENCE, moved};
 use crate::refusal::conflict;
-use crate::snapshot::again::Again;
 use crate::snapshot::eraser::Eraser;
+use crate::snapshot::resume_spec::ResumeSpec;
 use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec};
 use crate::template::templates::Templates;
@@ -92,10 +92,10 @@ impl Live {
         who: &Principal,
         id: &LiveId,
         options: ResumeOptions,
-    ) -> Result<Option<Arc<Held>>> {
+    ) -> Result<Option<Arc<LiveHandle>>> {
         let (live, asker, id) = (self.clone(), who.clone(), id.clone());
         let held = detached(async move { live.resume_paused(&asker, &id, options).await }).await;
-        Eraser::of(self).tidy_soon();
+        Eraser::of(self).clean_up_soon();
         held
     }
 
@@ -105,7 +105,7 @@ impl Live {
         who: &Principal,
         id: &LiveId,
         options: ResumeOptions,
-    ) -> Result<Option<Arc<Held>>> {
+    ) -> Result<Option<Arc<LiveHandle>>> {
         Resume { live: self, who, id, options }.done().await
     }
 }
@@ -119,7 +119,7 @@ struct Resume<'a> {
 }
 
 impl Resume<'_> {
-    async fn done(&self) -> Result<Option<Arc<Held>>> {
+    async fn done(&self) -> Result<Option<Arc<LiveHandle>>> {
         let (live, who, id) = (self.live, self.who, self.id);
         let Some(snapshot) = self.rested().await? else {
             return match live.view(who, id).await?.state {
@@ -139,7 +139,9 @@ impl Resume<'_> {
         loop {
             let paused = self.live.0.ledger.live().paused_into(&self.who.tenant, self.id).await?;
             match paused {
-                Some(PausedInto { settles: Some(run), .. }) if since.elapsed() < KILL_PATIENCE => {
+                Some(PauseSnapshot { settles: Some(run), .. })
+                    if since.elapsed() < KILL_PATIENCE =>
+                {
                     moved(&mut wakes, &run).await;
                 }
                 paused => return Ok(paused.map(|paused| paused.snapshot)),
@@ -161,7 +163,7 @@ impl Resume<'_> {
         };
         fail_point("resume.opened");
         let template = Templates::of(self.live).again(&again)?;
-        let Again { request: asked, tokens, .. } = again;
+        let ResumeSpec { request: asked, tokens, .. } = again;
         let request = LiveRequest {
             timeout_s: Some(options.lives_s(asked.timeout_s)),
             pause_on_timeout: options.pauses.unwrap_or(asked.pause_on_timeout),
@@ -184,8 +186,8 @@ impl Resume<'_> {
         Ok(Some(tokens).filter(|_| !is_revoked))
     }
 
-    /// The layer of a pause, unsealed or at rest, for the next life of its sandbox, with what was asked for; `None`: use the file.
-    async fn lent(&self, id: &SnapshotId) -> Result<Option<(Again, Source)>> {
+    /// The layer of a pause, unsealed or retained, for the next life of its sandbox, with what was asked for; `None`: use the file.
+    async fn lent(&self, id: &SnapshotId) -> Result<Option<(ResumeSpec, Source)>> {
         let Some(again) = self.live.0.layers.again(id) else { return Ok(None) };
         Snapshots::of(self.live).fits(&again)?;
         // What a template starts changes files before its life is on record; a life that is not is to leave the sealed ones.
@@ -195,9 +197,9 @@ impl Resume<'_> {
                 return Ok(None);
             }
         }
-        match self.live.0.layers.lend(id).await {
+        match self.live.0.layers.borrow(id).await {
             LoanAnswer::Lent(loan, layer) => {
-                Ok(Some((Again::clone(&again), Source::Layer(layer, loan))))
+                Ok(Some((ResumeSpec::clone(&again), Source::Layer(layer, loan))))
             }
             LoanAnswer::Busy => Err(conflict("the sandbox is being resumed")),
             LoanAnswer::File => Ok(None),

@@ -9,7 +9,7 @@ use cofferdam_flows::Result;
 use cofferdam_ledger::keys::Principal;
 
 use crate::guest::handle::Guest;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::live::Live;
 use crate::message::Message;
 use crate::refusal::{over, refuse};
@@ -45,19 +45,19 @@ impl Message for FindGuest {
     type Reply = Guest;
 
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
-        let held = live.held(&self.who, &self.id).await?;
+        let held = live.handle(&self.who, &self.id).await?;
         Ok(Guest::of(live, &held))
     }
 }
 
 /// A running sandbox by its id alone, of any tenant: its caller checks a token next. `None`: it does not run here.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct NamedGuest {
+pub struct FindAnyGuest {
     /// The sandbox.
     pub id: LiveId,
 }
 
-impl Message for NamedGuest {
+impl Message for FindAnyGuest {
     type Reply = Option<Guest>;
 
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
@@ -91,14 +91,14 @@ impl Live {
     ///
     /// # Errors
     /// It does not run, is another tenant's, or another process holds it.
-    pub(crate) async fn held(&self, who: &Principal, id: &LiveId) -> Result<Arc<Held>> {
+    pub(crate) async fn handle(&self, who: &Principal, id: &LiveId) -> Result<Arc<LiveHandle>> {
         if let Some(held) = self.0.registry.find(id)
             && held.facts.tenant == who.tenant
         {
             return Ok(held);
         }
         match self.view(who, id).await?.state {
-            LiveState::Running => Err(self.unheld(id).await?),
+            LiveState::Running => Err(self.not_here_reason(id).await?),
             LiveState::Starting => {
                 Err(refuse(ErrorCode::Unavailable, "the sandbox has not started yet; try again"))
             }

@@ -10,7 +10,7 @@ use cofferdam_contracts::live::{LiveState, LiveView};
 use cofferdam_flows::{Error, Result};
 use cofferdam_ledger::keys::Principal;
 
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::kill::Kill;
 use crate::live::Live;
 use crate::patience::{CREATE_PATIENCE, LOOK, moved};
@@ -34,7 +34,7 @@ pub(crate) struct Start<'a> {
 
 impl Start<'_> {
     /// Waits for the start of a sandbox that this process asked for.
-    pub(crate) async fn up(&self) -> Result<Arc<Held>> {
+    pub(crate) async fn up(&self) -> Result<Arc<LiveHandle>> {
         let since = Stopwatch::start();
         let waited = tokio::time::timeout(CREATE_PATIENCE, self.begun()).await;
         if let Ok(begun) = waited
@@ -74,7 +74,7 @@ impl Start<'_> {
     }
 
     /// The sandbox once it is up; `None`: it waits for what may not come for days.
-    async fn begun(&self) -> Result<Option<Arc<Held>>> {
+    async fn begun(&self) -> Result<Option<Arc<LiveHandle>>> {
         let mut wakes = self.live.0.wakes.subscribe();
         let (since, mut unseen) = (Stopwatch::start(), None::<Stopwatch>);
         loop {

@@ -1,7 +1,7 @@
 //! A paused sandbox that the first request to it resumes.
 //!
 //! ```text
-//! request, no running sandbox -> row -> token fits its hash -> one resume, for which all requests wait -> Held
+//! request, no running sandbox -> row -> token fits its hash -> one resume, for which all requests wait -> LiveHandle
 //!                                   \--> it does not: nothing is woken, and nothing is told
 //! ```
 
@@ -13,10 +13,10 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::LiveId;
 use cofferdam_flows::Result;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::live::{Door, Rest};
+use cofferdam_ledger::live::{ResumableSandbox, ResumeState};
 
 use crate::guest::handle::Guest;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::live::Live;
 use crate::message::Message;
 use crate::patience::{CREATE_PATIENCE, LOOK};
@@ -30,7 +30,7 @@ const LOOKS: u32 = 2;
 
 /// A request at a sandbox's door, with the token that it carries.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Knock {
+pub enum ResumeRequest {
     /// To its agent.
     Envd(Option<String>),
     /// To one of its ports.
@@ -38,13 +38,17 @@ pub enum Knock {
 }
 
 /// Whether a request would be let in to the running sandbox. Pure.
-fn opens(door: &Door, knock: &Knock) -> bool {
+fn opens(door: &ResumableSandbox, knock: &ResumeRequest) -> bool {
     // Hashes: what their comparison tells of them is of no use.
     let fits = |token: &str, hash: &str| digest_bytes(token.as_bytes()).as_str() == hash;
     match (knock, &door.traffic) {
-        (Knock::Envd(token), _) => token.as_ref().is_some_and(|token| fits(token, &door.envd)),
-        (Knock::Port(_), None) => true,
-        (Knock::Port(token), Some(hash)) => token.as_ref().is_some_and(|token| fits(token, hash)),
+        (ResumeRequest::Envd(token), _) => {
+            token.as_ref().is_some_and(|token| fits(token, &door.envd))
+        }
+        (ResumeRequest::Port(_), None) => true,
+        (ResumeRequest::Port(token), Some(hash)) => {
+            token.as_ref().is_some_and(|token| fits(token, hash))
+        }
     }
 }
 
@@ -55,7 +59,7 @@ pub struct WakeSandbox {
     /// The sandbox.
     pub id: LiveId,
     /// The request, by what it carries.
-    pub knock: Knock,
+    pub knock: ResumeRequest,
 }
 
 impl Message for WakeSandbox {
@@ -73,12 +77,12 @@ impl Live {
     ///
     /// # Errors
     /// The sandbox stays paused, or does not run within [`CREATE_PATIENCE`].
-    async fn woken(&self, id: &LiveId, knock: &Knock) -> Result<Option<Arc<Held>>> {
+    async fn woken(&self, id: &LiveId, knock: &ResumeRequest) -> Result<Option<Arc<LiveHandle>>> {
         let Some(door) = self.0.ledger.live().door(id).await? else { return Ok(None) };
         if !opens(&door, knock) {
             return Ok(None);
         }
-        if door.rest == Rest::Running && !self.0.registry.is_waking(id) {
+        if door.rest == ResumeState::Running && !self.0.registry.is_waking(id) {
             // It may have been resumed since this request looked for it.
             return Ok(self.0.registry.find(id).filter(|held| held.goes_on()));
         }
@@ -94,7 +98,7 @@ impl Live {
             tokio::spawn(async move {
                 let outcome = live.wake(&who, &id).await;
                 waking.tell(outcome.map_err(cofferdam_flows::Error::refusal));
-                Eraser::of(&live).tidy_soon();
+                Eraser::of(&live).clean_up_soon();
             });
         }
         let outcome = tokio::time::timeout(CREATE_PATIENCE, woken.wait_for(Option::is_some)).await;
@@ -109,7 +113,7 @@ impl Live {
     }
 
     /// Resumes it, unless another caller does.
-    async fn wake(&self, who: &Principal, id: &LiveId) -> Result<Arc<Held>> {
+    async fn wake(&self, who: &Principal, id: &LiveId) -> Result<Arc<LiveHandle>> {
         let mut looks = 0;
         let ready = tokio::time::timeout(CREATE_PATIENCE, async {
             loop {
@@ -120,12 +124,12 @@ impl Live {
                 let door = self.0.ledger.live().door(id).await?;
                 match door.map(|door| door.rest) {
                     None => return Err(Refusal::not_found("paused sandbox").into()),
-                    Some(Rest::Paused) => return Ok(None),
-                    Some(Rest::Running) if looks >= LOOKS => {
-                        return Err(self.unheld(id).await?);
+                    Some(ResumeState::Paused) => return Ok(None),
+                    Some(ResumeState::Running) if looks >= LOOKS => {
+                        return Err(self.not_here_reason(id).await?);
                     }
-                    Some(Rest::Running) => looks += 1,
-                    Some(Rest::Starting) => {}
+                    Some(ResumeState::Running) => looks += 1,
+                    Some(ResumeState::Starting) => {}
                 }
                 tokio::select! {
                     () = changed => {}
@@ -158,25 +162,25 @@ mod tests {
     #[test]
     fn only_who_would_be_let_in_wakes_a_sandbox() {
         let hash = |token: &str| digest_bytes(token.as_bytes()).as_str().to_owned();
-        let open = Door {
+        let open = ResumableSandbox {
             tenant: TenantId::parse("ann").unwrap(),
             key_id: "k".to_owned(),
             is_revoked: false,
             envd: hash("envd"),
             traffic: None,
-            rest: Rest::Paused,
+            rest: ResumeState::Paused,
         };
-        let private = Door { traffic: Some(hash("traffic")), ..open.clone() };
+        let private = ResumableSandbox { traffic: Some(hash("traffic")), ..open.clone() };
         for door in [&open, &private] {
-            assert!(opens(door, &Knock::Envd(Some("envd".to_owned()))));
+            assert!(opens(door, &ResumeRequest::Envd(Some("envd".to_owned()))));
             for wrong in [None, Some(""), Some("traffic"), Some(door.envd.as_str())] {
-                assert!(!opens(door, &Knock::Envd(wrong.map(str::to_owned))), "{wrong:?}");
+                assert!(!opens(door, &ResumeRequest::Envd(wrong.map(str::to_owned))), "{wrong:?}");
             }
         }
-        assert!(opens(&open, &Knock::Port(None)));
-        assert!(opens(&private, &Knock::Port(Some("traffic".to_owned()))));
+        assert!(opens(&open, &ResumeRequest::Port(None)));
+        assert!(opens(&private, &ResumeRequest::Port(Some("traffic".to_owned()))));
         for wrong in [None, Some(""), Some("envd")] {
-            assert!(!opens(&private, &Knock::Port(wrong.map(str::to_owned))), "{wrong:?}");
+            assert!(!opens(&private, &ResumeRequest::Port(wrong.map(str::to_owned))), "{wrong:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use cofferdam_contracts::sandbox::{
     DEFAULT_MEM_MB, IsolationSpec, MAX_TIMEOUT_MS, SandboxRequest, SandboxSpec,
 };
 
-use crate::template::basis::Basis;
+use crate::template::resolved_template::ResolvedTemplate;
 
 /// Processes and threads: a shell with a server and its workers needs more than one command does.
 const PIDS: u64 = 1_024;
@@ -14,7 +14,7 @@ const PIDS: u64 = 1_024;
 const HOST: &str = "host";
 
 /// What is asked of the sandbox, of this template where one was built. Its command is never run, and its environment is not written anywhere.
-pub(crate) fn request(asked: &LiveRequest, basis: &Basis) -> SandboxRequest {
+pub(crate) fn request(asked: &LiveRequest, basis: &ResolvedTemplate) -> SandboxRequest {
     let mut limits = asked.limits;
     // A template says what its program needs at least.
     limits.mem_mb = limits.mem_mb.max(basis.mem_mb);

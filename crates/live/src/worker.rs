@@ -7,16 +7,18 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::{ExecutorId, SandboxId, TaskKey};
 use cofferdam_contracts::live::LiveWork;
-use cofferdam_flows::{Attempt, BoxFuture, End, Flows, LongLived, MemoryBudget, OwnTasks, Result};
+use cofferdam_flows::{
+    Attempt, BoxFuture, End, Flows, LiveSandboxes, MemoryBudget, OwnTasks, Result,
+};
 use cofferdam_sandbox::Host;
 use tokio::task::JoinHandle;
 
-use crate::held::Order;
-use crate::hold::hold;
+use crate::handle::EndOrder;
 use crate::live::{Inner, Live};
-use crate::revoked;
+use crate::live_task::run;
+use crate::revocation;
 use crate::snapshot::eraser::Eraser;
-use crate::snapshot::shelf::Shelf;
+use crate::snapshot::store::SnapshotStore;
 use crate::snapshot::sweep::Sweep;
 
 /// How often a worker that stops looks whether its sandboxes have ended: a wipe takes some ms.
@@ -32,15 +34,15 @@ impl Live {
             flows.quota.when_full(move || {
                 if let Some(inner) = inner.upgrade() {
                     let eraser = Eraser::of(&Self(inner));
-                    tokio::spawn(async move { eraser.tidy().await });
+                    tokio::spawn(async move { eraser.clean_up().await });
                 }
             });
             Inner {
                 flows: flows.clone(),
                 ledger: flows.ledger.clone(),
                 wakes: flows.wakes.clone(),
-                store: Arc::new(Shelf::of(&state_dir.join("snapshots"))),
-                uploads: Arc::new(Shelf::of(&state_dir.join("uploads"))),
+                store: Arc::new(SnapshotStore::of(&state_dir.join("snapshots"))),
+                uploads: Arc::new(SnapshotStore::of(&state_dir.join("uploads"))),
                 unrecorded: Arc::default(),
                 layers: Arc::default(),
                 registry: Arc::default(),
@@ -51,7 +53,7 @@ impl Live {
     }
 }
 
-impl LongLived for Live {
+impl LiveSandboxes for Live {
     fn host_found(&self, host: &Host, memory: &MemoryBudget) {
         self.0.registry.made_on(host, memory);
     }
@@ -65,7 +67,7 @@ impl LongLived for Live {
     }
 
     fn revocations(&self) -> JoinHandle<()> {
-        tokio::spawn(revoked::watch(self.clone()))
+        tokio::spawn(revocation::watch(self.clone()))
     }
 
     fn aging(&self, host: &Host) -> JoinHandle<()> {
@@ -92,7 +94,7 @@ impl LongLived for Live {
     }
 
     fn hold<'a>(&'a self, attempt: Attempt<'a>, work: &'a LiveWork) -> BoxFuture<'a, End> {
-        Box::pin(hold(self, attempt, work))
+        Box::pin(run(self, attempt, work))
     }
 }
 
@@ -105,7 +107,7 @@ async fn stopped(live: &Live, executor: &ExecutorId, patience: Duration) {
         }
     };
     let held = live.0.registry.all();
-    held.iter().for_each(|held| held.end(Order::Stop));
+    held.iter().for_each(|held| held.end(EndOrder::Stop));
     let ended = async {
         while !held.is_empty() && live.0.ledger.live().unended(executor).await.unwrap_or(0) > 0 {
             clock::sleep(STOP_LOOK).await;

@@ -28,8 +28,8 @@ use crate::VERSION;
 use crate::error::{Error, TurnError};
 use crate::events::EventStream;
 use crate::ids::{Ids, SessionId};
-use crate::readback::{ReadBack, Seen, read_back};
-use crate::reply::{Answer, Conclusion, Fault, Pending, Record, Reply, replies, words};
+use crate::readback::{PromptProgress, ReadbackAction, read_back};
+use crate::reply::{Answer, Conclusion, Fault, PendingQuestion, Record, Reply, replies, words};
 use crate::request::{self, Agent, Prompt};
 
 /// Where the daemon listens.
@@ -49,12 +49,13 @@ pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
 
 /// A connection on its way.
-pub type Dialling<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send + 'a>>;
+pub type DialFuture<'a> =
+    Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send + 'a>>;
 
 /// Leads to a daemon that no address of this host reaches.
 pub trait Dial: fmt::Debug + Send + Sync {
     /// One connection to it.
-    fn dial(&self) -> Dialling<'_>;
+    fn dial(&self) -> DialFuture<'_>;
 }
 
 /// What a call may take.
@@ -180,19 +181,19 @@ fn banned(sessions: Vec<Child>) -> Result<(), Error> {
 }
 
 /// One call: its name in errors, and what it sends.
-struct Sent {
+struct DaemonCall {
     call: &'static str,
     method: Method,
     path: String,
     body: Option<Vec<u8>>,
 }
 
-fn get(call: &'static str, path: impl Into<String>) -> Sent {
-    Sent { call, method: Method::GET, path: path.into(), body: None }
+fn get(call: &'static str, path: impl Into<String>) -> DaemonCall {
+    DaemonCall { call, method: Method::GET, path: path.into(), body: None }
 }
 
-fn post(call: &'static str, path: impl Into<String>, body: Vec<u8>) -> Sent {
-    Sent { call, method: Method::POST, path: path.into(), body: Some(body) }
+fn post(call: &'static str, path: impl Into<String>, body: Vec<u8>) -> DaemonCall {
+    DaemonCall { call, method: Method::POST, path: path.into(), body: Some(body) }
 }
 
 /// An id of the daemon's as part of a path: letters, digits and `_` only, so that it names no other call.
@@ -252,7 +253,7 @@ impl Client {
         Ok(Self { address, authorization, bounds })
     }
 
-    async fn open(&self, sent: Sent) -> Result<Exchange, Error> {
+    async fn open(&self, sent: DaemonCall) -> Result<Exchange, Error> {
         let call = sent.call;
         let request = Request::builder()
             .method(sent.method)
@@ -278,7 +279,7 @@ impl Client {
     }
 
     /// The body of a successful answer.
-    async fn bytes(&self, sent: Sent, max: usize, time: Duration) -> Result<Vec<u8>, Error> {
+    async fn bytes(&self, sent: DaemonCall, max: usize, time: Duration) -> Result<Vec<u8>, Error> {
         let call = sent.call;
         let work = async {
             let mut exchange = self.open(sent).await?;
@@ -301,7 +302,7 @@ impl Client {
 
     async fn json<T: DeserializeOwned>(
         &self,
-        sent: Sent,
+        sent: DaemonCall,
         max: usize,
         time: Duration,
     ) -> Result<T, Error> {
@@ -312,11 +313,11 @@ impl Client {
             .map_err(|error| Error::Garbled { call, why: error.to_string() })
     }
 
-    async fn short<T: DeserializeOwned>(&self, sent: Sent) -> Result<T, Error> {
+    async fn short<T: DeserializeOwned>(&self, sent: DaemonCall) -> Result<T, Error> {
         self.json(sent, self.bounds.answer_bytes, self.bounds.call).await
     }
 
-    async fn quiet(&self, sent: Sent) -> Result<(), Error> {
+    async fn quiet(&self, sent: DaemonCall) -> Result<(), Error> {
         self.bytes(sent, self.bounds.answer_bytes, self.bounds.call).await.map(|_| ())
     }
 
@@ -436,11 +437,11 @@ impl Client {
     ///
     /// # Errors
     /// What any call can fail with. Nothing is known then: send nothing.
-    pub async fn read_back(&self, ids: &Ids) -> Result<ReadBack, Error> {
+    pub async fn read_back(&self, ids: &Ids) -> Result<ReadbackAction, Error> {
         let busy = self.is_busy(&ids.session).await?;
         let admitted = self.has(ids).await?;
         let replies = if admitted && !busy { self.replies(ids).await? } else { Vec::new() };
-        Ok(read_back(&Seen { busy, admitted, replies }))
+        Ok(read_back(&PromptProgress { busy, admitted, replies }))
     }
 
     /// Ends the run of a session that has children.
@@ -476,8 +477,8 @@ impl Client {
     ///
     /// # Errors
     /// What any call can fail with.
-    pub async fn permissions(&self, session: &SessionId) -> Result<Vec<Pending>, Error> {
-        let all: Vec<Pending> = self.short(get("GET /permission", "/permission")).await?;
+    pub async fn permissions(&self, session: &SessionId) -> Result<Vec<PendingQuestion>, Error> {
+        let all: Vec<PendingQuestion> = self.short(get("GET /permission", "/permission")).await?;
         Ok(all.into_iter().filter(|one| one.session == session.as_str()).collect())
     }
 
@@ -485,7 +486,11 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::NotFound`] where it was answered already.
-    pub async fn answer_permission(&self, pending: &Pending, once: bool) -> Result<(), Error> {
+    pub async fn answer_permission(
+        &self,
+        pending: &PendingQuestion,
+        once: bool,
+    ) -> Result<(), Error> {
         let call = "POST /permission/ID/reply";
         let path = format!("/permission/{}/reply", plain(call, &pending.id)?);
         self.quiet(post(call, path, request::permission(once))).await
@@ -495,8 +500,8 @@ impl Client {
     ///
     /// # Errors
     /// What any call can fail with.
-    pub async fn questions(&self, session: &SessionId) -> Result<Vec<Pending>, Error> {
-        let all: Vec<Pending> = self.short(get("GET /question", "/question")).await?;
+    pub async fn questions(&self, session: &SessionId) -> Result<Vec<PendingQuestion>, Error> {
+        let all: Vec<PendingQuestion> = self.short(get("GET /question", "/question")).await?;
         Ok(all.into_iter().filter(|one| one.session == session.as_str()).collect())
     }
 
@@ -504,7 +509,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::NotFound`] where it was answered already.
-    pub async fn reject_question(&self, pending: &Pending) -> Result<(), Error> {
+    pub async fn reject_question(&self, pending: &PendingQuestion) -> Result<(), Error> {
         let call = "POST /question/ID/reject";
         let path = format!("/question/{}/reject", plain(call, &pending.id)?);
         self.quiet(post(call, path, Vec::new())).await

@@ -33,13 +33,13 @@ mod reply;
 mod request;
 mod stall;
 
-pub use client::{Address, Bounds, Client, Connection, Dial, Dialling};
+pub use client::{Address, Bounds, Client, Connection, Dial, DialFuture};
 pub use config::{Settings, TOOL_SHELL, configuration, environment, tool_shell};
 pub use error::{Error, TurnError};
 pub use events::{Event, EventStream};
 pub use ids::{Ids, SessionId};
-pub use readback::{ReadBack, Seen, read_back};
-pub use reply::{Answer, Pending, Reply};
+pub use readback::{PromptProgress, ReadbackAction, read_back};
+pub use reply::{Answer, PendingQuestion, Reply};
 pub use request::{Agent, Model, Prompt};
 pub use stall::{Detector, Diagnosis, OC_TIMEOUT, Patience, TimeoutStep, Verdict};
 

@@ -6,7 +6,7 @@ use crate::reply::{Answer, Conclusion, Reply};
 /// What the daemon says about a prompt. `busy` was read before the rest: what ended in between reads as busy, never
 /// as idle and unfinished.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct PromptProgress {
     /// The session has a turn that goes on.
     pub busy: bool,
     /// The prompt's message exists.
@@ -17,7 +17,7 @@ pub struct Seen {
 
 /// What to do with a prompt.
 #[derive(Debug, Clone, PartialEq)]
-pub enum ReadBack {
+pub enum ReadbackAction {
     /// The daemon does not have it: send it.
     NotAdmitted,
     /// Answered: record the answer, send nothing.
@@ -32,17 +32,17 @@ pub enum ReadBack {
 
 /// The decision. A finished message of a busy session is a step with more to come, not an answer.
 #[must_use]
-pub fn read_back(seen: &Seen) -> ReadBack {
+pub fn read_back(seen: &PromptProgress) -> ReadbackAction {
     if !seen.admitted {
-        return ReadBack::NotAdmitted;
+        return ReadbackAction::NotAdmitted;
     }
     if seen.busy {
-        return ReadBack::Running;
+        return ReadbackAction::Running;
     }
     match seen.replies.last().map(Reply::conclusion) {
-        Some(Conclusion::Answered(answer)) => ReadBack::Finished(answer),
-        Some(Conclusion::Failed(error)) => ReadBack::Failed(error),
-        Some(Conclusion::Open) | None => ReadBack::Unknown,
+        Some(Conclusion::Answered(answer)) => ReadbackAction::Finished(answer),
+        Some(Conclusion::Failed(error)) => ReadbackAction::Failed(error),
+        Some(Conclusion::Open) | None => ReadbackAction::Unknown,
     }
 }
 
@@ -57,33 +57,35 @@ mod tests {
         serde_json::from_value(json!({"info": info, "parts": []})).unwrap()
     }
 
-    fn decided(busy: bool, replies: &[Value]) -> ReadBack {
+    fn decided(busy: bool, replies: &[Value]) -> ReadbackAction {
         let replies = replies.iter().cloned().map(reply).collect();
-        read_back(&Seen { busy, admitted: true, replies })
+        read_back(&PromptProgress { busy, admitted: true, replies })
     }
 
     #[test]
     fn each_state_of_a_turn_has_its_decision() {
         let stop = json!({"finish": "stop", "time": {"completed": 2}});
         let step = json!({"finish": "tool-calls", "time": {"completed": 1}});
-        assert_eq!(read_back(&Seen::default()), ReadBack::NotAdmitted);
-        assert_eq!(decided(false, &[]), ReadBack::Unknown);
-        assert_eq!(decided(true, &[]), ReadBack::Running);
-        assert_eq!(decided(false, std::slice::from_ref(&step)), ReadBack::Unknown);
+        assert_eq!(read_back(&PromptProgress::default()), ReadbackAction::NotAdmitted);
+        assert_eq!(decided(false, &[]), ReadbackAction::Unknown);
+        assert_eq!(decided(true, &[]), ReadbackAction::Running);
+        assert_eq!(decided(false, std::slice::from_ref(&step)), ReadbackAction::Unknown);
         assert_eq!(
             decided(false, &[json!({"finish": "stop"})]),
-            ReadBack::Unknown,
+            ReadbackAction::Unknown,
             "not completed"
         );
-        assert!(matches!(decided(false, &[step, stop.clone()]), ReadBack::Finished(_)));
-        assert_eq!(decided(true, &[stop]), ReadBack::Running, "more steps may come");
+        assert!(matches!(decided(false, &[step, stop.clone()]), ReadbackAction::Finished(_)));
+        assert_eq!(decided(true, &[stop]), ReadbackAction::Running, "more steps may come");
         let failed = json!({"error": {"name": "APIError", "data": {"message": "no"}}});
-        assert!(matches!(decided(false, &[failed]), ReadBack::Failed(e) if e.name == "APIError"));
+        assert!(
+            matches!(decided(false, &[failed]), ReadbackAction::Failed(e) if e.name == "APIError")
+        );
         let cut = json!({"finish": "length", "time": {"completed": 2}});
-        assert!(matches!(decided(false, &[cut]), ReadBack::Failed(e) if e.name == "Finish"));
+        assert!(matches!(decided(false, &[cut]), ReadbackAction::Failed(e) if e.name == "Finish"));
         let structured = json!({"finish": "tool-calls", "structured": {"a": 1}});
         assert!(
-            matches!(decided(false, &[structured]), ReadBack::Finished(a) if a.structured.is_some())
+            matches!(decided(false, &[structured]), ReadbackAction::Finished(a) if a.structured.is_some())
         );
     }
 
@@ -94,7 +96,7 @@ mod tests {
         let whole = json!({"info": {"id": "a", "role": "assistant", "finish": "tool-calls", "time": {"completed": 1}},
             "parts": [{"type": "tool", "tool": "bash", "state": state}]});
         let replies = vec![serde_json::from_value(whole).unwrap()];
-        let decided = read_back(&Seen { busy: false, admitted: true, replies });
-        assert!(matches!(decided, ReadBack::Failed(e) if e.name == "Rejected"));
+        let decided = read_back(&PromptProgress { busy: false, admitted: true, replies });
+        assert!(matches!(decided, ReadbackAction::Failed(e) if e.name == "Rejected"));
     }
 }

@@ -103,7 +103,7 @@ pub struct Answer {
 
 /// A question that a turn waits for: of a permission, or to a person.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Pending {
+pub struct PendingQuestion {
     /// Its id, by which it is answered.
     pub id: String,
     /// The session that waits.
@@ -204,7 +204,7 @@ pub(crate) struct Record {
 
 /// What a record of a message holds.
 #[derive(Debug, Default, Deserialize)]
-struct Held<'a> {
+struct RecordContent<'a> {
     #[serde(borrow, default)]
     info: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -228,7 +228,7 @@ pub(crate) fn replies(
     own.sort_by_key(|record| record.seq);
     let mut found: Vec<Reply> = Vec::new();
     for record in own {
-        let held = || read::<Held<'_>>(record.data.as_deref());
+        let held = || read::<RecordContent<'_>>(record.data.as_deref());
         match record.r#type.as_str() {
             "message.updated.1" => {
                 let info: Info = read(held()?.info)?;

@@ -92,7 +92,7 @@ struct Rule {
 }
 
 #[derive(Serialize)]
-struct Granted {
+struct PermissionReply {
     reply: &'static str,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn permit(title: &str) -> Vec<u8> {
 }
 
 pub(crate) fn permission(once: bool) -> Vec<u8> {
-    bytes(&Granted { reply: if once { "once" } else { "reject" } })
+    bytes(&PermissionReply { reply: if once { "once" } else { "reject" } })
 }
 
 #[cfg(test)]

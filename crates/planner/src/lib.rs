@@ -1,30 +1,30 @@
-//! Runs that OpenCode plans and builds: the pilot of its daemon, which a worker of `flows` asks for by a trait.
+//! Runs that OpenCode plans and builds: the driver of its daemon, which a worker of `flows` asks for by a trait.
 //!
 //! ```text
-//! CompileST     draft -> task `plan` (pilot in a sandbox) -> AgentPlan -> the plan that the gate shows
-//! ExecuteST     task `build` (pilot in another sandbox, same conversation) -> patch
+//! CompileST     draft -> task `plan` (driver in a sandbox) -> AgentPlan -> the plan that the gate shows
+//! ExecuteST     task `build` (driver in another sandbox, same conversation) -> patch
 //! ApplyPatchST  the patch on record, file by file          DecideST  the tests of the approved plan
 //! ExecuteST     tests, each in a sandbox of its own, on the patched project
 //! ```
 //! **The daemon's state is a copy of the ledger's**: no sandbox has to survive. A daemon that is new, because its worker,
 //! its sandbox or itself was lost, is driven through the same prompts with the same ids, and what the provider answered
-//! is read from the record (`flows`, `models::within`), so that nothing that was answered is asked again.
+//! is read from the record (`flows`, `models::prompt_position`), so that nothing that was answered is asked again.
 //!
 //! # Floors
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
-//! pilot
+//! driver
 //! next turn
 //! ```
 
+mod driver;
 mod next;
-mod pilot;
 mod turn;
 
-use cofferdam_flows::{BoxFuture, Pilot, PilotJob, Pilots};
+use cofferdam_flows::{BoxFuture, DriverJob, PlannerDriver, PlannerDrivers};
 use cofferdam_ledger::Ledger;
 
-use crate::pilot::OpencodePilot;
+use crate::driver::OpencodeDriver;
 
 /// The version of OpenCode's daemon that plans are made by; another one is refused.
 pub const OPENCODE: &str = cofferdam_opencode::VERSION;
@@ -43,10 +43,11 @@ impl Planner {
     }
 }
 
-impl Pilots for Planner {
-    fn begin<'a>(&'a self, job: PilotJob<'a>) -> BoxFuture<'a, Box<dyn Pilot>> {
+impl PlannerDrivers for Planner {
+    fn begin<'a>(&'a self, job: DriverJob<'a>) -> BoxFuture<'a, Box<dyn PlannerDriver>> {
         Box::pin(async move {
-            let pilot: Box<dyn Pilot> = Box::new(OpencodePilot::begin(&self.ledger, job).await);
+            let pilot: Box<dyn PlannerDriver> =
+                Box::new(OpencodeDriver::begin(&self.ledger, job).await);
             pilot
         })
     }

@@ -1,7 +1,7 @@
 //! What follows from the prompts of a stage so far. Pure: the rows of the ledger decide, whoever reads them.
 
 use cofferdam_contracts::agent_plan::AgentPlan;
-use cofferdam_ledger::planner::{PromptEnded, PromptOutcome};
+use cofferdam_ledger::planner::{PlannerPromptEnd, PromptOutcome};
 use cofferdam_opencode::OC_TIMEOUT;
 use serde_json::Value;
 
@@ -29,12 +29,16 @@ fn cut(text: &str) -> String {
     text.chars().take(MAX_WORDS).collect()
 }
 
-fn count(history: &[PromptEnded], outcome: PromptOutcome) -> usize {
+fn count(history: &[PlannerPromptEnd], outcome: PromptOutcome) -> usize {
     history.iter().filter(|one| one.outcome == outcome).count()
 }
 
 /// What follows a turn that gave no answer: a smaller prompt, or the end.
-fn unanswered(history: &[PromptEnded], last: &PromptEnded, smaller: String) -> NextPrompt {
+fn unanswered(
+    history: &[PlannerPromptEnd],
+    last: &PlannerPromptEnd,
+    smaller: String,
+) -> NextPrompt {
     let why = last.error.clone().unwrap_or_default();
     match last.outcome {
         PromptOutcome::Stalled if count(history, PromptOutcome::Stalled) <= MAX_SMALLER => {
@@ -46,7 +50,7 @@ fn unanswered(history: &[PromptEnded], last: &PromptEnded, smaller: String) -> N
 }
 
 /// What follows while planning.
-pub(crate) fn next_plan(goal: &str, tests: &[&str], history: &[PromptEnded]) -> NextPrompt {
+pub(crate) fn next_plan(goal: &str, tests: &[&str], history: &[PlannerPromptEnd]) -> NextPrompt {
     let Some(last) = history.last() else { return NextPrompt::Ask(first_plan(goal, tests)) };
     if last.outcome != PromptOutcome::Answered {
         let smaller = format!(
@@ -82,7 +86,7 @@ fn first_plan(goal: &str, tests: &[&str]) -> String {
 }
 
 /// What follows while building.
-pub(crate) fn next_build(goal: &str, plan: &AgentPlan, history: &[PromptEnded]) -> NextPrompt {
+pub(crate) fn next_build(goal: &str, plan: &AgentPlan, history: &[PlannerPromptEnd]) -> NextPrompt {
     let text = serde_json::to_value(plan).as_ref().map(Value::to_string).unwrap_or_default();
     match history.last() {
         None => NextPrompt::Ask(format!(
@@ -106,8 +110,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn ended(outcome: PromptOutcome, structured: Option<Value>) -> PromptEnded {
-        PromptEnded { outcome, structured, raw: None, error: Some("why".to_owned()) }
+    fn ended(outcome: PromptOutcome, structured: Option<Value>) -> PlannerPromptEnd {
+        PlannerPromptEnd { outcome, structured, raw: None, error: Some("why".to_owned()) }
     }
 
     fn plan() -> Value {

@@ -8,8 +8,8 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::plan::OPENCODE_PORT;
 use cofferdam_flows::Prompts;
 use cofferdam_opencode::{
-    Address, Answer, Bounds, Client, Connection, Detector, Dial, Dialling, Error, Event,
-    EventStream, Patience, Prompt, ReadBack, SessionId, TurnError, Verdict,
+    Address, Answer, Bounds, Client, Connection, Detector, Dial, DialFuture, Error, Event,
+    EventStream, Patience, Prompt, ReadbackAction, SessionId, TurnError, Verdict,
 };
 use cofferdam_sandbox::Agent;
 
@@ -24,7 +24,7 @@ const MAX_ATTACHED: u32 = 50;
 
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Turned {
+pub(super) enum TurnEnd {
     Answered(Answer),
     Failed(TurnError),
     Stalled(String),
@@ -35,7 +35,7 @@ pub(super) enum Turned {
 struct Loopback(Agent);
 
 impl Dial for Loopback {
-    fn dial(&self) -> Dialling<'_> {
+    fn dial(&self) -> DialFuture<'_> {
         Box::pin(async {
             let stream = self.0.dial(OPENCODE_PORT).await.map_err(io::Error::other)?;
             let connection: Box<dyn Connection> = Box::new(stream);
@@ -51,7 +51,7 @@ pub(super) fn client_of(agent: &Agent, password: &str, turn_ms: u64) -> Result<C
     Client::new(Address::Through(dial), USER, password, bounds)
 }
 
-type Sending<'a> = Pin<&'a mut (dyn Future<Output = Result<Answer, Error>> + Send)>;
+type AnswerFuture<'a> = Pin<&'a mut (dyn Future<Output = Result<Answer, Error>> + Send)>;
 
 /// Drives a prompt to its end. Nothing is sent before the daemon said what it knows of it.
 pub(super) async fn drive_turn(
@@ -59,18 +59,18 @@ pub(super) async fn drive_turn(
     prompt: &Prompt<'_>,
     prompts: &Prompts,
     patience: Patience,
-) -> Result<Turned, Error> {
+) -> Result<TurnEnd, Error> {
     let (clock, ids) = (Stopwatch::start(), prompt.ids);
     let mut detector = Detector::new(patience, clock.elapsed_ms());
     for _ in 0..MAX_ATTACHED {
         let known = client.read_back(ids).await?;
         match known {
-            ReadBack::Finished(answer) => return Ok(Turned::Answered(answer)),
-            ReadBack::Failed(error) => return Ok(Turned::Failed(error)),
-            ReadBack::Running | ReadBack::NotAdmitted | ReadBack::Unknown => {}
+            ReadbackAction::Finished(answer) => return Ok(TurnEnd::Answered(answer)),
+            ReadbackAction::Failed(error) => return Ok(TurnEnd::Failed(error)),
+            ReadbackAction::Running | ReadbackAction::NotAdmitted | ReadbackAction::Unknown => {}
         }
         let mut events = client.events(&ids.session).await?;
-        let following = Following {
+        let following = TurnWatch {
             client,
             session: &ids.session,
             prompts,
@@ -79,8 +79,8 @@ pub(super) async fn drive_turn(
         };
         let turned = match known {
             // Once more, now that no event is missed.
-            ReadBack::Running => match client.read_back(ids).await? {
-                ReadBack::Running => following.follow(&mut events, None).await?,
+            ReadbackAction::Running => match client.read_back(ids).await? {
+                ReadbackAction::Running => following.follow(&mut events, None).await?,
                 _ => None,
             },
             _ => {
@@ -93,11 +93,11 @@ pub(super) async fn drive_turn(
         }
     }
     let message = format!("the turn was attached to {MAX_ATTACHED} times and never ended");
-    Ok(Turned::Failed(TurnError { name: "Endless".to_owned(), message }))
+    Ok(TurnEnd::Failed(TurnError { name: "Endless".to_owned(), message }))
 }
 
 /// A turn that is watched.
-struct Following<'a> {
+struct TurnWatch<'a> {
     client: &'a Client,
     session: &'a SessionId,
     prompts: &'a Prompts,
@@ -105,13 +105,13 @@ struct Following<'a> {
     detector: &'a mut Detector,
 }
 
-impl Following<'_> {
+impl TurnWatch<'_> {
     /// `None`: what became of it has to be read back.
     async fn follow(
         self,
         events: &mut EventStream,
-        mut sending: Option<Sending<'_>>,
-    ) -> Result<Option<Turned>, Error> {
+        mut sending: Option<AnswerFuture<'_>>,
+    ) -> Result<Option<TurnEnd>, Error> {
         let (mut looks, mut is_held) = (0_u32, false);
         let mut look = Box::pin(clock::sleep(LOOK));
         loop {
@@ -124,8 +124,8 @@ impl Following<'_> {
             tokio::select! {
                 biased;
                 answered = answer => return Ok(match answered {
-                    Ok(answer) => Some(Turned::Answered(answer)),
-                    Err(Error::Turn(error)) => Some(Turned::Failed(error)),
+                    Ok(answer) => Some(TurnEnd::Answered(answer)),
+                    Err(Error::Turn(error)) => Some(TurnEnd::Failed(error)),
                     Err(Error::Children(ids)) => return Err(Error::Children(ids)),
                     Err(_) => None,
                 }),
@@ -144,7 +144,7 @@ impl Following<'_> {
                     }
                     if let Verdict::Stalled(why) = self.detector.verdict(self.clock.elapsed_ms()) {
                         self.client.abort(self.session).await?;
-                        return Ok(Some(Turned::Stalled(why.to_string())));
+                        return Ok(Some(TurnEnd::Stalled(why.to_string())));
                     }
                 }
                 event = events.next() => match event {

@@ -177,7 +177,7 @@ fn control(path: &str, command: c_long, argument: c_long) -> String {
         // It ends with this process.
         Ok(file) => {
             let descriptor = c_long::from(file.as_raw_fd());
-            let way = super::trying::Way::Call;
+            let way = super::attempt::ProbeAttempt::Call;
             way(SYS_fcntl, [descriptor, command, argument, 0, 0, 0]).go()
         }
         Err(error) => super::answer::failed(&error),

@@ -2,7 +2,7 @@
 
 use cofferdam_guest::escape::Setting;
 
-use super::trying::Way;
+use super::attempt::ProbeAttempt;
 
 /// One thing to try.
 pub struct Probe {
@@ -18,7 +18,7 @@ pub enum Run {
     /// In a way of its own.
     By(fn(&Setting) -> String),
     /// As many others are.
-    Way(Way),
+    Way(ProbeAttempt),
 }
 
 impl Run {

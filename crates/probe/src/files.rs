@@ -1,8 +1,8 @@
 //! Files of the kernel and devices, one line each.
 
+use super::attempt::ProbeAttempt;
 use super::entry::{Probe, Run};
 use super::table::paths;
-use super::trying::Way;
 
 /// Masked, absent, or refused: in no case a byte or a name.
 const EMPTY: &[&str] = &["nothing", "ENOENT", "EACCES", "EPERM", "ENOTDIR"];
@@ -85,7 +85,7 @@ pub const DEVICES: &[Probe] = paths!(Open, "open", ABSENT, [
 ]);
 
 const fn kind(id: &'static str, tries: &'static str, kind: &'static str) -> Probe {
-    Probe { id, tries, expected: &["EPERM"], run: Run::Way(Way::Mount(kind)) }
+    Probe { id, tries, expected: &["EPERM"], run: Run::Way(ProbeAttempt::Mount(kind)) }
 }
 
 /// Kinds of file systems, each with a parser or a door of its own in the kernel.

@@ -19,11 +19,12 @@
 //! calls control devices files kernel mounts namespaces network privileges sockets syscalls
 //! table
 //! entry
-//! trying
+//! attempt
 //! answer
 //! ```
 
 mod answer;
+mod attempt;
 mod calls;
 mod control;
 mod devices;
@@ -38,13 +39,12 @@ mod privileges;
 mod sockets;
 mod syscalls;
 mod table;
-mod trying;
 
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
-use cofferdam_guest::escape::{NEIGHBOUR, PROBE, Probed, Setting};
+use cofferdam_guest::escape::{NEIGHBOUR, PROBE, ProbeResult, Setting};
 
 use entry::Probe;
 
@@ -98,7 +98,7 @@ fn all(setting: &str) -> ExitCode {
     for (area, probes) in AREAS {
         for probe in probes {
             let observed = apart(setting, probe.id);
-            let line = Probed {
+            let line = ProbeResult {
                 id: probe.id.to_owned(),
                 area: area.to_owned(),
                 tries: probe.tries.to_owned(),

@@ -1,6 +1,6 @@
 //! Capabilities: what the task's root holds, and what it can do with it.
 
-use nix::sys::resource::Resource as Limited;
+use nix::sys::resource::Resource as RlimitKind;
 use nix::unistd::{gethostname, sethostname};
 use rustix::process::{
     Pid, Resource, Rlimit, getrlimit, setpriority_process, setrlimit, test_kill_process,
@@ -19,7 +19,7 @@ const MAX_SIGNALS: u64 = 4_096;
 const MAX_QUEUE_BYTES: u64 = 409_600;
 
 /// A hard limit of this process.
-fn at_most(resource: Limited, most: u64) -> String {
+fn at_most(resource: RlimitKind, most: u64) -> String {
     match nix::sys::resource::getrlimit(resource) {
         Ok((_, hard)) if hard <= most => "held".to_owned(),
         Ok((_, hard)) => hard.to_string(),
@@ -52,13 +52,13 @@ pub const PROBES: &[Probe] = &[
         said(setrlimit(Resource::Core, more))
     }),
     probe("limit.signals", "let many signals and timers wait", HELD, |_| {
-        at_most(Limited::RLIMIT_SIGPENDING, MAX_SIGNALS)
+        at_most(RlimitKind::RLIMIT_SIGPENDING, MAX_SIGNALS)
     }),
     probe("limit.queues", "take the memory of message queues", HELD, |_| {
-        at_most(Limited::RLIMIT_MSGQUEUE, MAX_QUEUE_BYTES)
+        at_most(RlimitKind::RLIMIT_MSGQUEUE, MAX_QUEUE_BYTES)
     }),
     probe("limit.core", "leave a dump where the host keeps them", HELD, |_| {
-        at_most(Limited::RLIMIT_CORE, 1)
+        at_most(RlimitKind::RLIMIT_CORE, 1)
     }),
     probe("cap.oom-score", "make the kernel kill others first", &["EACCES", "EPERM"], |_| {
         said(std::fs::write("/proc/self/oom_score_adj", "-1000"))

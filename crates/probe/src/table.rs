@@ -7,7 +7,7 @@ macro_rules! paths {
             id: concat!($word, ":", $path),
             tries: concat!($word, " ", $path),
             expected: $expected,
-            run: $crate::entry::Run::Way($crate::trying::Way::$way($path)),
+            run: $crate::entry::Run::Way($crate::attempt::ProbeAttempt::$way($path)),
         }),*]
     };
 }
@@ -19,7 +19,7 @@ macro_rules! calls {
             id: concat!("call:", $id),
             tries: concat!("call ", $id),
             expected: $expected,
-            run: $crate::entry::Run::Way($crate::trying::Way::Call(
+            run: $crate::entry::Run::Way($crate::attempt::ProbeAttempt::Call(
                 $number,
                 $crate::table::filled([$($argument),*]),
             )),
@@ -34,13 +34,13 @@ macro_rules! sockets {
             id: concat!("socket:", $id),
             tries: concat!("open a socket of ", $id),
             expected: $expected,
-            run: $crate::entry::Run::Way($crate::trying::Way::Socket($family, $kind, $protocol)),
+            run: $crate::entry::Run::Way($crate::attempt::ProbeAttempt::Socket($family, $kind, $protocol)),
         }),*]
     };
 }
 
 /// The rest are zeros.
-pub const fn filled<const N: usize>(first: [libc::c_long; N]) -> super::trying::Arguments {
+pub const fn filled<const N: usize>(first: [libc::c_long; N]) -> super::attempt::Arguments {
     let mut all = [0; 6];
     let (mut here, mut rest) = (all.as_mut_slice(), first.as_slice());
     while let ([slot, later @ ..], [value, others @ ..]) = (here, rest) {

@@ -68,13 +68,13 @@ mod template;
 pub mod image {
     pub use crate::build::{BuildNote, ImageFile, Step, build};
     pub use crate::host::account::Account;
-    pub use crate::images::{ImageError, ImageName, ImageRoot, Images, NamedImage, StoreBounds};
+    pub use crate::images::{ImageError, ImageName, ImageRecord, ImageRoot, Images, StoreBounds};
 }
 
 /// Templates of long-lived sandboxes.
 pub mod templates {
     pub use crate::template::{
-        BUILDS, Begin, Template, TemplateNote, build_template, template, templates,
+        BUILDS, Template, TemplateNote, TemplateProgram, build_template, template, templates,
     };
 }
 
@@ -84,30 +84,30 @@ pub mod inside {
     pub use cofferdam_guest::process::{Size, Usage};
     pub use cofferdam_guest::sleep::{Command, MAX_NOTE};
     pub use cofferdam_guest::tree::{Change, ChangeKind, Entry, NodeKind};
-    pub use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest, User};
+    pub use cofferdam_guest::wire::{CommandExit, ExecEnd, ExecRequest, User};
 }
 
 pub use agent::changes::{Changes, ChangesError};
-pub use agent::ending::CommandEnd;
 pub use agent::excess::Excess;
+pub use agent::stop::CommandStopper;
 pub use agent::{
-    Agent, AgentError, AgentFiles, Collected, IgnoreRules, Manner, OutputSink, Reading, Remote,
-    Running, Said, SnapshotError, Stream, Watching,
+    Agent, AgentError, AgentFiles, CollectedFile, CommandControl, CommandEvent, CommandHandle,
+    ExecOptions, FileReader, IgnoreRules, OutputSink, SnapshotError, Stream, WatchStream,
 };
 pub use cache::{
-    Boarding, CacheBase, CacheBounds, CacheError, CacheWanted, Caches, Flight, Found, Promotion,
-    Removal,
+    BaseLookup, BaseRequest, CacheBase, CacheBounds, CacheError, Caches, Flight, FlightOutcome,
+    Promotion, Removal,
 };
-pub use class::kept_memory::KeptMemory;
-pub use cofferdam_guest::jail::{Jail, Refused, RefusedKind, Seen};
+pub use class::memory_support::MemorySupport;
+pub use cofferdam_guest::jail::{Jail, JailRefusal, JailRefusalKind, JailReport};
 pub use cofferdam_guest::wire::User;
 pub use doctor::{
-    Finding, Grade, Probed, SelfTest, SelfTestError, monitors, self_test_in, self_test_of,
+    Finding, Grade, ProbeResult, SelfTest, SelfTestError, monitors, self_test_in, self_test_of,
     self_test_plan, survey,
 };
 pub use egress::{
-    Asked, Keeping, ModelCall, ModelCut, ModelDesk, ModelReply, NetworkNow, SecretKeeper,
-    SecretsSent, model_base_url,
+    ActiveNetwork, ModelCall, ModelCut, ModelGateway, ModelReply, NameRequest, SecretFuture,
+    SecretSource, SecretVersionCount, model_base_url,
 };
 pub use host::agents::{
     AgentProgram, AgentProgramError, InstalledAgent, agent_installed, agent_place, agent_program,
@@ -117,21 +117,22 @@ pub use host::base::Base;
 pub use host::ceiling::{Ceilings, Tcp};
 pub use host::cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use host::crypt::LargeLayers;
+pub use host::detached_layer::{DetachedLayer, measure_files, stream_sizes, write_files};
 pub use host::error::HostError;
-pub use host::hostpath::{Allowed, HostPath, Links, ListError, OpenError, Opened, mark};
+pub use host::hostpath::{AllowedPaths, HostHandle, HostPath, Links, ListError, OpenError, mark};
 pub use host::idrange::{IdRanges, Region};
 pub use host::mounts::{enter_private_mounts, outside_mounts};
-pub use host::plain::{PlainLayer, measure_files, stream_sizes, write_files};
-pub use host::runtime::{Runtime, Sealed};
+pub use host::runtime::{Runtime, SealedProgram};
 pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};
 pub use host::weight::go_first;
 pub use life::{
-    Ahead, BootRecord, Dropped, ExecOutcome, Filling, GivenUp, Host, HostConfig, KeepError,
-    KillHandle, LayerKeeper, Name, Network, NetworkError, ProvisionError, Reserved, ResumeError,
-    Sandbox, SandboxError, SandboxNames, ServiceEnd, SleepError, Sleeping, Still, Traffic, Unkept,
-    abandoned, destroy_orphans, has_swap, provision, provision_filled, provision_on, reconcile,
-    remains, resume, verify_absent, verify_again,
+    BootRecord, DiscardGuard, DropCounts, EarlySandbox, ExecOutcome, FrozenSandbox, Host,
+    HostConfig, InitialFiles, KillHandle, LayerSnapshotError, LayerSnapshotter, Name,
+    NameReservation, Network, NetworkError, NoSnapshotReason, ProvisionError, ResumeError, Sandbox,
+    SandboxError, SandboxNames, ServiceEnd, SleepError, SleepHandle, Traffic, abandoned,
+    destroy_orphans, has_swap, provision, provision_filled, provision_on, reconcile, remains,
+    resume, verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};
@@ -141,6 +142,6 @@ pub use spec::facts::HostFacts;
 pub use spec::input::Input;
 pub use spec::machine::{Accel, Machine};
 pub use spec::plan::{Plan, PlannedMount};
-pub use spec::provider::{Key, Provider, RemoteConfig, RemotePlace};
+pub use spec::provider::{Key, Provider, RemoteConfig, RemoteLocation};
 pub use spec::refuse::PlanError;
 pub use spec::service::{PlannedService, Program, Programs};

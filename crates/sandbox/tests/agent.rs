@@ -9,8 +9,8 @@ use bytes::Bytes;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_guest::process::Size;
 use cofferdam_guest::tree::{ChangeKind, NodeKind};
-use cofferdam_guest::wire::{Ended, ExecEnd, ExecRequest, User};
-use cofferdam_sandbox::{AgentError, Manner, Running, Sandbox};
+use cofferdam_guest::wire::{CommandExit, ExecEnd, ExecRequest, User};
+use cofferdam_sandbox::{AgentError, CommandHandle, ExecOptions, Sandbox};
 use serde_json::json;
 use support::{sh, verified, with_bench};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -33,7 +33,7 @@ fn script(text: &str) -> ExecRequest {
 }
 
 /// Follows a command in a task of its own.
-fn follow(running: Running) -> JoinHandle<(ExecEnd, String)> {
+fn follow(running: CommandHandle) -> JoinHandle<(ExecEnd, String)> {
     tokio::spawn(async move {
         let mut said = Vec::new();
         let end = running.follow(|_, bytes| said.extend_from_slice(bytes)).await.unwrap();
@@ -52,7 +52,7 @@ fn refused(error: AgentError) -> u16 {
 fn input_is_streamed_and_its_end_is_seen() {
     with_bench(|bench| async move {
         let (sandbox, _) = bench.start(json!({})).await;
-        let manner = Manner { stdin: true, ..Manner::default() };
+        let manner = ExecOptions { stdin: true, ..ExecOptions::default() };
         let running = sandbox.agent().start(script("wc -c; echo done"), manner).await.unwrap();
         let remote = running.remote();
         let ended = follow(running);
@@ -67,7 +67,7 @@ fn input_is_streamed_and_its_end_is_seen() {
         drop(pieces);
         given.await.unwrap().unwrap();
         let (end, said) = ended.await.unwrap();
-        assert_eq!((end.ended, said.as_str()), (Ended::Exit(0), "5000000\ndone\n"));
+        assert_eq!((end.ended, said.as_str()), (CommandExit::Exit(0), "5000000\ndone\n"));
         // Whoever it was, it takes nothing more.
         let (_, none) = mpsc::channel(1);
         assert_eq!(refused(remote.stdin(none).await.unwrap_err()), 404);
@@ -80,7 +80,7 @@ fn input_that_is_never_read_or_not_wanted_holds_nobody() {
     with_bench(|bench| async move {
         let (sandbox, plan) = bench.start(json!({})).await;
         let agent = sandbox.agent();
-        let manner = Manner { stdin: true, ..Manner::default() };
+        let manner = ExecOptions { stdin: true, ..ExecOptions::default() };
         let running = agent.start(script("sleep 0.3"), manner).await.unwrap();
         let remote = running.remote();
         let ended = follow(running);
@@ -89,10 +89,10 @@ fn input_that_is_never_read_or_not_wanted_holds_nobody() {
         let flood = tokio::spawn(async move {
             while pieces.send(Bytes::from(vec![0; 60_000])).await.is_ok() {}
         });
-        assert_eq!(ended.await.unwrap().0.ended, Ended::Exit(0));
+        assert_eq!(ended.await.unwrap().0.ended, CommandExit::Exit(0));
         assert_eq!(refused(given.await.unwrap().unwrap_err()), 410);
         flood.await.unwrap();
-        let running = agent.start(script("cat"), Manner::default()).await.unwrap();
+        let running = agent.start(script("cat"), ExecOptions::default()).await.unwrap();
         let remote = running.remote();
         let (_, body) = mpsc::channel(1);
         assert_eq!(refused(remote.stdin(body).await.unwrap_err()), 404);
@@ -104,7 +104,7 @@ fn input_that_is_never_read_or_not_wanted_holds_nobody() {
 
 /// Follows a command whose words are of interest while it runs.
 fn listened(
-    running: Running,
+    running: CommandHandle,
 ) -> (JoinHandle<Result<ExecEnd, AgentError>>, mpsc::UnboundedReceiver<String>) {
     let (sender, said) = mpsc::unbounded_channel();
     let ended = tokio::spawn(running.follow(move |_, bytes| {
@@ -126,7 +126,7 @@ fn a_terminal_has_a_size_takes_keys_and_signals() {
     with_bench(|bench| async move {
         let (sandbox, plan) = bench.start(json!({})).await;
         let size = Size { rows: 30, cols: 90 };
-        let manner = Manner { stdin: true, terminal: Some(size), ..Manner::default() };
+        let manner = ExecOptions { stdin: true, terminal: Some(size), ..ExecOptions::default() };
         let text = "test -t 0 && test -t 1 && tty; trap 'stty size' WINCH; stty size; \
                     read line || read line; echo got $line; cat > /dev/null; echo end";
         let running = sandbox.agent().start(script(text), manner).await.unwrap();
@@ -144,7 +144,7 @@ fn a_terminal_has_a_size_takes_keys_and_signals() {
         drop(pieces);
         heard(&mut said, &mut all, "end").await;
         given.await.unwrap().unwrap();
-        assert_eq!(ended.await.unwrap().unwrap().ended, Ended::Exit(0), "{all}");
+        assert_eq!(ended.await.unwrap().unwrap().ended, CommandExit::Exit(0), "{all}");
         // The terminal's key for an interrupt reaches its foreground group.
         let text = "echo begun; exec sleep 100";
         let running = sandbox.agent().start(script(text), manner).await.unwrap();
@@ -154,7 +154,7 @@ fn a_terminal_has_a_size_takes_keys_and_signals() {
         let (pieces, body) = mpsc::channel(1);
         pieces.send(Bytes::from_static(&[3])).await.unwrap();
         let given = tokio::spawn(async move { remote.stdin(body).await });
-        assert_eq!(ended.await.unwrap().unwrap().ended, Ended::Signal(2));
+        assert_eq!(ended.await.unwrap().unwrap().ended, CommandExit::Signal(2));
         drop(pieces);
         let _ = given.await.unwrap();
         let left = sh(&sandbox, &plan, "ls -d /proc/[0-9]*").await;
@@ -169,8 +169,9 @@ fn a_signal_reaches_a_running_command_and_nobody_else() {
         let (sandbox, _) = bench.start(json!({})).await;
         let agent = sandbox.agent();
         let text = "trap 'echo usr1; exit 7' USR1; echo begun; while :; do sleep 0.05; done";
-        let running = agent.start(script(text), Manner::default()).await.unwrap();
-        let other = agent.start(script("sleep 1; echo unhurt"), Manner::default()).await.unwrap();
+        let running = agent.start(script(text), ExecOptions::default()).await.unwrap();
+        let other =
+            agent.start(script("sleep 1; echo unhurt"), ExecOptions::default()).await.unwrap();
         let remote = running.remote();
         let ((ended, mut words), other) = (listened(running), follow(other));
         let mut said = String::new();
@@ -183,7 +184,7 @@ fn a_signal_reaches_a_running_command_and_nobody_else() {
             said.push_str(&more);
         }
         // The shell also says what ended its `sleep`, on its other stream: of two that are ready at once either may come first.
-        assert_eq!(end.ended, Ended::Exit(7));
+        assert_eq!(end.ended, CommandExit::Exit(7));
         assert!(said.contains("\nusr1\n"), "{said}");
         assert!([404, 410].contains(&refused(remote.signal(9).await.unwrap_err())));
         assert_eq!(other.await.unwrap().1, "unhurt\n");
@@ -198,7 +199,7 @@ fn another_user_has_no_rights_of_root() {
         let user = Some(User { uid: 1_000, gid: 1_000 });
         let text = "id -u; id -G; touch /etc/x 2>/dev/null || echo denied";
         let request = ExecRequest { user, ..script(text) };
-        let running = sandbox.agent().start(request, Manner::default());
+        let running = sandbox.agent().start(request, ExecOptions::default());
         let (_, said) = follow(running.await.unwrap()).await.unwrap();
         assert_eq!(said, "1000\n1000\ndenied\n");
         verified(&sandbox.wipe("task-end").await);
@@ -209,7 +210,8 @@ fn another_user_has_no_rights_of_root() {
 fn a_dropped_command_is_killed() {
     with_bench(|bench| async move {
         let (sandbox, _) = bench.start(json!({})).await;
-        let running = sandbox.agent().start(script("sleep 1000"), Manner::default()).await.unwrap();
+        let running =
+            sandbox.agent().start(script("sleep 1000"), ExecOptions::default()).await.unwrap();
         drop(running);
         let clock = Stopwatch::start();
         while sandbox.agent().metrics().await.unwrap().processes > 1 {
@@ -354,7 +356,7 @@ const ECHO: &str = "perl -MIO::Socket::INET -e '$l = IO::Socket::INET->new(Liste
 async fn serve(sandbox: &Sandbox, text: &str) {
     // It serves as long as its test dials, which on a busy machine is longer than any command takes.
     let service = ExecRequest { timeout_ms: 300_000, ..script(text) };
-    let running = sandbox.agent().start(service, Manner::default()).await.unwrap();
+    let running = sandbox.agent().start(service, ExecOptions::default()).await.unwrap();
     let ended = tokio::spawn(running.follow(|_, _| {}));
     let clock = Stopwatch::start();
     while sandbox.agent().dial(7_777).await.is_err() {

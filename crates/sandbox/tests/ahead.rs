@@ -2,11 +2,11 @@
 
 use crate::support;
 
-use cofferdam_sandbox::{Ahead, abandoned, plan, remains};
+use cofferdam_sandbox::{EarlySandbox, abandoned, plan, remains};
 use serde_json::json;
 use support::{Bench, run, verified, with_bench};
 
-fn begun(bench: &Bench) -> Ahead<&'static str> {
+fn begun(bench: &Bench) -> EarlySandbox<&'static str> {
     let name = bench.host.names().reserve().unwrap();
     let request = support::request(json!({"cmd": ["echo", "ran"]}));
     let plan = plan(&request, name.id(), bench.host.facts()).unwrap();
@@ -23,12 +23,12 @@ fn a_sandbox_that_is_made_ahead_is_nobodys_orphan_and_is_taken_as_it_was_planned
             cofferdam_ambient::clock::sleep(std::time::Duration::from_millis(1)).await;
         }
         assert!(remains(&bench.host).is_empty(), "it is marked");
-        assert!(bench.host.names().is_ahead(&planned.traces.id));
-        let (made, kept) = ahead.taken().await.unwrap();
+        assert!(bench.host.names().is_early(&planned.traces.id));
+        let (made, kept) = ahead.take().await.unwrap();
         let sandbox = made.unwrap();
         assert_eq!((sandbox.id(), kept), (&planned.traces.id, "kept"));
         assert!(remains(&bench.host).contains(sandbox.id()), "from now on it is on record");
-        assert!(!bench.host.names().is_ahead(sandbox.id()));
+        assert!(!bench.host.names().is_early(sandbox.id()));
         assert_eq!(run(&sandbox, &planned.task).await.stdout, "ran\n");
         verified(&sandbox.wipe("task-end").await);
         assert!(!dir.exists());
@@ -43,7 +43,7 @@ fn a_container_that_waits_is_not_made_ahead() {
         let plan = plan(&request, &support::fresh_id(), bench.host.facts()).unwrap();
         assert!(bench.host.warm(&plan).await);
         let name = bench.host.names().next().unwrap();
-        assert!(!bench.host.names().is_ahead(name.id()));
+        assert!(!bench.host.names().is_early(name.id()));
         name.give_back();
     });
 }

@@ -8,8 +8,8 @@ use std::os::unix::fs::symlink;
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::sandbox::AccessMode;
 use cofferdam_sandbox::{
-    CacheBase, CacheBounds, CacheWanted, Caches, Class, Found, Input, Plan, Promotion, Removal,
-    Sandbox, plan, provision_on,
+    BaseLookup, BaseRequest, CacheBase, CacheBounds, Caches, Class, Input, Plan, Promotion,
+    Removal, Sandbox, plan, provision_on,
 };
 use serde_json::{Value, json};
 use support::{
@@ -32,8 +32,8 @@ fn org(text: &str) -> TenantId {
     TenantId::parse(text).unwrap()
 }
 
-async fn wanted(bench: &Bench, plan: &Plan, inputs: &[Input], tenant: &str) -> CacheWanted {
-    bench.host.cache_wanted(plan, inputs, &org(tenant)).await.unwrap().unwrap()
+async fn wanted(bench: &Bench, plan: &Plan, inputs: &[Input], tenant: &str) -> BaseRequest {
+    bench.host.base_request(plan, inputs, &org(tenant)).await.unwrap().unwrap()
 }
 
 fn caches(bench: &Bench) -> Caches {
@@ -41,7 +41,7 @@ fn caches(bench: &Bench) -> Caches {
 }
 
 /// Builds, and asks for what it left to be kept.
-async fn build(bench: &Bench, plan: &Plan, inputs: &[Input]) -> (Sandbox, CacheWanted) {
+async fn build(bench: &Bench, plan: &Plan, inputs: &[Input]) -> (Sandbox, BaseRequest) {
     let want = wanted(bench, plan, inputs, "acme").await;
     let sandbox = provision_on(&bench.host, plan, inputs, None).await.unwrap();
     let said = run(&sandbox, plan.build.as_ref().unwrap()).await;
@@ -49,7 +49,7 @@ async fn build(bench: &Bench, plan: &Plan, inputs: &[Input]) -> (Sandbox, CacheW
     (sandbox, want)
 }
 
-async fn keep(bench: &Bench, plan: &Plan, inputs: &[Input]) -> (CacheWanted, Box<CacheBase>) {
+async fn keep(bench: &Bench, plan: &Plan, inputs: &[Input]) -> (BaseRequest, Box<CacheBase>) {
     let (sandbox, want) = build(bench, plan, inputs).await;
     let Promotion::Kept(base) = sandbox.promote(&caches(bench), &want).await.unwrap() else {
         panic!("nobody else builds")
@@ -58,7 +58,7 @@ async fn keep(bench: &Bench, plan: &Plan, inputs: &[Input]) -> (CacheWanted, Box
     (want, base)
 }
 
-fn find(bench: &Bench, base: &CacheBase) -> Found {
+fn find(bench: &Bench, base: &CacheBase) -> BaseLookup {
     caches(bench).find(base.key(), base.digest()).unwrap()
 }
 
@@ -75,7 +75,7 @@ fn what_a_build_left_is_the_next_tasks_base_and_no_task_can_change_it() {
             let plan = bench
                 .plan(cached("mkdir /deps/lib && echo one > /deps/lib/a && ln -s lib/a /deps/l"));
             assert_eq!(wanted(&bench, &plan, &inputs, "acme").await, want);
-            let Found::Base(held) = find(&bench, &base) else { panic!("it is there") };
+            let BaseLookup::Base(held) = find(&bench, &base) else { panic!("it is there") };
             let sandbox = provision_on(&bench.host, &plan, &inputs, Some(*held)).await.unwrap();
             let script = "cat /deps/l; echo /deps/lib/*; echo two > /deps/lib/a; touch /deps/lib/b; \
                           rm /deps/l; cat /deps/lib/a; grep ' /deps ' /proc/self/mountinfo";
@@ -100,7 +100,7 @@ fn what_a_build_left_is_the_next_tasks_base_and_no_task_can_change_it() {
             assert!(evidence.cache_before.is_some());
             assert_eq!(evidence.cache_before, evidence.cache_after);
         }
-        assert!(matches!(caches(&bench).verify(base.key()).unwrap(), Found::Base(_)));
+        assert!(matches!(caches(&bench).verify(base.key()).unwrap(), BaseLookup::Base(_)));
     });
 }
 
@@ -111,7 +111,7 @@ fn a_base_that_changed_under_a_task_fails_its_wipe() {
         let inputs = [lock("a==1")];
         let (_, base) = keep(&bench, &plan, &inputs).await;
         let plan = bench.plan(cached("echo one > /deps/a"));
-        let Found::Base(held) = find(&bench, &base) else { panic!("it is there") };
+        let BaseLookup::Base(held) = find(&bench, &base) else { panic!("it is there") };
         let sandbox = provision_on(&bench.host, &plan, &inputs, Some(*held)).await.unwrap();
         let dir = bench.state.path().join("cache/bases").join(base.key().as_str());
         fs::write(dir.join("layer/0/a"), "changed").unwrap();
@@ -174,12 +174,12 @@ fn another_tenant_finds_nothing_even_with_the_same_request() {
         assert_eq!(theirs.lock_hash, want.lock_hash);
         assert_ne!(theirs.key, want.key);
         let found = caches(&bench).find(&theirs.key, base.digest()).unwrap();
-        assert!(matches!(found, Found::Missing));
+        assert!(matches!(found, BaseLookup::Missing));
         // Even where the files were put under their key by hand.
         let bases = bench.state.path().join("cache/bases");
         fs::rename(bases.join(want.key.as_str()), bases.join(theirs.key.as_str())).unwrap();
         let found = caches(&bench).find(&theirs.key, base.digest()).unwrap();
-        assert!(matches!(found, Found::Damaged(_)), "{found:?}");
+        assert!(matches!(found, BaseLookup::Damaged(_)), "{found:?}");
     });
 }
 
@@ -198,7 +198,7 @@ fn a_lock_file_is_read_as_the_task_sees_it_and_never_through_a_link() {
         let file = host("/work/req.txt", bench.shared("repo/req.txt"), AccessMode::ReadOnly);
         assert_eq!(wanted(&bench, &plan, &[file], "acme").await, by_bytes);
         let refused = async |inputs: &[Input]| {
-            bench.host.cache_wanted(&plan, inputs, &org("acme")).await.unwrap_err()
+            bench.host.base_request(&plan, inputs, &org("acme")).await.unwrap_err()
         };
         assert_eq!(refused(&[]).await.field, "spec.cache.paths[0]");
         fs::remove_file(bench.shared("repo/req.txt")).unwrap();

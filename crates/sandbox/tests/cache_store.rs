@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use cofferdam_contracts::cache::key;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::TenantId;
-use cofferdam_sandbox::{CacheBase, CacheWanted, Caches, Found, Promotion, Removal};
+use cofferdam_sandbox::{BaseLookup, BaseRequest, CacheBase, Caches, Promotion, Removal};
 use tempfile::TempDir;
 
 use crate::support::{removed, test_process};
 
 const STATE: &str = "CACHE_STORE_TEST_STATE";
 
-fn wanted(name: &str) -> CacheWanted {
+fn wanted(name: &str) -> BaseRequest {
     let (org, lock_hash) = (TenantId::parse("acme").unwrap(), digest_bytes(name.as_bytes()));
-    CacheWanted {
+    BaseRequest {
         key: key(&org, "r", &lock_hash),
         org,
         repo: "r".into(),
@@ -67,7 +67,7 @@ impl Store {
 
     fn damage(&self, base: &CacheBase) -> String {
         match self.caches.find(base.key(), base.digest()).unwrap() {
-            Found::Damaged(why) => why,
+            BaseLookup::Damaged(why) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -90,7 +90,7 @@ fn of_many_promotions_of_one_key_one_wins_and_the_base_is_whole() {
         .collect();
     assert_eq!(kept.len(), 1);
     let found = store.caches.find(kept[0].key(), kept[0].digest()).unwrap();
-    assert!(matches!(found, Found::Base(_)), "{found:?}");
+    assert!(matches!(found, BaseLookup::Base(_)), "{found:?}");
     assert_eq!(store.drafts(), 0, "the others left nothing");
 }
 
@@ -122,7 +122,7 @@ fn a_damaged_base_is_no_base() {
 fn bytes_that_changed_in_secret_are_found_by_the_full_check_alone() {
     let store = Store::new();
     let base = store.kept("secret");
-    assert!(matches!(store.caches.verify(base.key()).unwrap(), Found::Base(_)));
+    assert!(matches!(store.caches.verify(base.key()).unwrap(), BaseLookup::Base(_)));
     let file = store.place(&base).join("layer/0/sub/f1");
     let before = fs::metadata(&file).unwrap();
     let bytes = vec![b'x'; usize::try_from(before.len()).unwrap()];
@@ -133,8 +133,10 @@ fn bytes_that_changed_in_secret_are_found_by_the_full_check_alone() {
         .unwrap()
         .set_modified(before.modified().unwrap())
         .unwrap();
-    assert!(matches!(store.caches.find(base.key(), base.digest()).unwrap(), Found::Base(_)));
-    let Found::Damaged(why) = store.caches.verify(base.key()).unwrap() else { panic!("found") };
+    assert!(matches!(store.caches.find(base.key(), base.digest()).unwrap(), BaseLookup::Base(_)));
+    let BaseLookup::Damaged(why) = store.caches.verify(base.key()).unwrap() else {
+        panic!("found")
+    };
     assert!(why.contains("bytes"), "{why}");
 }
 
@@ -152,7 +154,7 @@ fn a_base_keeps_the_times_of_its_files_and_goes_only_when_nobody_has_it() {
         "compiled Python would otherwise be compiled again"
     );
     let key = base.key().clone();
-    let Found::Base(other) = store.caches.find(&key, base.digest()).unwrap() else { panic!() };
+    let BaseLookup::Base(other) = store.caches.find(&key, base.digest()).unwrap() else { panic!() };
     assert_eq!(store.caches.remove(&key).unwrap(), Removal::InUse);
     drop(base);
     assert_eq!(store.caches.remove(&key).unwrap(), Removal::InUse);
@@ -198,13 +200,13 @@ fn what_a_killed_worker_left_half_way_is_never_a_base_and_is_swept_away() {
     child.wait().unwrap();
     for key in store.caches.keys().unwrap() {
         // It may have been faster than the signal, once: then all of it is there.
-        assert!(matches!(store.caches.verify(&key).unwrap(), Found::Base(_)));
+        assert!(matches!(store.caches.verify(&key).unwrap(), BaseLookup::Base(_)));
         store.caches.remove(&key).unwrap();
     }
     store.caches.sweep().unwrap();
     assert_eq!(store.drafts(), 0);
     let base = store.kept("killed");
-    assert!(matches!(store.caches.verify(base.key()).unwrap(), Found::Base(_)));
+    assert!(matches!(store.caches.verify(base.key()).unwrap(), BaseLookup::Base(_)));
 }
 
 /// Not a test: the worker of the test above.

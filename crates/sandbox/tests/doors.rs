@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 use cofferdam_sandbox::SandboxError;
 use serde_json::json;
 use support::plain::plain;
@@ -27,13 +27,13 @@ fn nonsense_is_a_violation_and_ends_nothing_but_its_connection() {
                    \"127.0.0.53:53\", Proto => \"udp\") or exit 8; $s->send(\"x\" x 5000); \
                    $s->send(\"\"); $s->send(\"short\"); sleep 1; exit 7'";
         for (script, why) in [
-            (say(3128, "SSH-2.0-x\\r\\n\\r\\n"), ViolationWhy::Malformed),
+            (say(3128, "SSH-2.0-x\\r\\n\\r\\n"), ViolationReason::Malformed),
             // The preface of the agent's own protocol.
-            (say(3128, "PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n"), ViolationWhy::Malformed),
-            (say(80, "\\0\\0\\0\\0\\r\\n\\r\\n"), ViolationWhy::Malformed),
-            (say(443, "GET / HTTP/1.1\\r\\n\\r\\n"), ViolationWhy::NotTls),
-            (say(53, "\\0\\5hello"), ViolationWhy::Malformed),
-            (udp.to_owned(), ViolationWhy::Malformed),
+            (say(3128, "PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n"), ViolationReason::Malformed),
+            (say(80, "\\0\\0\\0\\0\\r\\n\\r\\n"), ViolationReason::Malformed),
+            (say(443, "GET / HTTP/1.1\\r\\n\\r\\n"), ViolationReason::NotTls),
+            (say(53, "\\0\\5hello"), ViolationReason::Malformed),
+            (udp.to_owned(), ViolationReason::Malformed),
         ] {
             let count = || -> u64 {
                 let all = sandbox.traffic().violations().0;

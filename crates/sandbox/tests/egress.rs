@@ -16,9 +16,9 @@ use std::thread;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
-use cofferdam_contracts::sandbox::{Egress, ErrCode, Phase, ViolationWhy};
-use cofferdam_guest::wire::{Ended, ExecRequest};
-use cofferdam_sandbox::{Class, Command, Input, Manner, NetworkError, Sandbox, provision};
+use cofferdam_contracts::sandbox::{Egress, ErrCode, Phase, ViolationReason};
+use cofferdam_guest::wire::{CommandExit, ExecRequest};
+use cofferdam_sandbox::{Class, Command, ExecOptions, Input, NetworkError, Sandbox, provision};
 use nix::sched::{CloneFlags, setns};
 use serde_json::json;
 use support::not_run::not_run;
@@ -188,7 +188,7 @@ fn every_other_way_out_is_refused_and_recorded() {
 
 /// What is tried, and what is recorded of it: why, the name and the port.
 fn ways_out(own: u16) -> Vec<WayOut> {
-    use ViolationWhy as Why;
+    use ViolationReason as Why;
     let tunnel = Some("a.example:443");
     let plain_hello = hello(Some("a.example"), false);
     let curl = |rest: &str| format!("curl -sSf -m 5 --cacert ca {rest}");
@@ -232,7 +232,7 @@ fn ways_out(own: u16) -> Vec<WayOut> {
     ]
 }
 
-type WayOut = (String, ViolationWhy, Option<&'static str>, u16);
+type WayOut = (String, ViolationReason, Option<&'static str>, u16);
 
 fn build(command: &Command, script: &str) -> Command {
     Command {
@@ -387,7 +387,7 @@ fn a_worker_in_doubt_cuts_the_tasks_names_off_and_not_the_builds() {
         assert!(cut.stdout.contains("cut ") && !cut.stdout.contains("cut 0"), "{}", cut.stdout);
         let violations = sandbox.traffic().violations().0;
         assert!(
-            violations.iter().any(|v| v.why == ViolationWhy::Lease && v.phase == Phase::Exec),
+            violations.iter().any(|v| v.why == ViolationReason::Lease && v.phase == Phase::Exec),
             "{violations:?}"
         );
         bench.host.doubt(false);
@@ -414,10 +414,10 @@ async fn refuses(sandbox: &Sandbox, port: u16) -> bool {
         stdin_file: None,
         jail: None,
     };
-    let running = sandbox.agent().start(exec, Manner::default()).await.unwrap();
+    let running = sandbox.agent().start(exec, ExecOptions::default()).await.unwrap();
     match running.follow(|_, _| {}).await.unwrap().ended {
-        Ended::Exit(0) => false,
-        Ended::Exit(7) => true,
+        CommandExit::Exit(0) => false,
+        CommandExit::Exit(7) => true,
         other => panic!("{other:?}"),
     }
 }

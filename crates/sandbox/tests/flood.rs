@@ -5,7 +5,7 @@ use crate::support;
 
 use std::fs;
 
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 use serde_json::json;
 use support::plain::{PROXY, plain};
 use support::{in_classes, sh, test_process, verified};
@@ -75,7 +75,7 @@ fn worker() {
         );
         let violations = sandbox.traffic().violations().0;
         let refused: u64 =
-            violations.iter().filter(|v| v.why == ViolationWhy::Flood).map(|v| v.count).sum();
+            violations.iter().filter(|v| v.why == ViolationReason::Flood).map(|v| v.count).sum();
         println!("{:?}: {} refused {refused}", bench.class, said.stdout.lines().next().unwrap());
         assert!(refused > 1_000, "{violations:?}");
         let said = sh(&sandbox, &plan, &stalled).await;

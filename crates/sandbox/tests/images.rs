@@ -10,7 +10,7 @@ use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::TemplateName;
 use cofferdam_contracts::template_build::TemplateUser;
 use cofferdam_sandbox::image::{ImageError, ImageFile, ImageName, Images, StoreBounds, build};
-use cofferdam_sandbox::templates::{Begin, templates};
+use cofferdam_sandbox::templates::{TemplateProgram, templates};
 use cofferdam_sandbox::{Sandbox, provision};
 use serde_json::{Value, json};
 use support::{Bench, fresh_id, request, sh, verified, with_bench};
@@ -436,8 +436,8 @@ fn an_image_stays_while_a_template_is_made_of_it_and_goes_with_the_last() {
     with_bench(|bench| async move {
         import(&bench, &[tools()], json!({}), "template/own");
         import(&bench, &[layer(&[file("b", "b")])], json!({}), "other");
-        let (store, user) = (images(&bench), TemplateUser::User);
-        let begin = Begin { start: None, ready: None, ports: Vec::new(), user, mem_mb: None };
+        let (store, user, ports) = (images(&bench), TemplateUser::User, Vec::new());
+        let begin = TemplateProgram { start: None, ready: None, ports, user, mem_mb: None };
         let named = |text: &str| TemplateName::parse(text).unwrap();
         let left = || (store.list().unwrap().len(), templates(bench.state.path()).unwrap().len());
         for (one, of) in [("own", "template/own"), ("second", "template/own"), ("third", "other")] {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use cofferdam_contracts::model::ModelProtocol;
-use cofferdam_sandbox::{ModelCall, ModelCut, ModelDesk, ModelReply};
+use cofferdam_sandbox::{ModelCall, ModelCut, ModelGateway, ModelReply};
 use serde_json::json;
 use support::{in_classes, sh, verified};
 use tokio::sync::{Notify, mpsc};
@@ -19,7 +19,7 @@ struct Desk {
     second: Notify,
 }
 
-impl ModelDesk for Desk {
+impl ModelGateway for Desk {
     fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>> {
         Box::pin(async move {
             self.calls.lock().unwrap().push(call.clone());
@@ -85,7 +85,7 @@ fn an_answer_passes_as_it_comes_and_nothing_that_could_be_a_key_goes_out() {
 }
 
 #[test]
-fn without_a_desk_every_call_is_refused() {
+fn without_a_gateway_every_call_is_refused() {
     in_classes(&[], |bench| async move {
         let fields = json!({"spec": {"models": {"providers": ["p"]}}});
         let (sandbox, plan) = bench.start(fields).await;

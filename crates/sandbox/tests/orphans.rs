@@ -69,8 +69,8 @@ fn worker() {
             sandbox.let_runtime_go().await;
         }
         let _still = env::var(STANDS).map(|_| {
-            let keeper = sandbox.keeper().unwrap();
-            keeper.keep(&mut std::io::sink(), &|| true).unwrap()
+            let keeper = sandbox.snapshotter().unwrap();
+            keeper.snapshot(&mut std::io::sink(), &|| true).unwrap()
         });
         println!("\nready {} {}", sandbox.id(), sandbox.init_pid());
         std::io::stdout().flush().unwrap();
@@ -227,7 +227,7 @@ async fn left_of(live: &str) -> Vec<(PathBuf, String)> {
     named(live)
 }
 
-/// A machine that comes to life, is stored or rehearses has nobody to talk to then, and must find that out.
+/// A machine that comes to life, is stored or warms up has nobody to talk to then, and must find that out.
 #[test]
 fn whatever_a_worker_is_about_when_it_is_killed_nothing_of_it_goes_on() {
     with_bench(|bench| async move {

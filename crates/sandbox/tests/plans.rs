@@ -3,8 +3,8 @@
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{Egress, MAX_STREAM_BYTES, Phase, SandboxRequest};
 use cofferdam_sandbox::{
-    Allowed, Ceilings, CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts, LargeLayers,
-    Offer, Plan, PlanError, Program, Programs, Runtime, Tcp, plan,
+    AllowedPaths, Ceilings, CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts,
+    LargeLayers, Offer, Plan, PlanError, Program, Programs, Runtime, Tcp, plan,
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ fn facts() -> HostFacts {
     HostFacts {
         state_dir: "/state".into(),
         live_dir: "/live".into(),
-        allowed: Allowed::resolved(&["/srv/allowed".into()], Vec::new()),
+        allowed: AllowedPaths::resolved(&["/srv/allowed".into()], Vec::new()),
         runtime: runtime("crun"),
         provider: None,
         classes: classes(&[("container", "crun")]),
@@ -362,7 +362,7 @@ fn a_machine_has_a_bound_on_its_processes_and_nothing_to_write_through() {
     let facts = HostFacts {
         classes: classes(&[("container", "crun"), ("microvm", "qemu")]),
         pids: 4_000_000,
-        allowed: Allowed::resolved(&["/".into()], Vec::new()),
+        allowed: AllowedPaths::resolved(&["/".into()], Vec::new()),
         ..facts()
     };
     let id = SandboxId::parse("sb00000000000000000001").unwrap();

@@ -18,11 +18,11 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{
-    ErrCode, IsolationClass, Phase, ViolationWhy, WipeEvidence, WipeStatus,
+    ErrCode, IsolationClass, Phase, ViolationReason, WipeEvidence, WipeStatus,
 };
 use cofferdam_sandbox::{
     Class, Command, Host, HostConfig, HostError, Input, Key, Offer, Plan, RemoteConfig,
-    RemotePlace, ResumeError, Sandbox, SandboxError, Stream, locate, plan, provision, reconcile,
+    RemoteLocation, ResumeError, Sandbox, SandboxError, Stream, locate, plan, provision, reconcile,
     resume, verify_again,
 };
 use provider::{Fault, StandIn};
@@ -264,7 +264,7 @@ fn a_phase_reaches_the_names_that_it_lists_through_the_worker_and_no_other() {
         assert_ne!(said.outcome.exit, 0);
         let refused = sandbox.traffic().violations().0;
         assert_eq!(refused.len(), 1, "{refused:?}");
-        assert_eq!((refused[0].why, refused[0].phase), (ViolationWhy::Name, Phase::Exec));
+        assert_eq!((refused[0].why, refused[0].phase), (ViolationReason::Name, Phase::Exec));
         gone(&sandbox.wipe("task-end").await);
         worker.assert_clean();
     });
@@ -381,7 +381,7 @@ fn a_worker_that_is_lost_is_followed_by_one_that_goes_on_with_its_command() {
         // What is no more, or another's, is not begun again by this.
         let ended = resume(&worker.host, &plan, &place).await.unwrap_err();
         assert!(matches!(&ended, ResumeError::Gone(why) if why.contains("no more")), "{ended:?}");
-        let other = RemotePlace { provider: "https://api.other.example".to_owned(), ..place };
+        let other = RemoteLocation { provider: "https://api.other.example".to_owned(), ..place };
         let ended = resume(&worker.host, &plan, &other).await.unwrap_err();
         assert!(matches!(ended, ResumeError::Gone(_)), "{ended:?}");
         gone(

@@ -45,7 +45,7 @@ fn a_machine_waits_for_the_next_sandbox_of_its_shape_and_serves_no_second_one() 
         // Straight after it: usually there is none yet.
         let (second, second_plan) = bench.start(json!({})).await;
         assert!(second.boot().is_restored && second.init_pid() != first.init_pid());
-        // What a rehearsal leaves is nothing that a task can see.
+        // What a warm-up leaves is nothing that a task can see.
         let look = "ls -A / /tmp /.cofferdam; cut -d' ' -f2- /proc/mounts; set -- /proc/[0-9]*; echo $#; \
                     cat /proc/sys/kernel/randomize_va_space";
         let [waited, restored] =

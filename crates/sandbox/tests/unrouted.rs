@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use cofferdam_contracts::sandbox::{Phase, Violation, ViolationWhy};
+use cofferdam_contracts::sandbox::{Phase, Violation, ViolationReason};
 use cofferdam_sandbox::{Class, Command, Plan, Sandbox};
 use serde_json::json;
 use support::{in_classes, verified};
@@ -43,7 +43,7 @@ fn total(list: &[Violation]) -> u64 {
 
 fn unrouted(sandbox: &Sandbox, phase: Phase) -> Vec<Violation> {
     let (all, _) = sandbox.traffic().violations();
-    all.into_iter().filter(|v| v.why == ViolationWhy::NoRoute && v.phase == phase).collect()
+    all.into_iter().filter(|v| v.why == ViolationReason::NoRoute && v.phase == phase).collect()
 }
 
 /// What a program does that asks who it is, or talks to itself: by name, by both versions, through
@@ -126,7 +126,7 @@ fn a_sandbox_without_any_network_counts_attempts_and_nothing_else() {
         sandbox.exec(&python(&plan, Phase::Exec, PROGRAM), |_, _| {}).await.unwrap();
         let (list, unlisted) = sandbox.traffic().violations();
         assert_eq!((list.len(), total(&list), unlisted), (addresses(bench.class).len(), 4, 0));
-        assert!(list.iter().all(|violation| violation.why == ViolationWhy::NoRoute));
+        assert!(list.iter().all(|violation| violation.why == ViolationReason::NoRoute));
         verified(&sandbox.wipe("task-end").await);
     });
 }

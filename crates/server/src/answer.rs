@@ -21,23 +21,23 @@ pub(crate) enum Answer {
     Stream { content_type: &'static str, body: Body },
 }
 
-pub(crate) type Answered = Result<Answer, Error>;
+pub(crate) type AnswerResult = Result<Answer, Error>;
 
 /// JSON with a status.
-pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> Answered {
+pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> AnswerResult {
     let value = serde_json::to_value(value).map_err(|e| {
         Refusal::new(ErrorCode::Internal, format!("an answer has no JSON form: {e}"))
     })?;
     Ok(Answer::Json(status, value))
 }
 
-pub(crate) fn ok<T: Serialize>(value: &T) -> Answered {
+pub(crate) fn ok<T: Serialize>(value: &T) -> AnswerResult {
     json(StatusCode::OK, value)
 }
 
 /// A response from an answer. Errors are logged here, once, with their cause; the caller gets the
 /// public half.
-pub(crate) fn respond(answered: Answered) -> Response<Body> {
+pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
     match answered {
         Ok(Answer::Json(status, value)) => with_json(status, &value),
         Ok(Answer::Bytes { sha256, content_type, bytes, matched }) => {

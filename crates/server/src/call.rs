@@ -16,7 +16,7 @@ use serde_json::Value;
 
 /// What handlers share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct HandlerContext {
     pub flows: Flows,
     pub live: LiveClient,
     pub no_auth: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
 
 /// One request.
 pub(crate) struct Call {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<HandlerContext>,
     pub who: Principal,
     pub params: BTreeMap<String, String>,
     pub query: BTreeMap<String, String>,

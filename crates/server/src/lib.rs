@@ -31,7 +31,7 @@ mod stream;
 
 pub use probe::probe;
 pub use route::Route;
-pub use router::OurApi;
+pub use router::RouterApi;
 
 /// Bytes of a request body. Recipes are at most 256 KiB and forms are written by people; files go
 /// in as artifacts or host directories, never in a request.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_http::{Probe, Reply};
 use cofferdam_ledger::Ledger;
-use cofferdam_ledger::pulse::{Pulse, Vitals};
+use cofferdam_ledger::health::{FleetHealth, HealthProbe};
 use tokio::sync::Mutex;
 
 use crate::answer::respond;
@@ -14,13 +14,13 @@ use crate::handlers::health::{PATIENCE, health};
 /// For so long an answer is repeated: many who probe ask the database no more often than one.
 const FRESH: Duration = Duration::from_millis(100);
 
-struct HealthProbe {
-    known: Mutex<Known>,
+struct ServerProbe {
+    known: Mutex<HealthCache>,
 }
 
-struct Known {
-    pulse: Pulse,
-    last: Option<(Stopwatch, Option<Vitals>)>,
+struct HealthCache {
+    pulse: HealthProbe,
+    last: Option<(Stopwatch, Option<FleetHealth>)>,
 }
 
 /// The probe of a node on this database.
@@ -28,11 +28,11 @@ struct Known {
 /// # Errors
 /// A database's address that cannot be read.
 pub fn probe(ledger: &Ledger) -> cofferdam_ledger::Result<Box<dyn Probe>> {
-    let known = Mutex::new(Known { pulse: ledger.pulse()?, last: None });
-    Ok(Box::new(HealthProbe { known }))
+    let known = Mutex::new(HealthCache { pulse: ledger.health_probe()?, last: None });
+    Ok(Box::new(ServerProbe { known }))
 }
 
-impl Probe for HealthProbe {
+impl Probe for ServerProbe {
     fn answer(&self) -> Reply<'_> {
         Box::pin(async move {
             let mut known = self.known.lock().await;
@@ -40,7 +40,7 @@ impl Probe for HealthProbe {
             let vitals = match fresh {
                 Some((_, vitals)) => vitals.clone(),
                 None => {
-                    let asked = tokio::time::timeout(PATIENCE, known.pulse.vitals()).await;
+                    let asked = tokio::time::timeout(PATIENCE, known.pulse.fleet_health()).await;
                     let vitals = asked.ok().and_then(Result::ok);
                     known.last = Some((Stopwatch::start(), vitals.clone()));
                     vitals

@@ -91,7 +91,7 @@ pub struct RecipePromote {
 /// A recipe's version as it is now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RecipePromoted {
+pub struct RecipePromoteResponse {
     /// Version of the recipe, as `id@v`.
     pub recipe_ref: RecipeRef,
     /// Its hash.
@@ -103,7 +103,7 @@ pub struct RecipePromoted {
 /// An imported recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RecipeImported {
+pub struct RecipeImportResponse {
     /// Version of the recipe, as `id@v`.
     pub recipe_ref: RecipeRef,
     /// Its hash.
@@ -114,19 +114,19 @@ pub struct RecipeImported {
     pub form: Value,
     /// Of a bundle: all of them; the rest is about the last one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub versions: Vec<RecipePromoted>,
+    pub versions: Vec<RecipePromoteResponse>,
 }
 
 /// What `export` answers: one version, or a bundle of all of them. On the wire it is the one or the other.
 #[derive(Debug, Clone, PartialEq)]
-pub enum RecipeExported {
+pub enum RecipeExportResponse {
     /// The version that was asked for, in canonical form.
     Recipe(Box<Recipe>),
     /// Every version.
     Bundle(RecipeBundle),
 }
 
-impl Serialize for RecipeExported {
+impl Serialize for RecipeExportResponse {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Recipe(recipe) => recipe.serialize(serializer),
@@ -135,9 +135,9 @@ impl Serialize for RecipeExported {
     }
 }
 
-impl JsonSchema for RecipeExported {
+impl JsonSchema for RecipeExportResponse {
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        "RecipeExported".into()
+        "RecipeExportResponse".into()
     }
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
         let recipe = generator.subschema_for::<Recipe>();

@@ -9,10 +9,10 @@ use cofferdam_flows::Error;
 use cofferdam_ledger::LedgerError;
 use serde_json::Value;
 
-use crate::answer::Answered;
+use crate::answer::AnswerResult;
 use crate::call::Call;
 
-pub(crate) type Handling = Pin<Box<dyn Future<Output = Answered> + Send>>;
+pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = AnswerResult> + Send>>;
 pub(crate) type Schema = fn() -> Value;
 
 /// One endpoint.
@@ -34,7 +34,7 @@ pub struct Route {
     pub success: u16,
     /// Schema of the answer; `None` where it is bytes or lines.
     pub response: Option<Schema>,
-    pub(crate) handler: fn(Call) -> Handling,
+    pub(crate) handler: fn(Call) -> HandlerFuture,
 }
 
 /// A request waits for the database for so long, and is told that it is away then.

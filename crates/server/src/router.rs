@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::MAX_BODY_BYTES;
 use crate::answer::respond;
-use crate::call::{Call, Shared, query_of};
+use crate::call::{Call, HandlerContext, query_of};
 use crate::route::Route;
 use crate::routes::ROUTES;
 
@@ -35,19 +35,19 @@ const DRAINED_BYTES: usize = 16 * MAX_BODY_BYTES;
 
 /// Every route of the table. It claims whatever it is asked, so it is asked last.
 #[derive(Debug)]
-pub struct OurApi(TowerToHyperService<Router>);
+pub struct RouterApi(TowerToHyperService<Router>);
 
-impl OurApi {
+impl RouterApi {
     /// With what it serves, at this address.
     #[must_use]
     pub fn new(flows: Flows, live: LiveClient, site: Site) -> Self {
         let Site { no_auth, links: public_url, .. } = site;
-        let shared = Arc::new(Shared { flows, live, no_auth, public_url });
+        let shared = Arc::new(HandlerContext { flows, live, no_auth, public_url });
         Self(TowerToHyperService::new(router(&shared)))
     }
 }
 
-impl Api for OurApi {
+impl Api for RouterApi {
     fn has_label(&self, _label: &str) -> bool {
         false
     }
@@ -71,10 +71,10 @@ type Params = BTreeMap<String, String>;
 struct Endpoint {
     route: &'static Route,
     schema: OnceLock<Option<Validator>>,
-    shared: Arc<Shared>,
+    shared: Arc<HandlerContext>,
 }
 
-fn router(shared: &Arc<Shared>) -> Router {
+fn router(shared: &Arc<HandlerContext>) -> Router {
     let mut methods: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
     for route in ROUTES {
         let (schema, shared) = (OnceLock::new(), Arc::clone(shared));

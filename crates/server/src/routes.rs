@@ -1,54 +1,55 @@
 //! The whole surface as one table.
 
 use cofferdam_contracts::artifact::ArtifactRow;
-use cofferdam_contracts::cache::{CacheDoomed, CacheEntry};
+use cofferdam_contracts::cache::{CacheEntry, CacheEviction};
 use cofferdam_contracts::config::{ConfigEntry, ConfigPut, ConfigVersion};
-use cofferdam_contracts::delegation::{DelegationEnded, DelegationRequest, DelegationRow};
+use cofferdam_contracts::delegation::{DelegationEnd, DelegationRequest, DelegationRow};
 use cofferdam_contracts::dispatch::{
-    DispatchOutput, DispatchTokens, DispatchView, ImportRequest, Imported, PruneRequest, Pruned,
-    SpawnRequest,
+    DispatchOutput, DispatchTokens, DispatchView, ImportRequest, ImportResponse, PruneRequest,
+    PruneResponse, SpawnRequest,
 };
 use cofferdam_contracts::gate::{
-    ApprovePlanRequest, GateView, HitlEvent, InboxRow, InteractionRow, PlanApproved, ReplyAccepted,
-    ReplyRequest,
+    ApprovePlanRequest, ApprovePlanResponse, GateView, HitlEvent, InboxRow, InteractionRow,
+    ReplyRequest, ReplyResponse,
 };
 use cofferdam_contracts::health::Health;
-use cofferdam_contracts::key::{KeyCreated, KeyRequest, KeyRevoked, KeyRow, Role};
-use cofferdam_contracts::link::{LinkCreated, LinkReply, LinkRequest, LinkView};
-use cofferdam_contracts::live::{LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveView};
+use cofferdam_contracts::key::{KeyRequest, KeyResponse, KeyRevocation, KeyRow, Role};
+use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkResponse, LinkView};
+use cofferdam_contracts::live::{LiveExec, LiveExecResult, LiveExtend, LiveRequest, LiveView};
 use cofferdam_contracts::live_network::{LiveNetwork, LiveNetworkChange};
 use cofferdam_contracts::model::{
-    ModelCallRow, ModelProvider, ModelSpent, ProviderRemoved, ProviderRow,
+    ModelCallRow, ModelProvider, ModelSpend, ProviderRemoval, ProviderRow,
 };
 use cofferdam_contracts::ops::{
-    OpsAccepted, OpsAction, OpsStep, OpsWorkflow, QueueDepth, Throughput,
+    OpsRequest, OpsResponse, OpsStep, OpsWorkflow, QueueDepth, Throughput,
 };
 use cofferdam_contracts::output::OutputPage;
-use cofferdam_contracts::patch::{AppliedRow, ApplyRecord};
+use cofferdam_contracts::patch::{ApplyRecord, ApplyRow};
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use cofferdam_contracts::run::{
-    IntentCreated, IntentRequest, RecipeRunRequest, Repro, RetryAccepted, RunHeader, RunRequest,
+    IntentRequest, IntentResponse, RecipeRunRequest, Repro, RetryResponse, RunHeader, RunRequest,
 };
 use cofferdam_contracts::schema::schema_of;
 use cofferdam_contracts::secret::{
-    SecretPut, SecretRemoved, SecretRotate, SecretRow, SecretUseRow,
+    SecretPut, SecretRemoval, SecretRotate, SecretRow, SecretUseRow,
 };
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::snapshot::{
-    LiveFork, LiveForked, LivePause, LiveResume, SnapshotRequest, SnapshotView,
+    LiveFork, LiveForkResult, LivePause, LiveResume, SnapshotRequest, SnapshotView,
 };
 use cofferdam_contracts::step::StepRow;
 use cofferdam_contracts::webhook::{
-    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRemoved, WebhookRequest, WebhookRow,
+    DeliveryReplay, DeliveryRow, WebhookRemoval, WebhookRequest, WebhookResponse, WebhookRow,
 };
 use schemars::JsonSchema;
 use serde_json::Value;
 
 use crate::handlers;
 use crate::recipes::{
-    RecipeExport, RecipeExported, RecipeImport, RecipeImported, RecipePromote, RecipePromoted,
+    RecipeExport, RecipeExportResponse, RecipeImport, RecipeImportResponse, RecipePromote,
+    RecipePromoteResponse,
 };
 use crate::route::{Route, Schema};
 
@@ -77,18 +78,18 @@ macro_rules! route {
     };
 }
 
-/// `OpsAction` of a control that begins at no step.
+/// `OpsRequest` of a control that begins at no step.
 fn stepless() -> Value {
-    let mut schema = schema_of::<OpsAction>();
+    let mut schema = schema_of::<OpsRequest>();
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         properties.remove("stepN");
     }
     schema
 }
 
-/// `OpsAction` of a fork, which begins at one.
+/// `OpsRequest` of a fork, which begins at one.
 fn forking() -> Value {
-    let mut schema = schema_of::<OpsAction>();
+    let mut schema = schema_of::<OpsRequest>();
     if let Some(Value::Array(required)) = schema.get_mut("required") {
         required.push(Value::from("stepN"));
     }
@@ -106,7 +107,7 @@ const fn s<T: JsonSchema>() -> Option<Schema> {
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
     route!("GET" "/healthz", &[], [], None, 200, s::<Health>(), handlers::health::healthz, "Whether database, queues and workers are well"),
-    route!("POST" "/api/intents", SUBMIT, [], s::<IntentRequest>(), 201, s::<IntentCreated>(), handlers::runs::intent_create, "Writes an intent"),
+    route!("POST" "/api/intents", SUBMIT, [], s::<IntentRequest>(), 201, s::<IntentResponse>(), handlers::runs::intent_create, "Writes an intent"),
     route!("POST" "/api/runs", SUBMIT, [], s::<RunRequest>(), 201, s::<RunHeader>(), handlers::runs::run_create, "Runs an intent; 200 where the same run exists"),
     route!("POST" "/api/run", SUBMIT, ["output"], s::<RecipeRunRequest>(), 201, s::<RunHeader>(), handlers::runs::recipe_run, "Runs a recipe; 200 where the same run exists"),
     route!("GET" "/api/runs", READ, ["status", "limit"], None, 200, s::<Vec<RunHeader>>(), handlers::runs::run_list, "Runs, newest first"),
@@ -115,10 +116,10 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<ArtifactRow>>(), handlers::runs::run_artifacts, "Its artifacts"),
     route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<WipeView>>(), handlers::runs::run_wipes, "Its sandboxes and their wipe evidence"),
     route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "Names its sandboxes may reach, by phase, with approver"),
-    route!("GET" "/api/runs/{id}/models", READ, [], None, 200, s::<Vec<ModelSpent>>(), handlers::models::spent, "What its calls of models took, by model"),
+    route!("GET" "/api/runs/{id}/models", READ, [], None, 200, s::<Vec<ModelSpend>>(), handlers::models::spent, "What its calls of models took, by model"),
     route!("GET" "/api/runs/{id}/models/calls", READ, [], None, 200, s::<Vec<ModelCallRow>>(), handlers::models::calls, "Its calls of models, refused ones included"),
-    route!("GET" "/api/runs/{id}/applies", READ, [], None, 200, s::<Vec<AppliedRow>>(), handlers::runs::run_applies, "Where its patches were written, with approval, key and time"),
-    route!("POST" "/api/runs/{id}/applies", SUBMIT, [], s::<ApplyRecord>(), 200, s::<AppliedRow>(), handlers::runs::run_applied, "Records where its approved patch was written, once for each approval"),
+    route!("GET" "/api/runs/{id}/applies", READ, [], None, 200, s::<Vec<ApplyRow>>(), handlers::runs::run_applies, "Where its patches were written, with approval, key and time"),
+    route!("POST" "/api/runs/{id}/applies", SUBMIT, [], s::<ApplyRecord>(), 200, s::<ApplyRow>(), handlers::runs::run_applied, "Records where its approved patch was written, once for each approval"),
     route!("GET" "/api/runs/{id}/secrets", READ, [], None, 200, s::<Vec<SecretUseRow>>(), handlers::runs::run_secrets, "Secrets its sandboxes sent, by host, with counts"),
     route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
     route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates that are on record: accepted, votes, and those that came too late"),
@@ -127,24 +128,24 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key: NDJSON or SSE"),
     route!("GET" "/api/runs/{id}/output", SUBMIT, ["from", "timeoutS"], None, 200, s::<OutputPage>(), handlers::runs::run_output, "Its whole output while it runs, for the key that started it with `output=true`; a command waits for a client that does not confirm"),
     route!("GET" "/api/runs/{id}/gates/{gate}", READ, ["timeoutS"], None, 200, s::<GateView>(), handlers::gates::gate_get, "One gate; waits up to timeoutS for a change"),
-    route!("POST" "/api/runs/{id}/gates/{gate}/reply", APPROVE, [], s::<ReplyRequest>(), 200, s::<ReplyAccepted>(), handlers::gates::gate_reply, "Answers a gate"),
-    route!("POST" "/api/runs/{id}/gates/{gate}/links", APPROVE, [], s::<LinkRequest>(), 201, s::<LinkCreated>(), handlers::links::create, "Creates a link with which a person without a key answers the gate once"),
+    route!("POST" "/api/runs/{id}/gates/{gate}/reply", APPROVE, [], s::<ReplyRequest>(), 200, s::<ReplyResponse>(), handlers::gates::gate_reply, "Answers a gate"),
+    route!("POST" "/api/runs/{id}/gates/{gate}/links", APPROVE, [], s::<LinkRequest>(), 201, s::<LinkResponse>(), handlers::links::create, "Creates a link with which a person without a key answers the gate once"),
     route!("GET" "/api/links/{token}", &[], [], None, 200, s::<LinkView>(), handlers::links::view, "The gate of a reply link: JSON, or a page for browsers; changes nothing"),
-    route!("POST" "/api/links/{token}", &[], [], s::<LinkReply>(), 200, s::<ReplyAccepted>(), handlers::links::reply, "Answers a gate through a reply link, once"),
-    route!("POST" "/api/runs/{id}/approve-plan", APPROVE, [], s::<ApprovePlanRequest>(), 202, s::<PlanApproved>(), handlers::gates::plan_approve, "Approves the run's plan"),
-    route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryAccepted>(), handlers::runs::run_retry, "Continues a failed run from its first step without success"),
-    route!("POST" "/api/events/hitl", APPROVE, [], s::<HitlEvent>(), 200, s::<ReplyAccepted>(), handlers::gates::hitl_event, "A webhook's reply to a gate"),
+    route!("POST" "/api/links/{token}", &[], [], s::<LinkReply>(), 200, s::<ReplyResponse>(), handlers::links::reply, "Answers a gate through a reply link, once"),
+    route!("POST" "/api/runs/{id}/approve-plan", APPROVE, [], s::<ApprovePlanRequest>(), 202, s::<ApprovePlanResponse>(), handlers::gates::plan_approve, "Approves the run's plan"),
+    route!("POST" "/api/runs/{id}/retry", OPERATE, [], None, 202, s::<RetryResponse>(), handlers::runs::run_retry, "Continues a failed run from its first step without success"),
+    route!("POST" "/api/events/hitl", APPROVE, [], s::<HitlEvent>(), 200, s::<ReplyResponse>(), handlers::gates::hitl_event, "A webhook's reply to a gate"),
     route!("GET" "/api/hitl/inbox", READ, ["limit"], None, 200, s::<Vec<InboxRow>>(), handlers::gates::inbox, "Open gates, most urgent first"),
     route!("GET" "/api/delegations", READ, [], None, 200, s::<Vec<DelegationRow>>(), handlers::delegations::list, "Delegations of gate answers"),
     route!("POST" "/api/delegations", APPROVE, [], s::<DelegationRequest>(), 201, s::<DelegationRow>(), handlers::delegations::create, "Lets another key vote for the caller, until a time"),
-    route!("DELETE" "/api/delegations/{delegation}", APPROVE, [], None, 200, s::<DelegationEnded>(), handlers::delegations::end, "Ends a delegation early"),
+    route!("DELETE" "/api/delegations/{delegation}", APPROVE, [], None, 200, s::<DelegationEnd>(), handlers::delegations::end, "Ends a delegation early"),
     route!("GET" "/api/artifacts/{*uri}", READ, [], None, 200, None, handlers::runs::artifact_get, "An artifact's bytes; the ETag is their sha256"),
     route!("GET" "/api/ops/wf", AUDIT, ["status", "name", "limit"], None, 200, s::<Vec<OpsWorkflow>>(), handlers::ops::list, "Workflows of the engine, newest first"),
     route!("GET" "/api/ops/wf/{wid}", AUDIT, [], None, 200, s::<OpsWorkflow>(), handlers::ops::get, "One workflow with its audit"),
     route!("GET" "/api/ops/wf/{wid}/steps", AUDIT, [], None, 200, s::<Vec<OpsStep>>(), handlers::ops::steps, "Its recorded steps"),
-    route!("POST" "/api/ops/wf/{wid}/cancel", CANCEL, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::cancel, "Cancels a workflow with its gates, tasks and sandboxes; a submitter: those of its own runs"),
-    route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], Some(stepless), 202, s::<OpsAccepted>(), handlers::ops::resume, "Resumes a canceled workflow"),
-    route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], Some(forking), 202, s::<OpsAccepted>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
+    route!("POST" "/api/ops/wf/{wid}/cancel", CANCEL, [], Some(stepless), 202, s::<OpsResponse>(), handlers::ops::cancel, "Cancels a workflow with its gates, tasks and sandboxes; a submitter: those of its own runs"),
+    route!("POST" "/api/ops/wf/{wid}/resume", OPERATE, [], Some(stepless), 202, s::<OpsResponse>(), handlers::ops::resume, "Resumes a canceled workflow"),
+    route!("POST" "/api/ops/wf/{wid}/fork", OPERATE, [], Some(forking), 202, s::<OpsResponse>(), handlers::ops::fork, "Repeats a run from a step, as a new run"),
     route!("GET" "/api/ops/queue-depth", AUDIT, [], None, 200, s::<Vec<QueueDepth>>(), handlers::ops::queue_depth, "Waiting and running work of the caller's tenant, by queue"),
     route!("GET" "/api/ops/throughput", AUDIT, ["windowS"], None, 200, s::<Throughput>(), handlers::ops::throughput, "Runs and tasks of the caller's tenant started and ended in the last windowS seconds"),
     route!("GET" "/api/sessions", READ, ["state", "limit"], None, 200, s::<Vec<SessionView>>(), handlers::sessions::list, "Sandboxes' sessions, newest first; state=REMOTE_WIPE_VERIFYING lists the held ones"),
@@ -154,8 +155,8 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/sandboxes", SUBMIT, [], s::<LiveRequest>(), 201, s::<LiveView>(), handlers::sandboxes::create, "Creates a sandbox that lives until it is killed or its time is over; answers once it runs"),
     route!("GET" "/api/sandboxes/{live}", READ, [], None, 200, s::<LiveView>(), handlers::sandboxes::get, "One long-lived sandbox"),
     route!("DELETE" "/api/sandboxes/{live}", SUBMIT, [], None, 200, s::<LiveView>(), handlers::sandboxes::kill, "Kills a long-lived sandbox; answers once its wipe is verified"),
-    route!("POST" "/api/sandboxes/{live}/exec", SUBMIT, [], s::<LiveExec>(), 200, s::<LiveExecuted>(), handlers::sandboxes::exec, "Runs a command in a long-lived sandbox and waits for its end"),
-    route!("POST" "/api/sandboxes/{live}/fork", SUBMIT, [], s::<LiveFork>(), 201, s::<Vec<LiveForked>>(), handlers::sandboxes::fork, "Creates sandboxes with the files of one that runs or is paused"),
+    route!("POST" "/api/sandboxes/{live}/exec", SUBMIT, [], s::<LiveExec>(), 200, s::<LiveExecResult>(), handlers::sandboxes::exec, "Runs a command in a long-lived sandbox and waits for its end"),
+    route!("POST" "/api/sandboxes/{live}/fork", SUBMIT, [], s::<LiveFork>(), 201, s::<Vec<LiveForkResult>>(), handlers::sandboxes::fork, "Creates sandboxes with the files of one that runs or is paused"),
     route!("GET" "/api/sandboxes/{live}/network", READ, [], None, 200, s::<Vec<LiveNetworkChange>>(), handlers::sandboxes::networks, "Changes of a sandbox's network: who, when, from what to what, and what became of it"),
     route!("PUT" "/api/sandboxes/{live}/network", SUBMIT, [], s::<LiveNetwork>(), 200, s::<LiveView>(), handlers::sandboxes::network, "Replaces the names that a running sandbox reaches; answers once no connection to another one is left"),
     route!("POST" "/api/sandboxes/{live}/pause", SUBMIT, [], s::<LivePause>(), 200, s::<LiveView>(), handlers::sandboxes::pause, "Pauses a long-lived sandbox: its files are kept, and its memory where its class can"),
@@ -166,23 +167,23 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/sandboxes/{live}/extend", SUBMIT, [], s::<LiveExtend>(), 200, s::<LiveView>(), handlers::sandboxes::extend, "Sets when a long-lived sandbox ends"),
     route!("GET" "/api/recipes", READ, [], None, 200, s::<Vec<RecipeRow>>(), handlers::recipes::list, "Recipes"),
     route!("GET" "/api/recipes/{id}/versions", READ, [], None, 200, s::<Vec<RecipeVersionRow>>(), handlers::recipes::versions, "A recipe's versions"),
-    route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImported>(), handlers::recipes::import, "Imports a recipe as a draft"),
-    route!("POST" "/api/recipes/export", READ, [], s::<RecipeExport>(), 200, s::<RecipeExported>(), handlers::recipes::export, "A recipe in canonical form; without v a bundle of its versions"),
-    route!("POST" "/api/recipes/{id}/promote", OPERATE, [], s::<RecipePromote>(), 200, s::<RecipePromoted>(), handlers::recipes::promote, "Makes a version a candidate, or permanently stable"),
+    route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImportResponse>(), handlers::recipes::import, "Imports a recipe as a draft"),
+    route!("POST" "/api/recipes/export", READ, [], s::<RecipeExport>(), 200, s::<RecipeExportResponse>(), handlers::recipes::export, "A recipe in canonical form; without v a bundle of its versions"),
+    route!("POST" "/api/recipes/{id}/promote", OPERATE, [], s::<RecipePromote>(), 200, s::<RecipePromoteResponse>(), handlers::recipes::promote, "Makes a version a candidate, or permanently stable"),
     route!("GET" "/api/config", READ, [], None, 200, s::<Vec<ConfigEntry>>(), handlers::config::list, "The configuration in force for the caller's tenant"),
     route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One configuration key in force"),
     route!("GET" "/api/config/{name}/history", READ, ["limit"], None, 200, s::<Vec<ConfigVersion>>(), handlers::config::history, "A key's versions, newest first"),
     route!("PUT" "/api/config/{name}", OPERATE, [], s::<ConfigPut>(), 200, s::<ConfigEntry>(), handlers::config::put, "Writes a key's next version"),
     route!("GET" "/api/models", READ, [], None, 200, s::<Vec<ProviderRow>>(), handlers::models::list, "Providers of models"),
     route!("POST" "/api/models", OPERATE, [], s::<ModelProvider>(), 201, s::<ProviderRow>(), handlers::models::put, "Adds a provider of models, or changes one"),
-    route!("DELETE" "/api/models/{provider}", OPERATE, [], None, 200, s::<ProviderRemoved>(), handlers::models::remove, "Removes a provider of models"),
+    route!("DELETE" "/api/models/{provider}", OPERATE, [], None, 200, s::<ProviderRemoval>(), handlers::models::remove, "Removes a provider of models"),
     route!("GET" "/api/cache", READ, [], None, 200, s::<Vec<CacheEntry>>(), handlers::cache::list, "Cached dependencies, least recently used first"),
-    route!("DELETE" "/api/cache", OPERATE, ["olderThanS"], None, 202, s::<CacheDoomed>(), handlers::cache::evict, "Evicts cached dependencies unused for olderThanS seconds"),
-    route!("DELETE" "/api/cache/{key}", OPERATE, [], None, 202, s::<CacheDoomed>(), handlers::cache::forget, "Evicts the cached dependencies of one key"),
+    route!("DELETE" "/api/cache", OPERATE, ["olderThanS"], None, 202, s::<CacheEviction>(), handlers::cache::evict, "Evicts cached dependencies unused for olderThanS seconds"),
+    route!("DELETE" "/api/cache/{key}", OPERATE, [], None, 202, s::<CacheEviction>(), handlers::cache::forget, "Evicts the cached dependencies of one key"),
     route!("POST" "/api/dispatches", SUBMIT, [], s::<SpawnRequest>(), 201, s::<DispatchView>(), handlers::dispatches::spawn, "Starts an agent"),
     route!("GET" "/api/dispatches", READ, ["status", "active", "scope", "limit"], None, 200, s::<Vec<DispatchView>>(), handlers::dispatches::list, "Dispatches, newest first"),
-    route!("POST" "/api/dispatches/prune", OPERATE, [], s::<PruneRequest>(), 200, s::<Pruned>(), handlers::dispatches::prune, "Removes ended dispatches older than an age"),
-    route!("POST" "/api/dispatches/import", OPERATE, [], s::<ImportRequest>(), 200, s::<Imported>(), handlers::dispatches::import, "Imports ended dispatches of another database"),
+    route!("POST" "/api/dispatches/prune", OPERATE, [], s::<PruneRequest>(), 200, s::<PruneResponse>(), handlers::dispatches::prune, "Removes ended dispatches older than an age"),
+    route!("POST" "/api/dispatches/import", OPERATE, [], s::<ImportRequest>(), 200, s::<ImportResponse>(), handlers::dispatches::import, "Imports ended dispatches of another database"),
     route!("GET" "/api/dispatches/tokens", READ, ["id", "scope"], None, 200, s::<DispatchTokens>(), handlers::dispatches::tokens, "Tokens of one dispatch, of a scope, or of all"),
     route!("GET" "/api/dispatches/{id}", READ, ["timeoutS"], None, 200, s::<DispatchView>(), handlers::dispatches::get, "One dispatch; waits up to timeoutS for its end"),
     route!("GET" "/api/dispatches/{id}/output", READ, [], None, 200, s::<DispatchOutput>(), handlers::dispatches::output, "Location of its output"),
@@ -190,15 +191,15 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/dispatches/{id}/retry", OPERATE, [], None, 201, s::<DispatchView>(), handlers::dispatches::retry, "Repeats a dispatch, as a new one that refers to it"),
     route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof, over all data visible to the key"),
     route!("GET" "/api/webhooks", AUDIT, [], None, 200, s::<Vec<WebhookRow>>(), handlers::webhooks::list, "Webhooks, without their secrets"),
-    route!("POST" "/api/webhooks", OPERATE, [], s::<WebhookRequest>(), 201, s::<WebhookCreated>(), handlers::webhooks::add, "Creates a webhook; its secret is shown once"),
-    route!("DELETE" "/api/webhooks/{webhook}", OPERATE, [], None, 200, s::<WebhookRemoved>(), handlers::webhooks::remove, "Removes a webhook"),
+    route!("POST" "/api/webhooks", OPERATE, [], s::<WebhookRequest>(), 201, s::<WebhookResponse>(), handlers::webhooks::add, "Creates a webhook; its secret is shown once"),
+    route!("DELETE" "/api/webhooks/{webhook}", OPERATE, [], None, 200, s::<WebhookRemoval>(), handlers::webhooks::remove, "Removes a webhook"),
     route!("GET" "/api/webhooks/{webhook}/deliveries", AUDIT, ["state", "limit"], None, 200, s::<Vec<DeliveryRow>>(), handlers::webhooks::deliveries, "Its deliveries, newest first"),
-    route!("POST" "/api/webhooks/{webhook}/deliveries/{delivery}/replay", OPERATE, [], None, 202, s::<DeliveryReplayed>(), handlers::webhooks::replay, "Sends a delivered or dead delivery again"),
+    route!("POST" "/api/webhooks/{webhook}/deliveries/{delivery}/replay", OPERATE, [], None, 202, s::<DeliveryReplay>(), handlers::webhooks::replay, "Sends a delivered or dead delivery again"),
     route!("GET" "/api/secrets", AUDIT, [], None, 200, s::<Vec<SecretRow>>(), handlers::secrets::list, "Secrets, without their values"),
     route!("PUT" "/api/secrets/{secret}", OPERATE, [], s::<SecretPut>(), 200, s::<SecretRow>(), handlers::secrets::put, "Sets a secret: its next version"),
     route!("POST" "/api/secrets/{secret}/rotate", OPERATE, [], s::<SecretRotate>(), 200, s::<SecretRow>(), handlers::secrets::rotate, "Rotates a secret; running sandboxes send the new value within a second"),
-    route!("DELETE" "/api/secrets/{secret}", OPERATE, [], None, 200, s::<SecretRemoved>(), handlers::secrets::remove, "Removes a secret; running sandboxes are refused it within a second"),
+    route!("DELETE" "/api/secrets/{secret}", OPERATE, [], None, 200, s::<SecretRemoval>(), handlers::secrets::remove, "Removes a secret; running sandboxes are refused it within a second"),
     route!("GET" "/api/keys", ADMIN, ["tenant"], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets; tenant: another tenant's, or * for all, for the host's admin"),
-    route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyCreated>(), handlers::keys::create, "Creates a key; its secret is shown once"),
-    route!("DELETE" "/api/keys/{key}", ADMIN, ["tenant"], None, 200, s::<KeyRevoked>(), handlers::keys::revoke, "Revokes a key; tenant: another tenant's, for the host's admin"),
+    route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyResponse>(), handlers::keys::create, "Creates a key; its secret is shown once"),
+    route!("DELETE" "/api/keys/{key}", ADMIN, ["tenant"], None, 200, s::<KeyRevocation>(), handlers::keys::revoke, "Revokes a key; tenant: another tenant's, for the host's admin"),
 ];

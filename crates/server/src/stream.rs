@@ -14,7 +14,7 @@ use futures_util::stream;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-use crate::answer::{Answer, Answered};
+use crate::answer::{Answer, AnswerResult};
 use crate::call::{Call, query_error};
 
 /// Chunks of one read.
@@ -35,7 +35,7 @@ struct Follow {
     wakes: broadcast::Receiver<Wake>,
 }
 
-pub(crate) async fn run_stream(call: Call) -> Answered {
+pub(crate) async fn run_stream(call: Call) -> AnswerResult {
     let key = call.param("key").to_owned();
     let from = i32::try_from(call.number("from", 0..=i64::from(i32::MAX), 0)?).unwrap_or(0);
     let live = match call.query.get("follow").map(String::as_str) {

@@ -79,7 +79,7 @@ const UNTYPED: &[(&str, &str, &str)] = &[
         "recipe",
         "a recipe, refused with its field rather than by a schema of forty types",
     ),
-    ("RecipeImported", "form", "a JSON Schema"),
+    ("RecipeImportResponse", "form", "a JSON Schema"),
     ("RecipeRunRequest", "formData", "the recipe's own form"),
     (
         "RecipeVersion",

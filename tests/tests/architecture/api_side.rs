@@ -11,12 +11,12 @@ use super::sources;
 const API: [&str; 3] = ["e2b", "http", "server"];
 /// What `live` gives for the command that starts a process, and no API may use.
 const STARTER: [&str; 6] =
-    ["Comparison", "KeptDifferences", "Live", "SEAL_COMMAND", "Snapshots", "seal_layer"];
+    ["Comparison", "StoreComparison", "Live", "SEAL_COMMAND", "Snapshots", "seal_layer"];
 /// What a sender holds: (name, its public methods).
 const SENDERS: [(&str, &[&str]); 2] =
     [("Guest", &["ask", "is_revoked", "revoked"]), ("LiveClient", &["ask"])];
 /// What `live` gives on of the crate `sandbox`: data, of which each has its reason to be that.
-const GIVEN_ON: [&str; 5] = ["Manner", "Said", "Stream", "Template", "inside"];
+const GIVEN_ON: [&str; 5] = ["CommandEvent", "ExecOptions", "Stream", "Template", "inside"];
 /// Words of types by which data is put together, and channels.
 const PLAIN: [&str; 3] = ["mpsc", "oneshot", "DuplexStream"];
 
@@ -147,7 +147,7 @@ fn handles() -> BTreeSet<String> {
         text.lines().filter(public).map(name).collect::<Vec<_>>()
     });
     let mut handles: BTreeSet<String> = defined.collect();
-    handles.extend(["Held", "Live"].map(str::to_owned));
+    handles.extend(["LiveHandle", "Live"].map(str::to_owned));
     // What an agent says on the wire is data, whatever else has its name.
     let (_, root) = sources(&["crates/sandbox/src"])
         .into_iter()

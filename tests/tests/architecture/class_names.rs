@@ -8,9 +8,9 @@ const CRATE: &str = "crates/sandbox/src/";
 /// Where a class has its name, besides its folder and the registry: files, how often, and why.
 const NAMED: &[(&str, usize, &str)] = &[
     ("doctor/escape/mod.rs", 5, "what another kernel answers in other words, by class"),
-    ("doctor/escape/again.rs", 7, "in which class the files of a second life are made"),
+    ("doctor/escape/second_life.rs", 7, "in which class the files of a second life are made"),
     ("life/host/mod.rs", 1, "`doctor` looks for an engine that no worker asked for"),
-    ("life/reached.rs", 1, "which limits the words of a record's class stand for"),
+    ("life/limit_watch.rs", 1, "which limits the words of a record's class stand for"),
 ];
 
 /// The floors above the classes ask operations: a class more is its folder and its line in the registry.

@@ -1,8 +1,8 @@
 //! The class `remote` against our own server: one Cofferdam holds the sandboxes of another, by E2B's wire alone.
 //!
 //! ```text
-//! worker: up --runtime remote --remote-url HOLDER --remote-template base     holder: up, and a key of E2B's form
-//! what tests/remote.rs asks of a stand-in, and at the end what the holder has on record of every sandbox
+//! worker: up --runtime remote --remote-url PROVIDER --remote-template base   provider: up, and a key of E2B's form
+//! what tests/remote.rs asks of a stand-in, and at the end what the provider has on record of every sandbox
 //! ```
 
 use std::net::TcpListener;
@@ -85,7 +85,7 @@ impl Holder {
         assert!(!theirs.is_empty() && theirs == ours, "{theirs:?} {ours:?}");
         let evidence = "SELECT DISTINCT evidence->>'method' FROM app.secure_wipe_evidence WHERE wipe_status = 'verified'";
         assert_eq!(texts(worker, evidence).await, ["remote-absence"]);
-        // A sandbox that ended by its holder's word alone would have no session there.
+        // A sandbox that ended by its provider's word alone would have no session there.
         let unheld = "SELECT count(*) FROM app.live_sandboxes l LEFT JOIN app.remote_execution_sessions s USING (run_id)
                        WHERE s.sandbox_id IS NULL OR s.state NOT IN ('COMPLETED', 'CANCELED', 'ORPHANED', 'FAILED')";
         assert_eq!(count(&self.sql, unheld).await, 0);
@@ -146,7 +146,7 @@ async fn a_cofferdam_holds_the_sandboxes_of_another() {
     assert_eq!(up.wait_terminal(&run).await["status"], "canceled");
     until("its end elsewhere", SOON, async || count(&sql, OPEN).await == 0).await;
     assert_eq!(count(&holder.sql, MADE).await, 4);
-    // Both know no secret of the other: the key is in the worker's file, the agent's token in the holder's memory.
+    // Both know no secret of the other: the key is in the worker's file, the agent's token in the provider's memory.
     for rows in ["remote_execution_sessions", "secure_wipe_evidence", "sbx_runs"] {
         let rows = texts(&sql, &format!("SELECT s::text FROM app.{rows} s")).await;
         assert!(!rows.is_empty() && rows.iter().all(|row| !row.contains(&holder.key)));

@@ -271,11 +271,11 @@ fn an_expression_is_worked_out() {
     let mut by_name = BTreeMap::new();
     let text = "const A: usize = 4 * B; pub const B: usize = 1 << 10; const C: Duration = Duration::from_secs(30);";
     let file = syn::parse_file(text).unwrap();
-    gather(file.items, "crates/flows/src/keeper.rs", &mut by_name);
+    gather(file.items, "crates/flows/src/task_secrets.rs", &mut by_name);
     let constants = Constants { by_name };
-    assert_eq!(constants.value("flows::keeper::A"), Ok(Number::Plain(4096)));
-    let filled = constants.filled("at most {flows::keeper::A:bytes}, {flows::C}").unwrap();
+    assert_eq!(constants.value("flows::task_secrets::A"), Ok(Number::Plain(4096)));
+    let filled = constants.filled("at most {flows::task_secrets::A:bytes}, {flows::C}").unwrap();
     assert_eq!(filled.text, "at most 4 KiB, 30 s");
-    assert_eq!(filled.paths, ["flows::keeper::A", "flows::C"]);
+    assert_eq!(filled.paths, ["flows::task_secrets::A", "flows::C"]);
     assert!(constants.value("ledger::A").is_err());
 }

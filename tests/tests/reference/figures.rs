@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 
-use cofferdam_tests::measured::{self, Bench, Measured};
+use cofferdam_tests::measurement::{self, Bench, Measurement};
 use serde_json::Value;
 
 use super::golden::page::{anchor, begun, code, table, wrapped};
@@ -67,7 +67,7 @@ impl Bound {
     }
 
     /// What a reader has to know of a result that is beyond it.
-    fn verdict(&self, of: &Measured) -> Option<String> {
+    fn verdict(&self, of: &Measurement) -> Option<String> {
         let spread = of.spread();
         let beyond = of.values.iter().filter(|value| !self.is_held(**value)).count();
         match (self.is_held(spread.least), self.is_held(spread.most)) {
@@ -110,7 +110,7 @@ fn range(least: f64, most: f64) -> String {
 }
 
 /// The figure of a result with its unit, its median and how many runs are behind it.
-fn figure(of: &Measured, unit: &str) -> String {
+fn figure(of: &Measurement, unit: &str) -> String {
     let spread = of.spread();
     // From a second on, milliseconds are hard to read.
     let (scale, unit) =
@@ -251,7 +251,7 @@ fn specification(benches: &BTreeMap<String, Bench>) -> String {
 }
 
 /// One result: the figure, where and when, what was measured with it.
-fn result(of: &Measured, unit: &str) -> String {
+fn result(of: &Measurement, unit: &str) -> String {
     let commit = of.commit.as_ref().map(|commit| format!("commit {commit}"));
     let load = of.load.map(|load| format!("load {}", number(load)));
     let day = of.on.clone().unwrap_or_else(|| "day not recorded".to_owned());
@@ -327,12 +327,12 @@ fn measurements(benches: &BTreeMap<String, Bench>) -> String {
 
 #[test]
 fn measurements_md_is_what_was_measured() {
-    hold("measurements.md", &measurements(&measured::all(&measured::directory())));
+    hold("measurements.md", &measurements(&measurement::all(&measurement::directory())));
 }
 
 #[test]
 fn specification_md_has_the_last_figures() {
-    let benches = measured::all(&measured::directory());
+    let benches = measurement::all(&measurement::directory());
     hold_part("SPECIFICATION.md", "figures", &specification(&benches));
 }
 
@@ -343,7 +343,7 @@ fn every_promised_bench_is_one_that_is_run() {
     for entry in fs::read_dir(root().join("tests/src/bin/bench")).unwrap() {
         sources.push_str(&fs::read_to_string(entry.unwrap().path()).unwrap());
     }
-    let benches = measured::all(&measured::directory());
+    let benches = measurement::all(&measurement::directory());
     let mut unknown = Vec::new();
     for one in sections_of_bench().iter().flat_map(|section| &section.entries).flat_map(promised) {
         let is_made = sources.contains(&format!("\"{}\"", one.bench));
@@ -359,7 +359,7 @@ fn every_promised_bench_is_one_that_is_run() {
 
 #[test]
 fn a_result_has_either_its_values_or_their_spread() {
-    for (name, bench) in measured::all(&measured::directory()) {
+    for (name, bench) in measurement::all(&measurement::directory()) {
         assert!(!bench.results.is_empty(), "{name}");
         for one in &bench.results {
             let has_spread = one.least.is_some() && one.most.is_some();
@@ -379,7 +379,7 @@ fn a_figure_is_held_against_its_bound() {
         ("gate_reply_ack", 1_000.0, true)
     );
     assert_eq!(promised.peer.unwrap().field, "commit");
-    let of = |values: &[f64]| Measured { values: values.to_vec(), ..Measured::default() };
+    let of = |values: &[f64]| Measurement { values: values.to_vec(), ..Measurement::default() };
     assert_eq!(bound.verdict(&of(&[1.0, 999.0])), None);
     assert_eq!(
         bound.verdict(&of(&[1.0, 1_001.0])).as_deref(),

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use cofferdam_tests::measured;
+use cofferdam_tests::measurement;
 
 use super::golden::page::{begun, code, link, sentence, wrapped};
 use super::text::{Entry, sections};
@@ -65,7 +65,7 @@ fn promises_md_is_its_table() {
 
 #[test]
 fn every_promise_is_held_by_something_that_exists() {
-    let benches = measured::all(&measured::directory());
+    let benches = measurement::all(&measurement::directory());
     let mut wrong = Vec::new();
     let entries: Vec<Entry> = sections(TABLE).into_iter().flat_map(|one| one.entries).collect();
     for entry in &entries {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use cofferdam_tests::measured::{directory, measured_here, record};
+use cofferdam_tests::measurement::{directory, measured_here, record};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 

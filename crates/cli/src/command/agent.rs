@@ -23,8 +23,8 @@ use cofferdam_sandbox::{
 };
 use serde_json::json;
 
-use super::at::At;
 use super::exit::{Exit, Misuse};
+use super::locations::Locations;
 use super::{flag, output, state};
 
 /// Bytes of a program: today's have 300 MB.
@@ -41,7 +41,7 @@ pub(crate) enum AgentCommand {
     /// Install an agent's program by npm, at the version that this program is tested with
     Install {
         /// codex, claude or opencode
-        #[arg(required = true, value_parser = flag::one_of(Known::ALL, Known::name))]
+        #[arg(required = true, value_parser = flag::one_of(AgentName::ALL, AgentName::name))]
         names: Vec<String>,
         /// Another version of it
         #[arg(long, value_name = "VERSION")]
@@ -58,13 +58,13 @@ pub(crate) enum AgentCommand {
 
 /// An agent that can be installed.
 #[derive(Debug, Clone, Copy)]
-enum Known {
+enum AgentName {
     Codex,
     Claude,
     Opencode,
 }
 
-impl Known {
+impl AgentName {
     const ALL: &[Self] = &[Self::Codex, Self::Claude, Self::Opencode];
 
     const fn name(self) -> &'static str {
@@ -112,7 +112,7 @@ impl Known {
 }
 
 /// Installs and lists.
-pub(crate) fn agent(at: &At, args: &AgentArgs) -> anyhow::Result<Exit> {
+pub(crate) fn agent(at: &Locations, args: &AgentArgs) -> anyhow::Result<Exit> {
     let state = state::dir(at)?;
     match &args.command {
         AgentCommand::Install { names, release, json } => {
@@ -120,7 +120,7 @@ pub(crate) fn agent(at: &At, args: &AgentArgs) -> anyhow::Result<Exit> {
                 return Err(Misuse("--release goes with one agent".to_owned()).into());
             }
             for name in names {
-                let known = Known::named(name).context("no such agent")?;
+                let known = AgentName::named(name).context("no such agent")?;
                 let wanted = release.as_deref().unwrap_or(known.version());
                 let installed = install(&state, known, wanted)?;
                 said(known, &installed, *json);
@@ -131,7 +131,7 @@ pub(crate) fn agent(at: &At, args: &AgentArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn said(known: Known, installed: &InstalledAgent, as_json: bool) {
+fn said(known: AgentName, installed: &InstalledAgent, as_json: bool) {
     let InstalledAgent { version, sha256, bytes } = installed;
     match as_json {
         true => {
@@ -142,7 +142,7 @@ fn said(known: Known, installed: &InstalledAgent, as_json: bool) {
     }
 }
 
-fn install(state: &Path, known: Known, version: &str) -> anyhow::Result<InstalledAgent> {
+fn install(state: &Path, known: AgentName, version: &str) -> anyhow::Result<InstalledAgent> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-+_".contains(c);
     let is_number = version.starts_with(|c: char| c.is_ascii_digit());
     if !is_number || version.len() > 64 || !version.chars().all(is_plain) {
@@ -244,7 +244,7 @@ fn version_of(program: &Path, home: &Path) -> anyhow::Result<String> {
 
 fn list(state: &Path, as_json: bool) {
     let path = env::var_os("PATH");
-    let rows: Vec<[String; 4]> = Known::ALL
+    let rows: Vec<[String; 4]> = AgentName::ALL
         .iter()
         .map(|known| {
             let name = known.name();

@@ -4,7 +4,6 @@ use clap::{Parser, Subcommand};
 
 use super::agent::AgentArgs;
 use super::apply::{ApplyArgs, PatchArgs};
-use super::at::At;
 use super::cache::CacheArgs;
 use super::changes::{ChangesArgs, RevertArgs};
 use super::config::ConfigArgs;
@@ -14,6 +13,7 @@ use super::exec::ExecArgs;
 use super::gate::GateArgs;
 use super::image::{ImageArgs, ImageCommand};
 use super::key::KeyArgs;
+use super::locations::Locations;
 use super::model::ModelArgs;
 use super::ops::{ActArgs, ForkArgs, IdArgs};
 use super::prove::ProveArgs;
@@ -33,7 +33,7 @@ use super::worker::WorkerArgs;
 #[command(name = "cofferdam", version, propagate_version = true, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub at: At,
+    pub at: Locations,
     /// Log more to stderr: -v info, -vv debug; COFFERDAM_LOG overrides
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use cofferdam_contracts::cache::{CacheDoomed, CacheEntry};
-use cofferdam_sandbox::{Caches, Found, HostError};
+use cofferdam_contracts::cache::{CacheEntry, CacheEviction};
+use cofferdam_sandbox::{BaseLookup, Caches, HostError};
 use serde_json::json;
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::Connection;
 use super::exit::{Exit, Misuse, Negative};
+use super::locations::Locations;
 use super::{output, state};
 
 const MIB: u64 = 1024 * 1024;
@@ -52,7 +52,7 @@ pub(crate) enum CacheCommand {
     },
 }
 
-pub(crate) async fn cache(at: &At, args: &CacheArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn cache(at: &Locations, args: &CacheArgs) -> anyhow::Result<Exit> {
     if let CacheCommand::Verify { json } = &args.command {
         return verify(&state::dir(at)?, *json);
     }
@@ -99,7 +99,7 @@ async fn whole_key(client: &Client, key: &str) -> anyhow::Result<String> {
     }
 }
 
-fn say(doomed: &CacheDoomed, as_json: bool) {
+fn say(doomed: &CacheEviction, as_json: bool) {
     if as_json {
         output::json(&json!({"schemaVersion": 1, "doomed": doomed.doomed}));
     } else {
@@ -141,9 +141,9 @@ fn verify(state_dir: &Path, as_json: bool) -> anyhow::Result<Exit> {
     let mut damaged = Vec::new();
     for key in caches.keys()? {
         match caches.verify(&key)? {
-            Found::Base(_) => whole += 1,
-            Found::Missing => {}
-            Found::Damaged(why) => {
+            BaseLookup::Base(_) => whole += 1,
+            BaseLookup::Missing => {}
+            BaseLookup::Damaged(why) => {
                 let removal = caches.remove(&key)?;
                 if !as_json {
                     output::line(&format!("{key} is damaged, {removal:?}: {why}"));

@@ -13,10 +13,10 @@ use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::tree_change::{Image, PATCH_VERSION, TreeChange, TreeEntry};
 use serde_json::json;
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse, Negative};
+use super::locations::Locations;
 use super::outfile::Target;
 use super::output;
 
@@ -52,7 +52,7 @@ pub(crate) struct RevertArgs {
     json: bool,
 }
 
-pub(crate) async fn changes(at: &At, args: &ChangesArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn changes(at: &Locations, args: &ChangesArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
         let (patch, digest) = fetch(&api.client, &args.run).await?;
         if args.json {
@@ -67,7 +67,7 @@ pub(crate) async fn changes(at: &At, args: &ChangesArgs) -> anyhow::Result<Exit>
     .await
 }
 
-pub(crate) async fn revert(at: &At, args: &RevertArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn revert(at: &Locations, args: &RevertArgs) -> anyhow::Result<Exit> {
     let target = Target { path: &args.output, force: args.force };
     target.check()?;
     within(Connection::reading(at), async |api| {

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a server that listens on the socket of a state directory cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ill {
+pub(crate) enum ServerFault {
     /// No file says where it is.
     Unannounced,
     /// It ended after it was found.
@@ -37,7 +37,7 @@ pub(crate) enum Ill {
     Databaseless,
 }
 
-impl Ill {
+impl ServerFault {
     pub(crate) fn says(self, dir: &Path) -> WrongDatabase {
         let dir = dir.display();
         match self {
@@ -108,17 +108,17 @@ impl Client {
     }
 
     /// Whether the server answers and reaches its database: without a worker it says 503 and serves.
-    pub(crate) async fn look(&self) -> Result<Value, Ill> {
+    pub(crate) async fn look(&self) -> Result<Value, ServerFault> {
         let asked = self.http.get(format!("{}/healthz", self.base)).timeout(PATIENCE).send();
         let health = match asked.await {
-            Ok(answer) => answer.json::<Value>().await.map_err(|_| Ill::Unreadable)?,
-            Err(error) if error.is_connect() => return Err(Ill::Gone),
-            Err(_) => return Err(Ill::Silent),
+            Ok(answer) => answer.json::<Value>().await.map_err(|_| ServerFault::Unreadable)?,
+            Err(error) if error.is_connect() => return Err(ServerFault::Gone),
+            Err(_) => return Err(ServerFault::Silent),
         };
         match health.get("db").and_then(Value::as_bool) {
             Some(true) => Ok(health),
-            Some(false) => Err(Ill::Databaseless),
-            None => Err(Ill::Unreadable),
+            Some(false) => Err(ServerFault::Databaseless),
+            None => Err(ServerFault::Unreadable),
         }
     }
 

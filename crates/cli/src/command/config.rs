@@ -5,10 +5,10 @@ use clap::{Args, Subcommand};
 use cofferdam_contracts::config::{ConfigEntry, ConfigScope, ConfigVersion};
 use serde_json::{Value, json};
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
+use super::locations::Locations;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ pub(crate) enum ConfigCommand {
     },
 }
 
-pub(crate) async fn config(at: &At, args: &ConfigArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn config(at: &Locations, args: &ConfigArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |session| act(&session.client, &args.command).await)
         .await?;
     Ok(Exit::Ok)

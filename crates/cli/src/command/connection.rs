@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::env;
-use cofferdam_http::{Doors, PublicUrl};
+use cofferdam_http::{PublicUrl, ServerConfig};
 
-use super::at::At;
-use super::client::{Client, Ill};
+use super::client::{Client, ServerFault};
 use super::exit::Misuse;
+use super::locations::Locations;
 use super::node::{Node, Parts};
 use super::worker::WorkerArgs;
 use super::{database, local, output, state};
@@ -35,16 +35,16 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// For commands that read or steer: whatever is queued waits for a worker elsewhere.
-    pub(crate) async fn reading(at: &At) -> anyhow::Result<Self> {
+    pub(crate) async fn reading(at: &Locations) -> anyhow::Result<Self> {
         Self::open(at, None).await
     }
 
     /// For commands that want something executed.
-    pub(crate) async fn executing(at: &At) -> anyhow::Result<Self> {
+    pub(crate) async fn executing(at: &Locations) -> anyhow::Result<Self> {
         Self::open(at, Some(&WorkerArgs::default())).await
     }
 
-    async fn open(at: &At, worker: Option<&WorkerArgs>) -> anyhow::Result<Self> {
+    async fn open(at: &Locations, worker: Option<&WorkerArgs>) -> anyhow::Result<Self> {
         if let Some(url) = &at.server {
             let why = "--server requires a key; pass COFFERDAM_KEY or --key-file";
             let key = at.key()?.ok_or_else(|| Misuse(why.into()))?;
@@ -62,7 +62,7 @@ impl Connection {
         let public_url = env::var(PUBLIC_URL).filter(|url| !url.is_empty());
         let public_url =
             public_url.map(|url| PublicUrl::parse(&url).map_err(Misuse)).transpose()?;
-        let listen = Some(Doors { public_url, ..Doors::at(ANY_PORT) });
+        let listen = Some(ServerConfig { public_url, ..ServerConfig::at(ANY_PORT) });
         let allow_dirs = worker.map_or(&[][..], |worker| worker.allow_dirs.as_slice());
         let parts = Parts { worker, listen, allow_dirs, webhook_private: false };
         let mut node = Node::start(at, &dir, parts).await?;
@@ -124,12 +124,12 @@ async fn running(dir: &Path, given: Option<&str>) -> anyhow::Result<Option<Clien
                 let client = Client::local(socket, &endpoint.url, &key)?;
                 client.look().await.map(|_| client)
             }
-            None => Err(Ill::Unannounced),
+            None => Err(ServerFault::Unannounced),
         };
         match looked {
             Ok(client) => return Ok(Some(client)),
             // It begins, or ends, at this moment.
-            Err(Ill::Unannounced | Ill::Gone) if waited.elapsed() < TURN => {
+            Err(ServerFault::Unannounced | ServerFault::Gone) if waited.elapsed() < TURN => {
                 clock::sleep(LOOK).await
             }
             Err(ill) => return Err(ill.says(dir).into()),

@@ -24,11 +24,11 @@ use anyhow::Context;
 use cofferdam_ambient::random;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::{Cluster, is_made};
-use cofferdam_ledger::place::whereabouts;
+use cofferdam_ledger::database_identity::location;
 use serde::{Deserialize, Serialize};
 
-use super::at::At;
 use super::exit::Misuse;
+use super::locations::Locations;
 use super::{local, output, state};
 
 const NAME: &str = "database.json";
@@ -89,7 +89,7 @@ impl std::error::Error for WrongDatabase {}
 
 /// A database that is the state directory's.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct StateDatabase {
     pub ledger: Ledger,
     /// Where this process runs it.
     pub cluster: Option<Cluster>,
@@ -98,7 +98,7 @@ pub(crate) struct Opened {
     kind: Kind,
 }
 
-impl Opened {
+impl StateDatabase {
     /// Itself, or closed where something is wrong with it.
     async fn unless(self, wrong: anyhow::Result<()>) -> anyhow::Result<Self> {
         match wrong {
@@ -122,7 +122,7 @@ impl Opened {
 
 /// What is known without a look at any database. Pure.
 #[derive(Debug, Clone, Copy)]
-struct Signs {
+struct DatabaseSigns {
     record: Option<Kind>,
     /// `--db` or `DATABASE_URL`.
     given: bool,
@@ -134,7 +134,7 @@ struct Signs {
 
 /// Why nothing is opened. Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doubt {
+enum OpenRefusal {
     /// The record says a database elsewhere, and none is given.
     NotGiven,
     /// The record says a private one, which is gone.
@@ -146,18 +146,19 @@ enum Doubt {
 }
 
 /// Which database to open, or why none. Pure.
-fn choose(signs: Signs) -> Result<Kind, Doubt> {
-    match signs {
-        Signs { given: true, record: None, private: true, key: false } => Err(Doubt::Either),
-        Signs { given: true, .. } => Ok(Kind::External),
-        Signs { record: Some(Kind::External), .. } => Err(Doubt::NotGiven),
-        Signs { record: Some(Kind::Private), private: false, .. } => Err(Doubt::Gone),
-        Signs { record: None, private: false, key: true, .. } => Err(Doubt::KeyFromElsewhere),
-        Signs { .. } => Ok(Kind::Private),
+fn choose(signs: DatabaseSigns) -> Result<Kind, OpenRefusal> {
+    let DatabaseSigns { given, record, private, key } = signs;
+    match (given, record, private, key) {
+        (true, None, true, false) => Err(OpenRefusal::Either),
+        (true, ..) => Ok(Kind::External),
+        (false, Some(Kind::External), ..) => Err(OpenRefusal::NotGiven),
+        (false, Some(Kind::Private), false, _) => Err(OpenRefusal::Gone),
+        (false, None, false, true) => Err(OpenRefusal::KeyFromElsewhere),
+        (false, ..) => Ok(Kind::Private),
     }
 }
 
-impl Doubt {
+impl OpenRefusal {
     fn says(self, dir: &Path, record: Option<&Record>) -> WrongDatabase {
         let dir = dir.display();
         let recorded = record.map(Record::words).unwrap_or_default();
@@ -194,8 +195,8 @@ impl Doubt {
     }
 }
 
-fn signs(at: &At, dir: &Path, record: Option<&Record>) -> anyhow::Result<Signs> {
-    Ok(Signs {
+fn signs(at: &Locations, dir: &Path, record: Option<&Record>) -> anyhow::Result<DatabaseSigns> {
+    Ok(DatabaseSigns {
         record: record.map(|record| record.kind),
         given: at.db.is_some(),
         private: is_made(dir),
@@ -207,7 +208,7 @@ fn signs(at: &At, dir: &Path, record: Option<&Record>) -> anyhow::Result<Signs> 
 ///
 /// # Errors
 /// Another database, one that does not answer, or a directory that may belong to several: nothing was written.
-pub(crate) async fn open(at: &At, dir: &Path) -> anyhow::Result<Opened> {
+pub(crate) async fn open(at: &Locations, dir: &Path) -> anyhow::Result<StateDatabase> {
     let record = read(dir)?;
     let opened = connect(at, dir, record.as_ref()).await?;
     let settled = settle(dir, record.as_ref(), &opened).await;
@@ -215,7 +216,7 @@ pub(crate) async fn open(at: &At, dir: &Path) -> anyhow::Result<Opened> {
 }
 
 /// Opens it for a command that only says where it is: nothing is written, and no record.
-pub(crate) async fn look(at: &At, dir: &Path) -> anyhow::Result<Opened> {
+pub(crate) async fn look(at: &Locations, dir: &Path) -> anyhow::Result<StateDatabase> {
     let record = read(dir)?;
     let opened = connect(at, dir, record.as_ref()).await?;
     let compared = compare(dir, record.as_ref(), &opened).await;
@@ -223,15 +224,19 @@ pub(crate) async fn look(at: &At, dir: &Path) -> anyhow::Result<Opened> {
 }
 
 /// Whether the database that a command names, if it names one, is that of the server that it is about to ask.
-pub(crate) async fn agrees(at: &At, dir: &Path) -> anyhow::Result<()> {
+pub(crate) async fn agrees(at: &Locations, dir: &Path) -> anyhow::Result<()> {
     let Some(url) = &at.db else { return Ok(()) };
     match read(dir)? {
-        Some(record) if record.kind == Kind::External && record.place == whereabouts(url) => Ok(()),
+        Some(record) if record.kind == Kind::External && record.place == location(url) => Ok(()),
         _ => look(at, dir).await?.close().await,
     }
 }
 
-async fn connect(at: &At, dir: &Path, record: Option<&Record>) -> anyhow::Result<Opened> {
+async fn connect(
+    at: &Locations,
+    dir: &Path,
+    record: Option<&Record>,
+) -> anyhow::Result<StateDatabase> {
     match (choose(signs(at, dir, record)?), &at.db) {
         (Err(doubt), _) => Err(doubt.says(dir, record).into()),
         (Ok(_), Some(url)) => given(url, dir, record).await,
@@ -239,26 +244,28 @@ async fn connect(at: &At, dir: &Path, record: Option<&Record>) -> anyhow::Result
     }
 }
 
-async fn given(url: &str, dir: &Path, record: Option<&Record>) -> anyhow::Result<Opened> {
+async fn given(url: &str, dir: &Path, record: Option<&Record>) -> anyhow::Result<StateDatabase> {
     let belongs = record.map(|record| format!("; {} belongs to {}", dir.display(), record.words()));
     let ledger = Ledger::connect(url).await.with_context(|| {
         WrongDatabase::new(
             "database_unreachable",
             format!(
                 "cannot connect to the database {}: nothing was done{}",
-                whereabouts(url),
+                location(url),
                 belongs.unwrap_or_default()
             ),
         )
     })?;
-    Ok(Opened { ledger, cluster: None, url: url.to_owned(), kind: Kind::External })
+    Ok(StateDatabase { ledger, cluster: None, url: url.to_owned(), kind: Kind::External })
 }
 
-async fn private(dir: &Path) -> anyhow::Result<Opened> {
+async fn private(dir: &Path) -> anyhow::Result<StateDatabase> {
     let cluster = Cluster::start(dir).await.context("the private database did not start")?;
     let url = cluster.url();
     match Ledger::connect(&url).await.context("cannot connect to the private database") {
-        Ok(ledger) => Ok(Opened { ledger, cluster: Some(cluster), url, kind: Kind::Private }),
+        Ok(ledger) => {
+            Ok(StateDatabase { ledger, cluster: Some(cluster), url, kind: Kind::Private })
+        }
         Err(error) => {
             cluster.stop().await?;
             Err(error)
@@ -267,10 +274,14 @@ async fn private(dir: &Path) -> anyhow::Result<Opened> {
 }
 
 /// Whether it is the recorded one; without a record, whether it made the key that is here.
-async fn compare(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyhow::Result<()> {
+async fn compare(
+    dir: &Path,
+    record: Option<&Record>,
+    opened: &StateDatabase,
+) -> anyhow::Result<()> {
     let Some(record) = record else {
         return match state::key_read(dir)? {
-            Some(key) if !opened.ledger.place().made_key(&key).await? => {
+            Some(key) if !opened.ledger.place().has_key(&key).await? => {
                 Err(stranger(dir, opened).into())
             }
             _ => Ok(()),
@@ -283,7 +294,7 @@ async fn compare(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyhow
     }
 }
 
-async fn settle(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyhow::Result<()> {
+async fn settle(dir: &Path, record: Option<&Record>, opened: &StateDatabase) -> anyhow::Result<()> {
     compare(dir, record, opened).await?;
     opened.ledger.migrate().await?;
     if record.is_some() {
@@ -298,13 +309,18 @@ async fn settle(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyhow:
     }
 }
 
-async fn recorded(opened: &Opened) -> anyhow::Result<Record> {
+async fn recorded(opened: &StateDatabase) -> anyhow::Result<Record> {
     let id = opened.ledger.place().installation().await?;
     let id = id.context("the database does not say which installation it is")?;
-    Ok(Record { kind: opened.kind, id, place: whereabouts(&opened.url) })
+    Ok(Record { kind: opened.kind, id, place: location(&opened.url) })
 }
 
-fn differs(dir: &Path, record: &Record, opened: &Opened, found: Option<&str>) -> WrongDatabase {
+fn differs(
+    dir: &Path,
+    record: &Record,
+    opened: &StateDatabase,
+    found: Option<&str>,
+) -> WrongDatabase {
     let found = match found {
         Some(id) => id.get(..8).unwrap_or(id).to_owned(),
         None => "empty, or without a record of its own".to_owned(),
@@ -317,12 +333,12 @@ fn differs(dir: &Path, record: &Record, opened: &Opened, found: Option<&str>) ->
              and this one takes its place: cofferdam adopt; to begin anew give another --state",
             dir = dir.display(),
             recorded = record.words(),
-            place = whereabouts(&opened.url),
+            place = location(&opened.url),
         ),
     )
 }
 
-fn stranger(dir: &Path, opened: &Opened) -> WrongDatabase {
+fn stranger(dir: &Path, opened: &StateDatabase) -> WrongDatabase {
     WrongDatabase::new(
         "database_unknown",
         format!(
@@ -330,7 +346,7 @@ fn stranger(dir: &Path, opened: &Opened) -> WrongDatabase {
              admin.key: nothing was written; name the database of its server by --db or DATABASE_URL, or if it is this \
              one: cofferdam adopt",
             dir = dir.display(),
-            place = whereabouts(&opened.url),
+            place = location(&opened.url),
         ),
     )
 }
@@ -339,12 +355,12 @@ fn stranger(dir: &Path, opened: &Opened) -> WrongDatabase {
 ///
 /// # Errors
 /// A server that runs here, or a command that names no database where one elsewhere is meant.
-pub(crate) async fn adopt(at: &At, dir: &Path) -> anyhow::Result<()> {
+pub(crate) async fn adopt(at: &Locations, dir: &Path) -> anyhow::Result<()> {
     // What cannot be read names no database: the command must.
     let record = read(dir).unwrap_or_default();
     let opened = match choose(signs(at, dir, record.as_ref())?) {
-        Ok(Kind::Private) | Err(Doubt::Gone) if at.db.is_none() => private(dir).await?,
-        Err(doubt @ (Doubt::NotGiven | Doubt::KeyFromElsewhere)) => {
+        Ok(Kind::Private) | Err(OpenRefusal::Gone) if at.db.is_none() => private(dir).await?,
+        Err(doubt @ (OpenRefusal::NotGiven | OpenRefusal::KeyFromElsewhere)) => {
             return Err(doubt.says(dir, record.as_ref()).into());
         }
         _ => given(at.db.as_deref().unwrap_or_default(), dir, record.as_ref()).await?,
@@ -354,10 +370,14 @@ pub(crate) async fn adopt(at: &At, dir: &Path) -> anyhow::Result<()> {
     outcome
 }
 
-async fn replaces(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyhow::Result<()> {
+async fn replaces(
+    dir: &Path,
+    record: Option<&Record>,
+    opened: &StateDatabase,
+) -> anyhow::Result<()> {
     let ledger = &opened.ledger;
     ledger.migrate().await?;
-    let is_copy = !ledger.place().is_kept().await?;
+    let is_copy = !ledger.place().is_same().await?;
     let is_other = record.map(|record| &record.id) != ledger.place().installation().await?.as_ref();
     if (is_copy || is_other) && local::find(dir).await?.is_some() {
         let why = "the state directory was not adopted: its server runs; stop that first";
@@ -365,7 +385,7 @@ async fn replaces(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyho
     }
     if is_copy {
         // Workers are refused on a copy: whoever beats here beat in the original a moment ago, or is older.
-        if ledger.executors().heard().await? > 0 {
+        if ledger.executors().live_count().await? > 0 {
             let why = "the database was not adopted: one of its workers is alive; stop the original's workers first";
             return Err(Misuse(why.to_owned()).into());
         }
@@ -379,7 +399,7 @@ async fn replaces(dir: &Path, record: Option<&Record>, opened: &Opened) -> anyho
     let _turn = state::turn(dir).await?;
     // A key of another database is kept: that one may come back.
     if let Some(key) = state::key_read(dir)?
-        && !ledger.place().made_key(&key).await?
+        && !ledger.place().has_key(&key).await?
     {
         let kept = state::key_set_aside(dir, &key)?;
         output::line(&format!("the admin key of another database is kept in {kept}"));
@@ -447,13 +467,13 @@ mod tests {
             for (given, private, key) in
                 bits.iter().flat_map(|g| bits.iter().flat_map(move |p| bits.map(|k| (*g, *p, k))))
             {
-                let chosen = choose(Signs { record, given, private, key });
+                let chosen = choose(DatabaseSigns { record, given, private, key });
                 let wanted = match (given, record) {
-                    (true, None) if private && !key => Err(Doubt::Either),
+                    (true, None) if private && !key => Err(OpenRefusal::Either),
                     (true, _) => Ok(Kind::External),
-                    (false, Some(Kind::External)) => Err(Doubt::NotGiven),
-                    (false, Some(Kind::Private)) if !private => Err(Doubt::Gone),
-                    (false, None) if key && !private => Err(Doubt::KeyFromElsewhere),
+                    (false, Some(Kind::External)) => Err(OpenRefusal::NotGiven),
+                    (false, Some(Kind::Private)) if !private => Err(OpenRefusal::Gone),
+                    (false, None) if key && !private => Err(OpenRefusal::KeyFromElsewhere),
                     (false, _) => Ok(Kind::Private),
                 };
                 assert_eq!(chosen, wanted, "{record:?} {given} {private} {key}");

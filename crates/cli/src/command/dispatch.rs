@@ -7,13 +7,12 @@ use anyhow::Context;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::dispatch::{
     DispatchOutput, DispatchStatus, DispatchTokens, DispatchView, MAX_PROMPT_BYTES, MAX_SPEC_BYTES,
-    Pruned, check_spec,
+    PruneResponse, check_spec,
 };
 use cofferdam_contracts::id::DispatchId;
 use serde_json::{Map, Value, json};
 
 use super::apply::commit_of;
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::dispatch_args::{
@@ -23,6 +22,7 @@ use super::dispatch_args::{
 use super::dispatch_import::{self, import};
 use super::dispatch_show::{show, table};
 use super::exit::{Exit, Misuse, Negative};
+use super::locations::Locations;
 use super::outfile::Target;
 use super::output;
 use super::project::repository;
@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(25);
 const LONG_POLL_S: u64 = 30;
 
 /// Does one command; what is wrong on this side is said before anything is started.
-pub(crate) async fn dispatch(at: &At, args: &DispatchArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn dispatch(at: &Locations, args: &DispatchArgs) -> anyhow::Result<Exit> {
     let reading = Connection::reading(at);
     match &args.command {
         DispatchCommand::Spawn(args) => {
@@ -141,7 +141,7 @@ async fn retry(client: &Client, one: &OneArgs) -> anyhow::Result<Exit> {
 
 async fn prune(client: &Client, older_than_s: u64, as_json: bool) -> anyhow::Result<Exit> {
     let body = json!({"older_than_sec": older_than_s});
-    let pruned: Pruned = client.post("/api/dispatches/prune", &body).await?;
+    let pruned: PruneResponse = client.post("/api/dispatches/prune", &body).await?;
     match as_json {
         true => output::json(&serde_json::to_value(&pruned)?),
         false => output::line(&format!("{} pruned", pruned.pruned)),

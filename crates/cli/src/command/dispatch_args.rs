@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use cofferdam_contracts::dispatch::{AgentType, DispatchStatus};
 use cofferdam_contracts::duration::Duration;
-use cofferdam_contracts::project::ProjectPlace;
+use cofferdam_contracts::project::ProjectLocation;
 use cofferdam_contracts::sandbox::AccessMode;
 
 use super::flag;
@@ -70,7 +70,7 @@ pub(crate) struct SpawnArgs {
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub project: PathBuf,
     /// Where the agent finds the project: at its own path (and at /work), or at /work alone
-    #[arg(long, default_value = "own", value_parser = flag::one_of(ProjectPlace::ALL, ProjectPlace::as_str))]
+    #[arg(long, default_value = "own", value_parser = flag::one_of(ProjectLocation::ALL, ProjectLocation::as_str))]
     pub project_at: String,
     /// The project is a linked git worktree: show its repository as well, copy-on-write
     #[arg(long, conflicts_with = "commit")]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use cofferdam_contracts::dispatch::Imported;
+use cofferdam_contracts::dispatch::ImportResponse;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value, json};
@@ -83,9 +83,10 @@ pub(crate) async fn import(
     rows: &[Map<String, Value>],
     json: bool,
 ) -> anyhow::Result<Exit> {
-    let mut report = Imported::default();
+    let mut report = ImportResponse::default();
     for batch in rows.chunks(BATCH) {
-        let part: Imported = client.post("/api/dispatches/import", &json!({"rows": batch})).await?;
+        let part: ImportResponse =
+            client.post("/api/dispatches/import", &json!({"rows": batch})).await?;
         report.imported.extend(part.imported);
         report.unchanged += part.unchanged;
         report.skipped.extend(part.skipped);

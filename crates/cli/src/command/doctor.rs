@@ -14,8 +14,8 @@ use clap::Args;
 use cofferdam_sandbox::{Host, HostConfig, Runtime, monitors, survey};
 use serde_json::json;
 
-use super::at::At;
 use super::exit::Exit;
+use super::locations::Locations;
 use super::{output, state};
 use report::Report;
 
@@ -43,7 +43,7 @@ impl DoctorArgs {
     }
 }
 
-pub(crate) async fn doctor(at: &At, args: &DoctorArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn doctor(at: &Locations, args: &DoctorArgs) -> anyhow::Result<Exit> {
     let dir = state::dir(at)?;
     let config = HostConfig { state_dir: dir.clone(), ..HostConfig::default() };
     let host = match Host::detect(config) {

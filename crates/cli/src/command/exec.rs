@@ -13,17 +13,17 @@ use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
 use cofferdam_contracts::user::UserName;
 use cofferdam_sandbox::USUAL_PATH;
-use cofferdam_server::recipes::RecipeImported;
+use cofferdam_server::recipes::RecipeImportResponse;
 use serde_json::{Value, json};
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::Connection;
 use super::end_signal::EndSignals;
 use super::exit::{Exit, Misuse};
 use super::flag;
-use super::follow::{Followed, Manner, follow};
+use super::follow::{FollowEnd, FollowOptions, follow};
 use super::host_program::{self, HostProgram};
+use super::locations::Locations;
 use super::relay::Relay;
 use super::{output, project, run, stdin};
 
@@ -79,7 +79,7 @@ pub(crate) struct ExecArgs {
 /// Where the command's input lies in its sandbox; no directory of the task's is there.
 const STDIN: &str = "/run/cofferdam/stdin";
 
-pub(crate) async fn exec(at: &At, args: &ExecArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn exec(at: &Locations, args: &ExecArgs) -> anyhow::Result<Exit> {
     // Before anything starts: a Ctrl-C meanwhile simply ends this process.
     let input = if args.no_stdin { None } else { stdin::read()? };
     let recipe = recipe(args, input)?;
@@ -182,7 +182,7 @@ fn mounted_env(mounts: &[PathBuf]) -> BTreeMap<&'static str, String> {
 }
 
 async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Result<Exit> {
-    let imported: RecipeImported = client
+    let imported: RecipeImportResponse = client
         .post("/api/recipes/import", &json!({"recipe": recipe, "origin": "command line"}))
         .await?;
     let key = cofferdam_ambient::random::secret_hex(16);
@@ -194,10 +194,10 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
     let route = if args.json { "/api/run" } else { "/api/run?output=true" };
     let header: RunHeader = client.post(route, &body).await?;
     let run = header.run_id.as_str();
-    let manner = Manner { yes: false, quiet: true, for_output: !args.json };
+    let manner = FollowOptions { yes: false, quiet: true, for_output: !args.json };
     if args.json {
         let followed = follow(client, run, manner).await?;
-        if let Followed::Ended { header, .. } = &followed {
+        if let FollowEnd::Ended { header, .. } = &followed {
             run::report(client, header, true).await?;
         }
         return Ok(followed.exit());
@@ -208,8 +208,8 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
         never = relay.live(client, run) => match never {},
     };
     match &followed {
-        Followed::Left(_) => Ok(followed.exit()),
-        Followed::Ended { header, asked } => {
+        FollowEnd::Left(_) => Ok(followed.exit()),
+        FollowEnd::Ended { header, asked } => {
             // Our reader may take long for what is left.
             let mut signals = EndSignals::listen()?;
             let exit = tokio::select! {
@@ -240,7 +240,7 @@ async fn finish(
     let outcome = task.outcome()?.unwrap_or_default();
     let (why, program) = (task.error.as_deref().unwrap_or(""), args.cmd.first());
     let program = program.map_or("", String::as_str);
-    let ending = Ending { why, program, is_whole: relayed.is_whole };
+    let ending = CommandEnd { why, program, is_whole: relayed.is_whole };
     if let Some(words) = besides(task.status, &outcome, &ending) {
         output::note(&words);
     }
@@ -265,7 +265,7 @@ const UNSTARTED: [i32; 2] = [126, 127];
 
 /// What is known of a command's end beside its outcome.
 #[derive(Debug, Clone, Copy)]
-struct Ending<'a> {
+struct CommandEnd<'a> {
     why: &'a str,
     program: &'a str,
     /// All of its output was printed.
@@ -278,8 +278,8 @@ fn is_unfound(outcome: &TaskOutcome, why: &str) -> bool {
 }
 
 /// What a person should know that the command itself did not say. Pure.
-fn besides(status: StepStatus, outcome: &TaskOutcome, ending: &Ending<'_>) -> Option<String> {
-    let Ending { why, program, is_whole } = *ending;
+fn besides(status: StepStatus, outcome: &TaskOutcome, ending: &CommandEnd<'_>) -> Option<String> {
+    let CommandEnd { why, program, is_whole } = *ending;
     if status == StepStatus::Canceled {
         return Some("canceled; its sandbox was ended".to_owned());
     }
@@ -347,7 +347,7 @@ mod tests {
             let status = StepStatus::parse(status).unwrap();
             let outcome: TaskOutcome = serde_json::from_value(output).unwrap();
             let why = error.as_str().unwrap_or("");
-            besides(status, &outcome, &Ending { why, program: "nosuch", is_whole: false })
+            besides(status, &outcome, &CommandEnd { why, program: "nosuch", is_whole: false })
         };
         let unstarted = json!({"errCode": "CMD_NONZERO", "exit": 127});
         assert_eq!(

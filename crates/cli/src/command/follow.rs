@@ -13,7 +13,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::cache::CacheReport;
 use cofferdam_contracts::id::TaskKey;
-use cofferdam_contracts::ops::OpsAccepted;
+use cofferdam_contracts::ops::OpsResponse;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_contracts::step::{IN_BUILD, StepRow, StepStatus, TaskOutcome};
@@ -23,12 +23,12 @@ use serde_json::json;
 use super::client::{Client, segment};
 use super::end_signal::{EndSignal, EndSignals};
 use super::exit::Exit;
-use super::question::{AtGate, at_gate, open_gate};
+use super::question::{GateEnd, at_gate, open_gate};
 use super::{output, stdout};
 
 /// How the person at the other end takes part.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
+pub(crate) struct FollowOptions {
     /// Say yes to gates.
     pub yes: bool,
     /// Say less: the caller wants one JSON object.
@@ -39,7 +39,7 @@ pub(crate) struct Manner {
 
 /// How following ended.
 #[derive(Debug)]
-pub(crate) enum Followed {
+pub(crate) enum FollowEnd {
     /// The run is over.
     Ended {
         header: Box<RunHeader>,
@@ -50,7 +50,7 @@ pub(crate) enum Followed {
     Left(EndSignal),
 }
 
-impl Followed {
+impl FollowEnd {
     /// The exit of a command that followed a run.
     pub(crate) fn exit(&self) -> Exit {
         match self {
@@ -75,7 +75,11 @@ const WIPED: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Until the run is terminal, or somebody leaves.
-pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow::Result<Followed> {
+pub(crate) async fn follow(
+    client: &Client,
+    run: &str,
+    manner: FollowOptions,
+) -> anyhow::Result<FollowEnd> {
     let path = format!("/api/runs/{}", segment(run));
     let mut signals = match manner.for_output {
         true => EndSignals::of_starter()?,
@@ -99,7 +103,7 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
             if canceled {
                 tasks_end(client, &path).await?;
             }
-            return Ok(Followed::Ended { header: Box::new(header), asked: ended_by });
+            return Ok(FollowEnd::Ended { header: Box::new(header), asked: ended_by });
         }
         if header.status == RunStatus::WaitingInput
             && !canceled
@@ -107,8 +111,8 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
             && asked.insert(gate.clone())
         {
             match at_gate(client, &header, &gate, manner, &mut signals).await? {
-                AtGate::Passed => continue,
-                AtGate::Left(signal) => return Ok(Followed::Left(signal)),
+                GateEnd::Passed => continue,
+                GateEnd::Left(signal) => return Ok(FollowEnd::Left(signal)),
             }
         }
         tokio::select! {
@@ -124,7 +128,7 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
             signal = signals.recv() => {
                 if ended_by.is_some() {
                     output::note("left; the cancel continues");
-                    return Ok(Followed::Left(signal));
+                    return Ok(FollowEnd::Left(signal));
                 }
                 ended_by = Some(signal);
                 canceled = true;
@@ -133,7 +137,7 @@ pub(crate) async fn follow(client: &Client, run: &str, manner: Manner) -> anyhow
                     done = cancel(client, &header, "interrupted") => done?,
                     signal = signals.recv() => {
                         output::note(&format!("left before {run} was canceled: see `cofferdam show {run}`"));
-                        return Ok(Followed::Left(signal));
+                        return Ok(FollowEnd::Left(signal));
                     }
                 }
             }
@@ -168,7 +172,7 @@ impl Queue {
 async fn cancel(client: &Client, header: &RunHeader, reason: &str) -> anyhow::Result<()> {
     let action = json!({"actor": "cli", "reason": reason});
     let on = segment(header.workflow_id.as_str());
-    let asked = client.post::<OpsAccepted>(&format!("/api/ops/wf/{on}/cancel"), &action).await;
+    let asked = client.post::<OpsResponse>(&format!("/api/ops/wf/{on}/cancel"), &action).await;
     let Err(error) = asked else { return Ok(()) };
     let run = header.run_id.as_str();
     match client.get::<RunHeader>(&format!("/api/runs/{}", segment(run))).await {

@@ -2,21 +2,21 @@
 
 use clap::{Args, Subcommand};
 use cofferdam_ambient::{clock, random};
-use cofferdam_contracts::delegation::{DelegationEnded, DelegationRow};
+use cofferdam_contracts::delegation::{DelegationEnd, DelegationRow};
 use cofferdam_contracts::duration::Duration;
-use cofferdam_contracts::egress::AskedName;
-use cofferdam_contracts::gate::{Choice, GateView, InboxRow, ReplyAccepted, SlaStatus};
-use cofferdam_contracts::link::LinkCreated;
+use cofferdam_contracts::egress::EgressAsk;
+use cofferdam_contracts::gate::{Choice, GateView, InboxRow, ReplyResponse, SlaStatus};
+use cofferdam_contracts::link::LinkResponse;
 use cofferdam_contracts::model::BudgetAsk;
 use cofferdam_contracts::plan_text;
 use serde_json::{Map, Value, json};
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::flag;
-use super::more::{More, more};
+use super::grant_arg::{GrantArg, more};
+use super::locations::Locations;
 use super::{output, plan_show};
 
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ pub(crate) struct ReplyArgs {
     /// What a yes grants to a task that asked: a name, or more of its budget of models as calls=N, tokens=N or money=N
     /// (repeatable)
     #[arg(long = "grant", value_name = "NAME|KEY=N", value_parser = more)]
-    grants: Vec<More>,
+    grants: Vec<GrantArg>,
     /// Duration of the grant of a name, such as 10m
     #[arg(long, value_name = "DURATION", requires = "grants", value_parser = flag::wall)]
     until: Option<Duration>,
@@ -128,7 +128,7 @@ pub(crate) struct DelegateArgs {
     json: bool,
 }
 
-pub(crate) async fn gate(at: &At, args: &GateArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn gate(at: &Locations, args: &GateArgs) -> anyhow::Result<Exit> {
     match &args.command {
         GateCommand::Ls(args) => list(at, args).await,
         GateCommand::Show(args) => show(at, args).await,
@@ -152,7 +152,7 @@ fn given(mut body: Value) -> Value {
     body
 }
 
-async fn list(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
+async fn list(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
         let rows: Vec<InboxRow> = api.client.get("/api/hitl/inbox?limit=200").await?;
         if args.json {
@@ -177,7 +177,7 @@ async fn list(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
     .await
 }
 
-async fn show(at: &At, args: &GateShowArgs) -> anyhow::Result<Exit> {
+async fn show(at: &Locations, args: &GateShowArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
         let path = format!("/api/runs/{}/gates", segment(&args.run));
         let gates: Vec<GateView> = api.client.get(&path).await?;
@@ -207,12 +207,12 @@ async fn show(at: &At, args: &GateShowArgs) -> anyhow::Result<Exit> {
     .await
 }
 
-async fn link(at: &At, args: &LinkArgs) -> anyhow::Result<Exit> {
+async fn link(at: &Locations, args: &LinkArgs) -> anyhow::Result<Exit> {
     let expires_s = args.expires.ms() / 1_000;
     let body = given(json!({"for": args.name, "expiresS": expires_s, "choice": args.choice}));
     within(Connection::reading(at), async |api| {
         let path = of_gate(&args.run, &args.gate, "links");
-        let mut made: LinkCreated = api.client.post(&path, &body).await?;
+        let mut made: LinkResponse = api.client.post(&path, &body).await?;
         // As the server says it, unless the caller knows better.
         if let Some(base) = &args.base {
             made.url = format!("{}{}", base.trim_end_matches('/'), made.path);
@@ -232,7 +232,7 @@ async fn link(at: &At, args: &LinkArgs) -> anyhow::Result<Exit> {
     .await
 }
 
-async fn reply(at: &At, args: &ReplyArgs) -> anyhow::Result<Exit> {
+async fn reply(at: &Locations, args: &ReplyArgs) -> anyhow::Result<Exit> {
     // What is wrong on this side is said before anything is started.
     let body = answer(args)?;
     within(Connection::reading(at), async |api| {
@@ -240,7 +240,7 @@ async fn reply(at: &At, args: &ReplyArgs) -> anyhow::Result<Exit> {
             granted_something(&api.client, args).await?;
         }
         let path = of_gate(&args.run, &args.gate, "reply");
-        let accepted: ReplyAccepted = api.client.post(&path, &body).await?;
+        let accepted: ReplyResponse = api.client.post(&path, &body).await?;
         api.note_if_idle().await;
         match (args.json, accepted.is_replay) {
             (true, _) => output::json(&serde_json::to_value(&accepted)?),
@@ -277,20 +277,20 @@ async fn granted_something(client: &Client, args: &ReplyArgs) -> anyhow::Result<
 }
 
 /// What a yes grants.
-fn grant(grants: &[More], until: Option<Duration>) -> anyhow::Result<Option<Value>> {
+fn grant(grants: &[GrantArg], until: Option<Duration>) -> anyhow::Result<Option<Value>> {
     let misuse = |why: &str| Err(Misuse(why.to_owned()).into());
     match (grants, until) {
         ([], _) => Ok(None),
-        ([More::Name(name)], Some(until)) => {
+        ([GrantArg::Name(name)], Some(until)) => {
             let until = clock::now_ms().saturating_add(i64::try_from(until.ms())?);
             Ok(Some(json!({"name": name, "until": until})))
         }
-        ([More::Name(_)], None) => misuse("--grant NAME needs --until DURATION"),
+        ([GrantArg::Name(_)], None) => misuse("--grant NAME needs --until DURATION"),
         (_, Some(_)) => misuse("--until goes with one --grant NAME"),
         (several, None) => {
             let mut fields = Map::new();
             for one in several {
-                let More::Of(metric, n) = one else {
+                let GrantArg::Of(metric, n) = one else {
                     return misuse("--grant: give one name, or bounds of a budget");
                 };
                 if fields.insert(metric.as_str().to_owned(), json!(n)).is_some() {
@@ -314,7 +314,7 @@ fn answer(args: &ReplyArgs) -> anyhow::Result<Value> {
     Ok(json!({"payload": payload, "dedupeKey": dedupe, "origin": "manual"}))
 }
 
-async fn delegate(at: &At, args: &DelegateArgs) -> anyhow::Result<Exit> {
+async fn delegate(at: &Locations, args: &DelegateArgs) -> anyhow::Result<Exit> {
     let body = given(json!({
         "to": args.to, "ttlS": args.ttl_s.s(), "group": args.group, "reason": args.reason,
     }));
@@ -331,17 +331,17 @@ async fn delegate(at: &At, args: &DelegateArgs) -> anyhow::Result<Exit> {
     .await
 }
 
-async fn undelegate(at: &At, delegation: u64) -> anyhow::Result<Exit> {
+async fn undelegate(at: &Locations, delegation: u64) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
         let path = format!("/api/delegations/{delegation}");
-        let _: DelegationEnded = api.client.delete(&path).await?;
+        let _: DelegationEnd = api.client.delete(&path).await?;
         output::line("ended");
         Ok(Exit::Ok)
     })
     .await
 }
 
-async fn delegations(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
+async fn delegations(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
         let rows: Vec<DelegationRow> = api.client.get("/api/delegations").await?;
         if args.json {
@@ -366,7 +366,7 @@ async fn delegations(at: &At, args: &GateListArgs) -> anyhow::Result<Exit> {
 }
 
 /// What a gate asks for: a task's name, more of its budget, or consent to the plan.
-fn asked(asks: Option<&AskedName>, budget: Option<&BudgetAsk>) -> String {
+fn asked(asks: Option<&EgressAsk>, budget: Option<&BudgetAsk>) -> String {
     match (asks, budget) {
         (Some(asks), _) => format!("{} ({})", asks.name, asks.phase.as_str()),
         (None, Some(budget)) => budget.words(),

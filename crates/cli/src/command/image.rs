@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use cofferdam_sandbox::image::{
-    BuildNote, ImageError, ImageFile, ImageName, Images, NamedImage, build,
+    BuildNote, ImageError, ImageFile, ImageName, ImageRecord, Images, build,
 };
 use cofferdam_sandbox::{HostError, Stream};
 use serde_json::json;
 
-use super::at::At;
 use super::exit::{Exit, Negative};
+use super::locations::Locations;
 use super::{output, state};
 
 #[derive(Debug, Args)]
@@ -64,7 +64,7 @@ pub(crate) enum ImageCommand {
 
 const MIB: u64 = 1024 * 1024;
 
-pub(crate) async fn image(at: &At, args: &ImageArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn image(at: &Locations, args: &ImageArgs) -> anyhow::Result<Exit> {
     // A root file system has files of every owner, and nobody else may look into it.
     if !rustix::process::geteuid().is_root() {
         return Err(HostError::NotRoot.into());
@@ -140,7 +140,7 @@ fn expected(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-fn say(image: &NamedImage, as_json: bool) {
+fn say(image: &ImageRecord, as_json: bool) {
     if as_json {
         output::json(&json!({"schemaVersion": 1, "image": image}));
     } else {
@@ -148,7 +148,7 @@ fn say(image: &NamedImage, as_json: bool) {
     }
 }
 
-fn list(images: &[NamedImage], as_json: bool) {
+fn list(images: &[ImageRecord], as_json: bool) {
     if as_json {
         return output::json(&json!({"schemaVersion": 1, "images": images}));
     }

@@ -1,13 +1,13 @@
 //! `key create | ls | revoke | signing`.
 
 use clap::{Args, Subcommand};
-use cofferdam_contracts::key::{KeyCreated, KeyRevoked, KeyRow};
+use cofferdam_contracts::key::{KeyResponse, KeyRevocation, KeyRow};
 use serde_json::json;
 
-use super::at::At;
 use super::client::segment;
 use super::connection::{Connection, within};
 use super::exit::Exit;
+use super::locations::Locations;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -64,9 +64,9 @@ pub(crate) enum KeyCommand {
     },
 }
 
-pub(crate) async fn key(at: &At, args: &KeyArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn key(at: &Locations, args: &KeyArgs) -> anyhow::Result<Exit> {
     if let KeyCommand::Signing { replace } = args.command {
-        return super::signing::signing(at, replace).await;
+        return super::signing_key::signing(at, replace).await;
     }
     within(Connection::reading(at), async |session| act(session, &args.command).await).await?;
     Ok(Exit::Ok)
@@ -84,7 +84,7 @@ async fn act(session: &Connection, command: &KeyCommand) -> anyhow::Result<()> {
                     }
                 }
             }
-            let created: KeyCreated = client.post("/api/keys", &body).await?;
+            let created: KeyResponse = client.post("/api/keys", &body).await?;
             if *as_json {
                 output::json(&serde_json::to_value(&created)?);
             } else {
@@ -106,7 +106,7 @@ async fn act(session: &Connection, command: &KeyCommand) -> anyhow::Result<()> {
         }
         KeyCommand::Revoke { key_id, tenant } => {
             let path = format!("/api/keys/{}{}", segment(key_id), of(tenant.as_deref()));
-            let _: KeyRevoked = client.delete(&path).await?;
+            let _: KeyRevocation = client.delete(&path).await?;
             output::line("revoked");
         }
         // Of this host, not of the API: answered before a session is opened.

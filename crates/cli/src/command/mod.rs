@@ -6,23 +6,22 @@
 //! args
 //! exec
 //! dispatch read relay
-//! apply run sandbox sandbox_kept tail
+//! apply run sandbox sandbox_snapshot tail
 //! cache changes config follow gate key model ops prove question recipe sandbox_cp sandbox_shell secret
 //!    sessions webhook
-//! connection dispatch_import doctor envd failed plan_show sandbox_network serve
-//! client node signing template
+//! connection dispatch_import doctor envd failure plan_show sandbox_network serve
+//! client node signing_key template
 //! agent database image
 //! state user vault
-//! at dispatch_show hidden place prompt stdin stop
+//! locations dispatch_show secret_input directory_identity prompt stdin stop
 //! output strict
-//! dispatch_args end_signal local more stdout worker
+//! dispatch_args end_signal local grant_arg stdout worker
 //! bounds exit flag host_program outfile project remote
 //! ```
 
 mod agent;
 mod apply;
 mod args;
-mod at;
 mod bounds;
 mod cache;
 mod changes;
@@ -30,6 +29,7 @@ mod client;
 mod config;
 mod connection;
 mod database;
+mod directory_identity;
 mod dispatch;
 mod dispatch_args;
 mod dispatch_import;
@@ -39,22 +39,21 @@ mod end_signal;
 mod envd;
 mod exec;
 mod exit;
-mod failed;
+mod failure;
 mod flag;
 mod follow;
 mod gate;
-mod hidden;
+mod grant_arg;
 mod host_program;
 mod image;
 mod key;
 mod local;
+mod locations;
 mod model;
-mod more;
 mod node;
 mod ops;
 mod outfile;
 mod output;
-mod place;
 mod plan_show;
 mod project;
 mod prompt;
@@ -67,13 +66,14 @@ mod remote;
 mod run;
 mod sandbox;
 mod sandbox_cp;
-mod sandbox_kept;
 mod sandbox_network;
 mod sandbox_shell;
+mod sandbox_snapshot;
 mod secret;
+mod secret_input;
 mod serve;
 mod sessions;
-mod signing;
+mod signing_key;
 mod state;
 mod stdin;
 mod stdout;

@@ -2,15 +2,15 @@
 
 use clap::{Args, Subcommand};
 use cofferdam_contracts::model::{
-    ModelCallRow, ModelProtocol, ModelSpent, ProviderRemoved, ProviderRow, money,
+    ModelCallRow, ModelProtocol, ModelSpend, ProviderRemoval, ProviderRow, money,
 };
 use serde_json::{Map, Value, json};
 
-use super::at::At;
 use super::bounds::{bound, micros};
 use super::client::segment;
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
+use super::locations::Locations;
 use super::{flag, output};
 
 #[derive(Debug, Args)]
@@ -66,7 +66,7 @@ pub(crate) enum ModelCommand {
     },
 }
 
-pub(crate) async fn model(at: &At, args: &ModelArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn model(at: &Locations, args: &ModelArgs) -> anyhow::Result<Exit> {
     let wanted = match &args.command {
         ModelCommand::Add { .. } => Some(body(&args.command)?),
         _ => None,
@@ -101,13 +101,13 @@ async fn act(
             }
         }
         ModelCommand::Rm { name } => {
-            let _: ProviderRemoved =
+            let _: ProviderRemoval =
                 client.delete(&format!("/api/models/{}", segment(name))).await?;
             output::line("removed");
         }
         ModelCommand::Usage { run, calls, json: as_json } => {
             let path = format!("/api/runs/{}/models", segment(run));
-            let spent: Vec<ModelSpent> = client.get(&path).await?;
+            let spent: Vec<ModelSpend> = client.get(&path).await?;
             let rows: Vec<ModelCallRow> = match calls {
                 true => client.get(&format!("{path}/calls")).await?,
                 false => Vec::new(),
@@ -142,7 +142,7 @@ fn list(rows: &[ProviderRow]) {
     output::table(&["PROVIDER", "VERSION", "PROTOCOLS", "MODELS", "SECRET", "URL"], rows);
 }
 
-fn spent_table(rows: &[ModelSpent]) {
+fn spent_table(rows: &[ModelSpend]) {
     let rows = rows.iter().map(|row| {
         vec![
             row.provider.to_string(),

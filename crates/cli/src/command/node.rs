@@ -7,23 +7,23 @@ use anyhow::Context;
 use cofferdam_ambient::random::Ids;
 use cofferdam_e2b::E2b;
 use cofferdam_flows::{Flows, FlowsSetup, Reach, Worker, WorkerConfig};
-use cofferdam_http::{Doors, Listeners, Server};
+use cofferdam_http::{Listeners, Server, ServerConfig};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::cluster::Cluster;
-use cofferdam_ledger::kept_files::StateDirectory;
+use cofferdam_ledger::stored_files::StateDirectory;
 use cofferdam_live::{Comparison, Live, Snapshots};
 use cofferdam_planner::Planner;
 use cofferdam_sandbox::Class;
-use cofferdam_server::OurApi;
+use cofferdam_server::RouterApi;
 use nix::unistd::User;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::at::At;
-use super::database::{self, Opened};
+use super::database::{self, StateDatabase};
 use super::exit::{Exit, Misuse};
+use super::locations::Locations;
 use super::worker::WorkerArgs;
-use super::{local, output, place, signing, state, strict, user, vault};
+use super::{directory_identity, local, output, signing_key, state, strict, user, vault};
 
 /// What this process does.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Parts<'a> {
     /// Settings of a worker, if this process executes runs.
     pub worker: Option<&'a WorkerArgs>,
     /// Serves the API here.
-    pub listen: Option<Doors>,
+    pub listen: Option<ServerConfig>,
     /// Host directories that every tenant may name: asked of by whoever accepts work, too.
     pub allow_dirs: &'a [PathBuf],
     /// Lets webhooks reach private addresses.
@@ -51,7 +51,7 @@ pub(crate) struct Node {
     ledger: Ledger,
     pub worker: Option<Worker>,
     bound: Option<Server>,
-    serving: Option<Serving>,
+    serving: Option<ApiTask>,
     url: Option<String>,
     /// The host's own admin key.
     pub key: String,
@@ -59,18 +59,22 @@ pub(crate) struct Node {
 }
 
 #[derive(Debug)]
-struct Serving {
+struct ApiTask {
     end: oneshot::Sender<()>,
     task: JoinHandle<std::io::Result<()>>,
 }
 
 impl Node {
     /// Starts everything that is asked for; when it returns, all of it is ready and the API's address is bound.
-    pub(crate) async fn start(at: &At, dir: &Path, parts: Parts<'_>) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        at: &Locations,
+        dir: &Path,
+        parts: Parts<'_>,
+    ) -> anyhow::Result<Self> {
         // Before anything is opened: what lacks is found out by who starts it, not by who submits.
         let is_strict = strict::check(parts.worker)?;
-        let Opened { ledger, cluster, .. } = database::open(at, dir).await?;
-        if !ledger.place().is_kept().await? {
+        let StateDatabase { ledger, cluster, .. } = database::open(at, dir).await?;
+        if !ledger.place().is_same().await? {
             // What only reads does no harm to the original; who executes would take its workers for dead.
             if parts.worker.is_some() {
                 return Err(Misuse(COPIED.to_owned()).into());
@@ -81,7 +85,7 @@ impl Node {
         }
         let wakes = ledger.listen().await?;
         let reach = parts.reach();
-        let signer = signing::signer(&ledger, dir).await?;
+        let signer = signing_key::signer(&ledger, dir).await?;
         let flows = Flows::new(FlowsSetup {
             signer,
             vault: vault::vault(at, &ledger, dir).await?,
@@ -112,7 +116,7 @@ impl Node {
                 let (site, live) = (listeners.site(), live.client());
                 let e2b = E2b::new(flows.clone(), live.clone(), site.clone());
                 // Ours answers whatever is left.
-                let ours = OurApi::new(flows, live, site);
+                let ours = RouterApi::new(flows, live, site);
                 Some(listeners.with(vec![Arc::new(e2b), Arc::new(ours)]))
             }
         };
@@ -135,7 +139,7 @@ impl Node {
             let task = tokio::spawn(server.run(probe, async move {
                 let _ = ended.await;
             }));
-            Serving { end, task }
+            ApiTask { end, task }
         });
         Ok(())
     }
@@ -181,9 +185,9 @@ const COPIED: &str = "the database is a copy of another one: its runs, sandboxes
     anew: give an empty database";
 
 /// `adopt`: the state directory, and the database, take the places of their originals, which must be gone.
-pub(crate) async fn adopt(at: &At) -> anyhow::Result<Exit> {
+pub(crate) async fn adopt(at: &Locations) -> anyhow::Result<Exit> {
     let dir = state::path(at)?;
-    place::adopt(&dir)?;
+    directory_identity::adopt(&dir)?;
     database::adopt(at, &dir).await?;
     if local::find(&dir).await?.is_some() {
         output::note(
@@ -197,9 +201,9 @@ pub(crate) async fn adopt(at: &At) -> anyhow::Result<Exit> {
     compared.map(|()| Exit::Ok)
 }
 
-/// Rows of places that the state directory had before name this one.
+/// Rows of locations that the state directory had before name this one.
 async fn rows_moved(ledger: &Ledger, dir: &Path) -> anyhow::Result<i64> {
-    let formers = place::formers(dir)?;
+    let formers = directory_identity::formers(dir)?;
     if formers.is_empty() {
         return Ok(0);
     }
@@ -208,7 +212,7 @@ async fn rows_moved(ledger: &Ledger, dir: &Path) -> anyhow::Result<i64> {
     for former in formers {
         // Of a directory that stayed where it is, this is the only one.
         let is_copied = former.host != host && former.path != dir;
-        if is_copied && ledger.executors().heard_on(&former.host).await? > 0 {
+        if is_copied && ledger.executors().live_count_on(&former.host).await? > 0 {
             let path = former.path.display();
             output::note(&format!(
                 "a worker of the host that {path} was on is alive: what is on record there stays its own"
@@ -223,12 +227,12 @@ async fn rows_moved(ledger: &Ledger, dir: &Path) -> anyhow::Result<i64> {
         moved = moved.saturating_add(of);
     }
     if is_settled {
-        place::settled(dir)?;
+        directory_identity::settled(dir)?;
     }
     Ok(moved)
 }
 
-/// Says what the database and the disk do not share, once rows name this place.
+/// Says what the database and the disk do not share, once rows name this location.
 async fn compared(ledger: &Ledger, dir: &Path) -> anyhow::Result<()> {
     let moved = rows_moved(ledger, dir).await?;
     let wakes = ledger.listen().await?;
@@ -281,7 +285,7 @@ fn config(args: &WorkerArgs, dir: &Path) -> anyhow::Result<WorkerConfig> {
 async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
     // Two that begin at once take turns: the second one finds the first one's.
     let _turn = state::turn(dir).await?;
-    let place = place::id(dir)?;
+    let place = directory_identity::id(dir)?;
     let kept = state::key_read(dir)?;
     if let Some(key) = &kept
         && let Some(found) = flows.ledger.keys().principal(key).await?
@@ -301,7 +305,7 @@ async fn admin_key(flows: &Flows, dir: &Path) -> anyhow::Result<String> {
 }
 
 /// The URL that everything above connects to. A private database runs only while somebody uses it.
-pub(crate) async fn print_url(at: &At, superuser: bool) -> anyhow::Result<Exit> {
+pub(crate) async fn print_url(at: &Locations, superuser: bool) -> anyhow::Result<Exit> {
     if at.db.is_some() && superuser {
         let why = "--superuser works for the private database only; DATABASE_URL has its own roles";
         return Err(Misuse(why.into()).into());

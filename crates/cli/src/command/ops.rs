@@ -1,14 +1,14 @@
 //! `cancel`, `resume`, `retry`, `fork`.
 
 use clap::Args;
-use cofferdam_contracts::ops::OpsAccepted;
-use cofferdam_contracts::run::{RetryAccepted, RunHeader};
+use cofferdam_contracts::ops::OpsResponse;
+use cofferdam_contracts::run::{RetryResponse, RunHeader};
 use serde_json::{Value, json};
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::Connection;
 use super::exit::Exit;
+use super::locations::Locations;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -44,22 +44,22 @@ pub(crate) struct ForkArgs {
     pub json: bool,
 }
 
-pub(crate) async fn cancel(at: &At, args: &ActArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn cancel(at: &Locations, args: &ActArgs) -> anyhow::Result<Exit> {
     act(at, &args.id, "cancel", json!({"actor": "cli", "reason": args.reason}), args.json).await
 }
 
-pub(crate) async fn resume(at: &At, args: &ActArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn resume(at: &Locations, args: &ActArgs) -> anyhow::Result<Exit> {
     act(at, &args.id, "resume", json!({"actor": "cli", "reason": args.reason}), args.json).await
 }
 
-pub(crate) async fn fork(at: &At, args: &ForkArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn fork(at: &Locations, args: &ForkArgs) -> anyhow::Result<Exit> {
     let body = json!({"actor": "cli", "reason": args.reason, "stepN": args.step});
     act(at, &args.id, "fork", body, args.json).await
 }
 
-pub(crate) async fn retry(at: &At, args: &IdArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn retry(at: &Locations, args: &IdArgs) -> anyhow::Result<Exit> {
     let session = Connection::reading(at).await?;
-    let answer: anyhow::Result<RetryAccepted> =
+    let answer: anyhow::Result<RetryResponse> =
         session.client.post(&format!("/api/runs/{}/retry", segment(&args.id)), &json!({})).await;
     if answer.is_ok() {
         session.note_if_idle().await;
@@ -74,13 +74,19 @@ pub(crate) async fn retry(at: &At, args: &IdArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-async fn act(at: &At, id: &str, op: &str, body: Value, as_json: bool) -> anyhow::Result<Exit> {
+async fn act(
+    at: &Locations,
+    id: &str,
+    op: &str,
+    body: Value,
+    as_json: bool,
+) -> anyhow::Result<Exit> {
     let session = Connection::reading(at).await?;
     let outcome = async {
         let workflow = workflow_of(&session.client, id).await?;
         session
             .client
-            .post::<OpsAccepted>(&format!("/api/ops/wf/{}/{op}", segment(&workflow)), &body)
+            .post::<OpsResponse>(&format!("/api/ops/wf/{}/{op}", segment(&workflow)), &body)
             .await
     }
     .await;

@@ -90,7 +90,7 @@ impl Pieces<'_> {
     }
 
     /// Gives it its name. What is there by now is replaced only with `--force`.
-    pub(crate) fn keep(self) -> anyhow::Result<()> {
+    pub(crate) fn commit(self) -> anyhow::Result<()> {
         let flags = match self.target.force {
             true => RenameFlags::empty(),
             false => RenameFlags::NOREPLACE,
@@ -168,10 +168,10 @@ mod tests {
             draft.write(b"ur").unwrap();
             draft
         };
-        assert!(piecewise(&kept, false).keep().is_err());
+        assert!(piecewise(&kept, false).commit().is_err());
         drop(piecewise(&kept, true));
         assert_eq!(fs::read(&kept).unwrap(), b"kept");
-        piecewise(&kept, true).keep().unwrap();
+        piecewise(&kept, true).commit().unwrap();
         assert_eq!(fs::read(&kept).unwrap(), b"four");
         let left = fs::read_dir(&dir.0).unwrap().count();
         assert_eq!(left, 3, "no draft stays");

@@ -213,8 +213,8 @@ pub(crate) fn schema(name: Option<&str>) -> anyhow::Result<Exit> {
     use cofferdam_contracts::{
         artifact, dispatch, error, gate, ops, plan, proof, recipe, run, sandbox,
     };
-    type Made = fn() -> Value;
-    let all: &[(&str, Made)] = &[
+    type SchemaFn = fn() -> Value;
+    let all: &[(&str, SchemaFn)] = &[
         ("artifact-index", schema_of::<artifact::ArtifactIndex>),
         ("dispatch", schema_of::<dispatch::DispatchView>),
         ("dispatch-spawn", schema_of::<dispatch::SpawnRequest>),
@@ -222,7 +222,7 @@ pub(crate) fn schema(name: Option<&str>) -> anyhow::Result<Exit> {
         ("gate", schema_of::<gate::GateView>),
         ("gate-reply", schema_of::<gate::ReplyRequest>),
         ("intent", schema_of::<run::IntentRequest>),
-        ("ops-action", schema_of::<ops::OpsAction>),
+        ("ops-action", schema_of::<ops::OpsRequest>),
         ("plan", schema_of::<plan::Plan>),
         ("proofs", schema_of::<proof::ProofReport>),
         ("recipe", schema_of::<recipe::Recipe>),

@@ -4,10 +4,10 @@ use clap::Args;
 use cofferdam_contracts::proof::{ProofReport, Verdict};
 use cofferdam_ledger::proofs::script;
 
-use super::at::At;
 use super::client::segment;
 use super::connection::Connection;
 use super::exit::Exit;
+use super::locations::Locations;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub(crate) struct ProveArgs {
     pub sql: bool,
 }
 
-pub(crate) async fn prove(at: &At, args: &ProveArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn prove(at: &Locations, args: &ProveArgs) -> anyhow::Result<Exit> {
     if args.sql {
         output::block(&script());
         return Ok(Exit::Ok);

@@ -5,7 +5,7 @@
 //! ```
 
 use cofferdam_ambient::clock;
-use cofferdam_contracts::gate::{GateState, GateView, ReplyAccepted};
+use cofferdam_contracts::gate::{GateState, GateView, ReplyResponse};
 use cofferdam_contracts::plan_text;
 use cofferdam_contracts::run::RunHeader;
 use serde_json::json;
@@ -13,13 +13,13 @@ use serde_json::json;
 use super::client::{Client, segment};
 use super::end_signal::{EndSignal, EndSignals};
 use super::exit::Negative;
-use super::follow::{LOOK, Manner};
+use super::follow::{FollowOptions, LOOK};
 use super::output;
 use super::plan_show::{self, ASKED_LINES};
 use super::prompt::{self, Answer};
 
 /// What came of a gate at this end.
-pub(crate) enum AtGate {
+pub(crate) enum GateEnd {
     /// It was answered, here or elsewhere, or waits for somebody else: the run is followed on.
     Passed,
     /// Ctrl-C at the question, or another signal.
@@ -38,9 +38,9 @@ pub(crate) async fn at_gate(
     client: &Client,
     header: &RunHeader,
     gate: &str,
-    manner: Manner,
+    manner: FollowOptions,
     signals: &mut EndSignals,
-) -> anyhow::Result<AtGate> {
+) -> anyhow::Result<GateEnd> {
     if !manner.quiet || (!manner.yes && prompt::can_ask()) {
         show_plan(client, header).await?;
     }
@@ -48,7 +48,7 @@ pub(crate) async fn at_gate(
         true => "yes",
         false if !prompt::can_ask() => {
             elsewhere(header, gate);
-            return Ok(AtGate::Passed);
+            return Ok(GateEnd::Passed);
         }
         false => match asked(client, header, gate, signals).await? {
             Ok(choice) => choice,
@@ -69,7 +69,7 @@ pub(crate) async fn at_gate(
             elsewhere(header, gate);
         }
     }
-    Ok(AtGate::Passed)
+    Ok(GateEnd::Passed)
 }
 
 /// Asks until somebody says yes or no here, or the question is over without that.
@@ -78,41 +78,41 @@ async fn asked(
     header: &RunHeader,
     gate: &str,
     signals: &mut EndSignals,
-) -> anyhow::Result<Result<&'static str, AtGate>> {
+) -> anyhow::Result<Result<&'static str, GateEnd>> {
     loop {
         prompt::ask(&format!("{gate}: execute this plan? [yes/no]"));
         let came = tokio::select! {
-            answer = prompt::answer() => Came::Answer(answer),
-            gone = gone(client, header, gate) => Came::Gone(gone?),
-            signal = signals.recv() => Came::Signal(signal),
+            answer = prompt::answer() => QuestionEnd::Answer(answer),
+            gone = gone(client, header, gate) => QuestionEnd::Gone(gone?),
+            signal = signals.recv() => QuestionEnd::Signal(signal),
         };
         match came {
-            Came::Answer(Answer::Line(line)) => match line.as_str() {
+            QuestionEnd::Answer(Answer::Line(line)) => match line.as_str() {
                 "y" | "yes" => return Ok(Ok("yes")),
                 "n" | "no" => return Ok(Ok("no")),
                 _ => output::note("answer yes or no; Ctrl-C leaves the gate open"),
             },
-            Came::Answer(Answer::End) => {
+            QuestionEnd::Answer(Answer::End) => {
                 prompt::withdraw();
                 elsewhere(header, gate);
-                return Ok(Err(AtGate::Passed));
+                return Ok(Err(GateEnd::Passed));
             }
-            Came::Gone(how) => {
+            QuestionEnd::Gone(how) => {
                 prompt::withdraw();
                 output::note(&format!("{gate}: {how}"));
-                return Ok(Err(AtGate::Passed));
+                return Ok(Err(GateEnd::Passed));
             }
-            Came::Signal(signal) => {
+            QuestionEnd::Signal(signal) => {
                 prompt::withdraw();
                 left(header, gate);
-                return Ok(Err(AtGate::Left(signal)));
+                return Ok(Err(GateEnd::Left(signal)));
             }
         }
     }
 }
 
 /// What ends a question.
-enum Came {
+enum QuestionEnd {
     Answer(Answer),
     Gone(String),
     Signal(EndSignal),
@@ -162,7 +162,7 @@ async fn reply(
         "dedupeKey": format!("cli:{}", cofferdam_ambient::random::secret_hex(8)),
         "origin": "manual",
     });
-    let _: ReplyAccepted = client.post(&path, &body).await?;
+    let _: ReplyResponse = client.post(&path, &body).await?;
     Ok(())
 }
 

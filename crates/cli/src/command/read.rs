@@ -6,11 +6,11 @@ use cofferdam_contracts::run::RunHeader;
 use cofferdam_contracts::step::StepRow;
 use serde_json::json;
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::Exit;
-use super::tail::{self, Which, tail};
+use super::locations::Locations;
+use super::tail::{self, StreamName, tail};
 use super::{output, run, stdout};
 
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ pub(crate) struct LogsArgs {
     pub follow: bool,
 }
 
-pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn ps(at: &Locations, args: &PsArgs) -> anyhow::Result<Exit> {
     let session = Connection::reading(at).await?;
     let status =
         args.status.as_deref().map(|s| format!("&status={}", segment(s))).unwrap_or_default();
@@ -77,7 +77,7 @@ pub(crate) async fn ps(at: &At, args: &PsArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-pub(crate) async fn show(at: &At, args: &ShowArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn show(at: &Locations, args: &ShowArgs) -> anyhow::Result<Exit> {
     let session = Connection::reading(at).await?;
     let outcome = if args.steps {
         recorded(&session.client, args).await
@@ -136,7 +136,7 @@ async fn recorded(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) async fn logs(at: &At, args: &LogsArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn logs(at: &Locations, args: &LogsArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |session| logged(&session.client, args).await).await?;
     Ok(Exit::Ok)
 }
@@ -157,12 +157,12 @@ async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
         let of = |which| tail(client, &key, which, args.follow, |text| tail::show(text, name));
         if args.follow {
             tokio::select! {
-                both = async { tokio::try_join!(of(Which::Stdout), of(Which::Stderr)) } => both.map(drop)?,
+                both = async { tokio::try_join!(of(StreamName::Stdout), of(StreamName::Stderr)) } => both.map(drop)?,
                 () = stdout::reader_gone() => {}
             }
         } else {
-            of(Which::Stdout).await?;
-            of(Which::Stderr).await?;
+            of(StreamName::Stdout).await?;
+            of(StreamName::Stderr).await?;
         }
     }
     Ok(())

@@ -3,14 +3,14 @@
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
-use cofferdam_server::recipes::{RecipeImported, RecipePromoted};
+use cofferdam_server::recipes::{RecipeImportResponse, RecipePromoteResponse};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
+use super::locations::Locations;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -63,7 +63,7 @@ pub(crate) enum RecipeCommand {
     },
 }
 
-pub(crate) async fn recipe(at: &At, args: &RecipeArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn recipe(at: &Locations, args: &RecipeArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |session| act(&session.client, &args.command).await)
         .await?;
     Ok(Exit::Ok)
@@ -95,7 +95,7 @@ async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
                 fields.insert("hash".into(), json!(hash));
             }
             let path = format!("/api/recipes/{}/promote", segment(id));
-            let now: RecipePromoted = client.post(&path, &body).await?;
+            let now: RecipePromoteResponse = client.post(&path, &body).await?;
             let line = format!("{recipe} is {to}");
             said(&now, &line, *json);
         }
@@ -115,7 +115,7 @@ async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
             let bundle: Value = serde_json::from_str(&text)
                 .map_err(|e| Misuse(format!("{}: {e}", file.display())))?;
             let body = json!({"bundle": bundle, "origin": file.to_string_lossy()});
-            let now: RecipeImported = client.post("/api/recipes/import", &body).await?;
+            let now: RecipeImportResponse = client.post("/api/recipes/import", &body).await?;
             let count = now.versions.len();
             said(&now, &format!("{count} versions imported"), *json);
         }

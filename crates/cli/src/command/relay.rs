@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use super::client::{Client, segment};
 use super::exit::Negative;
 use super::output;
-use super::tail::{Which, tail, tasks};
+use super::tail::{StreamName, tail, tasks};
 
 /// How often a task that has not started yet is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,12 +47,12 @@ const TAIL_BYTES: usize = 16 * 1024;
 const QUEUED: usize = 2;
 
 /// Bytes for one of our streams.
-type Print = (Which, Vec<u8>);
+type Print = (StreamName, Vec<u8>);
 
 /// What was shown of each stream.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    shown: RefCell<BTreeMap<(String, Which), Shown>>,
+    shown: RefCell<BTreeMap<(String, StreamName), StreamProgress>>,
     /// The end of what was shown of standard error.
     last: RefCell<Vec<u8>>,
     /// Whether the task runs in the server that we ask.
@@ -65,14 +65,14 @@ pub(crate) struct Relay {
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct StreamProgress {
     count: u64,
     head: Vec<u8>,
     /// A chunk was not the command's own bytes: others have them.
     stopped: bool,
 }
 
-impl Shown {
+impl StreamProgress {
     fn take(&mut self, bytes: &[u8]) {
         let room = HEAD_BYTES.saturating_sub(self.head.len()).min(bytes.len());
         self.head.extend_from_slice(bytes.get(..room).unwrap_or_default());
@@ -158,8 +158,8 @@ impl Relay {
     /// Shows what of a piece is not shown yet. Whether it was the next one.
     async fn piece(&self, client: &Client, run: &str, piece: &OutputPiece) -> bool {
         let which = match piece.stream {
-            OutputStream::Stdout => Which::Stdout,
-            OutputStream::Stderr => Which::Stderr,
+            OutputStream::Stdout => StreamName::Stdout,
+            OutputStream::Stderr => StreamName::Stderr,
         };
         let key = (piece.task_key.to_string(), which);
         let count = self.shown.borrow().get(&key).map_or(0, |shown| shown.count);
@@ -184,7 +184,7 @@ impl Relay {
     }
 
     /// Waits until all before it but a few pieces were taken from us.
-    async fn print(&self, which: Which, bytes: Vec<u8>) {
+    async fn print(&self, which: StreamName, bytes: Vec<u8>) {
         self.note(which, &bytes);
         if !bytes.is_empty() {
             // Its thread ends after us.
@@ -192,8 +192,8 @@ impl Relay {
         }
     }
 
-    fn note(&self, which: Which, bytes: &[u8]) {
-        if which == Which::Stderr {
+    fn note(&self, which: StreamName, bytes: &[u8]) {
+        if which == StreamName::Stderr {
             let mut last = self.last.borrow_mut();
             last.extend_from_slice(bytes);
             let over = last.len().saturating_sub(TAIL_BYTES);
@@ -209,7 +209,7 @@ impl Relay {
             // An adjunct: what it misses is shown at the end.
             for (key, _) in tasks(client, run).await.unwrap_or_default() {
                 if known.insert(key.clone()) {
-                    for which in Which::BOTH {
+                    for which in StreamName::BOTH {
                         let key = key.clone();
                         tails.push(async move {
                             let taken = |text: &str| self.push(&key, which, text);
@@ -225,7 +225,7 @@ impl Relay {
         }
     }
 
-    fn push(&self, key: &str, which: Which, text: &str) {
+    fn push(&self, key: &str, which: StreamName, text: &str) {
         let mut all = self.shown.borrow_mut();
         let shown = all.entry((key.to_owned(), which)).or_default();
         if shown.stopped || *self.fed.borrow() {
@@ -251,7 +251,7 @@ impl Relay {
             true => Vec::new(),
             false => client.get(&format!("/api/runs/{}/artifacts", segment(run))).await?,
         };
-        for which in Which::BOTH {
+        for which in StreamName::BOTH {
             let is_log = |row: &&ArtifactRow| {
                 row.kind.as_str() == which.as_str() && row.task_key.as_str() == task
             };
@@ -275,7 +275,7 @@ impl Relay {
     }
 
     /// What of an artifact is not shown; `None` where what was shown is not its beginning.
-    fn rest(&self, whole: &[u8], task: &str, which: Which) -> Option<Vec<u8>> {
+    fn rest(&self, whole: &[u8], task: &str, which: StreamName) -> Option<Vec<u8>> {
         let all = self.shown.borrow();
         let Some(shown) = all.get(&(task.to_owned(), which)) else { return Some(whole.to_vec()) };
         let compared = shown.head.len().min(whole.len());
@@ -291,9 +291,9 @@ fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-fn put(which: Which, bytes: &[u8]) {
+fn put(which: StreamName, bytes: &[u8]) {
     match which {
-        Which::Stdout => output::raw(bytes),
-        Which::Stderr => output::raw_err(bytes),
+        StreamName::Stdout => output::raw(bytes),
+        StreamName::Stderr => output::raw_err(bytes),
     }
 }

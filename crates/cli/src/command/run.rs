@@ -14,16 +14,16 @@ use cofferdam_contracts::recipe_book::RecipeVersionRow;
 use cofferdam_contracts::run::{ExecutionMode, RunHeader};
 use cofferdam_contracts::session::WipeView;
 use cofferdam_contracts::step::StepRow;
-use cofferdam_server::recipes::RecipeImported;
+use cofferdam_server::recipes::RecipeImportResponse;
 use serde_json::{Map, Value, json};
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::flag;
-use super::follow::{Followed, Manner, follow};
-use super::{failed, output};
+use super::follow::{FollowEnd, FollowOptions, follow};
+use super::locations::Locations;
+use super::{failure, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -55,7 +55,7 @@ pub(crate) struct RunArgs {
     pub execution_mode: Option<String>,
 }
 
-pub(crate) async fn run(at: &At, args: &RunArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn run(at: &Locations, args: &RunArgs) -> anyhow::Result<Exit> {
     // What the command line alone can get wrong is said before anything starts.
     let recipe = local_recipe(&args.recipe)?;
     let inputs = parse_inputs(&args.inputs)?;
@@ -92,14 +92,14 @@ async fn submit_and_follow(
     if !args.json {
         output::note(&format!("run {} of intent {}", header.run_id, header.intent_id));
     }
-    let manner = Manner { yes: args.yes, quiet: args.json, for_output: false };
+    let manner = FollowOptions { yes: args.yes, quiet: args.json, for_output: false };
     let followed = follow(client, header.run_id.as_str(), manner).await?;
     match &followed {
-        Followed::Ended { header, .. } => report(client, header, args.json).await?,
-        Followed::Left(_) if session.is_local() => {
+        FollowEnd::Ended { header, .. } => report(client, header, args.json).await?,
+        FollowEnd::Left(_) if session.is_local() => {
             output::note("no worker runs; start `cofferdam up` to execute it");
         }
-        Followed::Left(_) => {}
+        FollowEnd::Left(_) => {}
     }
     Ok(followed.exit())
 }
@@ -173,7 +173,7 @@ async fn submit(
         Some(mut recipe) => {
             anchor(&mut recipe);
             let body = json!({"recipe": recipe, "origin": args.recipe});
-            let imported: RecipeImported = client.post("/api/recipes/import", &body).await?;
+            let imported: RecipeImportResponse = client.post("/api/recipes/import", &body).await?;
             (imported.recipe_ref, Some(imported.hash), recipe.form_schema())
         }
         None => {
@@ -267,7 +267,7 @@ pub(crate) async fn report(
             header.held_sessions
         ));
     }
-    failed::last_words(client, header, &steps, &artifacts).await?;
+    failure::last_words(client, header, &steps, &artifacts).await?;
     let tasks: Vec<&TaskKey> = steps.iter().filter_map(|step| step.task_key.as_ref()).collect();
     if let [only] = tasks.as_slice() {
         let is_log =

@@ -1,18 +1,18 @@
 //! `sandbox create | ls | exec | shell | cp | extend | network | pause | resume | fork | snapshot | rm`.
 
 use clap::{Args, Subcommand};
-use cofferdam_contracts::live::{LiveExecuted, LiveState, LiveView};
+use cofferdam_contracts::live::{LiveExecResult, LiveState, LiveView};
 use serde_json::{Map, Value, json};
 
-use super::at::At;
 use super::client::segment;
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
+use super::locations::Locations;
 use super::output;
 use super::sandbox_cp::{self, CpArgs};
-use super::sandbox_kept::{self, SnapshotArgs};
 use super::sandbox_network::{self, NetworkArgs};
 use super::sandbox_shell::{self, ShellArgs};
+use super::sandbox_snapshot::{self, SnapshotArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
@@ -128,7 +128,7 @@ pub(crate) enum SandboxCommand {
     Rm { id: String },
 }
 
-pub(crate) async fn sandbox(at: &At, args: &SandboxArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn sandbox(at: &Locations, args: &SandboxArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |session| act(session, &args.command).await).await
 }
 
@@ -191,7 +191,7 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
             if let (Some(cwd), Some(fields)) = (cwd, body.as_object_mut()) {
                 fields.insert("cwd".into(), json!(cwd));
             }
-            let done: LiveExecuted = client.post(&format!("{}/exec", path(id)), &body).await?;
+            let done: LiveExecResult = client.post(&format!("{}/exec", path(id)), &body).await?;
             return Ok(show(&done));
         }
         SandboxCommand::Shell(args) => return sandbox_shell::shell(client, args).await,
@@ -205,7 +205,7 @@ async fn act(session: &Connection, command: &SandboxCommand) -> anyhow::Result<E
         SandboxCommand::Pause { .. }
         | SandboxCommand::Resume { .. }
         | SandboxCommand::Fork { .. }
-        | SandboxCommand::Snapshot(_) => return sandbox_kept::kept(client, command).await,
+        | SandboxCommand::Snapshot(_) => return sandbox_snapshot::kept(client, command).await,
         SandboxCommand::Rm { id } => {
             let view: LiveView = client.delete(&path(id)).await?;
             if !view.wiped {
@@ -230,7 +230,7 @@ fn pairs(flag: &str, all: &[String]) -> anyhow::Result<Map<String, Value>> {
 }
 
 /// Its output as it is, and its end as ours.
-fn show(done: &LiveExecuted) -> Exit {
+fn show(done: &LiveExecResult) -> Exit {
     output::raw(done.stdout.as_bytes());
     output::raw_err(done.stderr.as_bytes());
     if done.dropped_bytes > 0 {

@@ -118,7 +118,7 @@ async fn out(
         }
     }
     if let Some(draft) = draft {
-        draft.keep()?;
+        draft.commit()?;
     }
     Ok(Exit::Ok)
 }

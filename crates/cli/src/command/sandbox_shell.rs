@@ -68,7 +68,7 @@ impl Drop for Raw {
 }
 
 /// Why the shell is over.
-enum Over {
+enum ShellEnd {
     /// With this status; `None`: by a signal.
     Ended(Option<u8>),
     /// The terminal or this process is to end, and the shell with it.
@@ -99,8 +99,8 @@ pub(crate) async fn shell(client: &Client, args: &ShellArgs) -> anyhow::Result<E
     let over = talk(&envd, args, pid, &mut frames).await;
     drop(raw);
     match over {
-        Ok(Over::Ended(status)) => Ok(status.map_or(Exit::Of(u8::MAX), Exit::Of)),
-        Ok(Over::Left) => {
+        Ok(ShellEnd::Ended(status)) => Ok(status.map_or(Exit::Of(u8::MAX), Exit::Of)),
+        Ok(ShellEnd::Left) => {
             end(&envd, args, pid).await;
             Ok(Exit::Interrupted)
         }
@@ -117,7 +117,7 @@ async fn talk(
     args: &ShellArgs,
     pid: u64,
     frames: &mut Frames,
-) -> anyhow::Result<Over> {
+) -> anyhow::Result<ShellEnd> {
     let said = say(envd, args, pid);
     let heard = hear(frames);
     tokio::pin!(said);
@@ -133,7 +133,7 @@ async fn talk(
 }
 
 /// Passes on what is typed, and the terminal's size, one call after the other: keys arrive in their order.
-async fn say(envd: &Envd<'_>, args: &ShellArgs, pid: u64) -> anyhow::Result<Over> {
+async fn say(envd: &Envd<'_>, args: &ShellArgs, pid: u64) -> anyhow::Result<ShellEnd> {
     let mut resized = signal(SignalKind::window_change())?;
     let mut hung_up = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -141,7 +141,7 @@ async fn say(envd: &Envd<'_>, args: &ShellArgs, pid: u64) -> anyhow::Result<Over
     loop {
         tokio::select! {
             typed = keys.recv() => {
-                let Some(mut typed) = typed else { return Ok(Over::Left) };
+                let Some(mut typed) = typed else { return Ok(ShellEnd::Left) };
                 while typed.len() < READ_BYTES && let Ok(more) = keys.try_recv() {
                     typed.extend(more);
                 }
@@ -153,21 +153,21 @@ async fn say(envd: &Envd<'_>, args: &ShellArgs, pid: u64) -> anyhow::Result<Over
                 let message = json!({"process": {"pid": pid}, "pty": {"size": size()}});
                 unary(envd, args, "Update", &message).await?;
             }
-            _ = hung_up.recv() => return Ok(Over::Left),
-            _ = terminate.recv() => return Ok(Over::Left),
+            _ = hung_up.recv() => return Ok(ShellEnd::Left),
+            _ = terminate.recv() => return Ok(ShellEnd::Left),
         }
     }
 }
 
 /// Shows what the shell writes, up to its end.
-async fn hear(frames: &mut Frames) -> anyhow::Result<Over> {
+async fn hear(frames: &mut Frames) -> anyhow::Result<ShellEnd> {
     while let Some(message) = frames.next().await? {
         if let Some(text) = message.pointer("/event/data/pty").and_then(Value::as_str) {
             stdout::write(&STANDARD.decode(text).context("the server's answer")?);
         }
         if let Some(end) = message.pointer("/event/end") {
             let status = end.get("exitCode").and_then(Value::as_i64);
-            return Ok(Over::Ended(status.and_then(|status| u8::try_from(status).ok())));
+            return Ok(ShellEnd::Ended(status.and_then(|status| u8::try_from(status).ok())));
         }
     }
     anyhow::bail!("the connection to the shell ended before it did")

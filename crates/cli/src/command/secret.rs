@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use cofferdam_contracts::secret::{SecretRemoved, SecretRow};
+use cofferdam_contracts::secret::{SecretRemoval, SecretRow};
 use serde_json::json;
 
-use super::at::At;
 use super::client::segment;
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
-use super::{hidden, output};
+use super::locations::Locations;
+use super::{output, secret_input};
 
 #[derive(Debug, Args)]
 pub(crate) struct SecretArgs {
@@ -52,7 +52,7 @@ pub(crate) enum SecretCommand {
     },
 }
 
-pub(crate) async fn secret(at: &At, args: &SecretArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn secret(at: &Locations, args: &SecretArgs) -> anyhow::Result<Exit> {
     // Before anything is started: a person is asked at once, or told what is wrong.
     let value = match &args.command {
         SecretCommand::Set { from_file, name, .. } | SecretCommand::Rotate { from_file, name } => {
@@ -72,7 +72,7 @@ fn value_of(name: &str, file: Option<&Path>) -> anyhow::Result<String> {
     let text = match file {
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the secret in {}", path.display()))?,
-        None => hidden::read(&format!("value of {name}: "))?,
+        None => secret_input::read(&format!("value of {name}: "))?,
     };
     let value = text.strip_suffix('\n').unwrap_or(&text);
     let value = value.strip_suffix('\r').unwrap_or(value);
@@ -111,7 +111,7 @@ async fn act(
         }
         SecretCommand::Rm { name } => {
             let path = format!("/api/secrets/{}", segment(name));
-            let _: SecretRemoved = client.delete(&path).await?;
+            let _: SecretRemoval = client.delete(&path).await?;
             output::line("removed");
         }
     }

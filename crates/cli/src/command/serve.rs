@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use cofferdam_http::{Auth, Doors, HostName, PublicUrl, Tls};
+use cofferdam_http::{Auth, HostName, PublicUrl, ServerConfig, Tls};
 
-use super::at::At;
 use super::exit::Exit;
 use super::local::{self, Draft};
+use super::locations::Locations;
 use super::node::{Node, Parts};
 use super::state::Endpoint;
 use super::stop::Stop;
@@ -58,7 +58,7 @@ pub(crate) enum Part {
 }
 
 /// What `up` and `api` have and `worker` has not.
-pub(crate) trait Halves {
+pub(crate) trait NodeParts {
     fn serve(&self) -> Option<&ServeArgs>;
     fn worker(&self) -> &WorkerArgs;
     fn user(&self) -> Option<&str> {
@@ -66,7 +66,7 @@ pub(crate) trait Halves {
     }
 }
 
-impl Halves for ServeArgs {
+impl NodeParts for ServeArgs {
     fn serve(&self) -> Option<&ServeArgs> {
         Some(self)
     }
@@ -75,7 +75,7 @@ impl Halves for ServeArgs {
     }
 }
 
-impl Halves for ApiArgs {
+impl NodeParts for ApiArgs {
     fn serve(&self) -> Option<&ServeArgs> {
         Some(&self.serve)
     }
@@ -87,7 +87,7 @@ impl Halves for ApiArgs {
     }
 }
 
-impl Halves for WorkerArgs {
+impl NodeParts for WorkerArgs {
     fn serve(&self) -> Option<&ServeArgs> {
         None
     }
@@ -97,7 +97,7 @@ impl Halves for WorkerArgs {
 }
 
 /// Where it answers: the address, and the socket of the state directory.
-fn doors(args: &ServeArgs, dir: &Path) -> anyhow::Result<(Draft, Doors)> {
+fn doors(args: &ServeArgs, dir: &Path) -> anyhow::Result<(Draft, ServerConfig)> {
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(cert), Some(key)) => Some(Tls::read(cert, key)?),
         _ => None,
@@ -109,7 +109,7 @@ fn doors(args: &ServeArgs, dir: &Path) -> anyhow::Result<(Draft, Doors)> {
         ));
     }
     let (draft, local) = Draft::listen(dir)?;
-    let doors = Doors {
+    let doors = ServerConfig {
         addr: args.listen,
         auth: if args.no_auth { Auth::None } else { Auth::Keys },
         hosts: args.allow_hosts.clone(),
@@ -120,7 +120,11 @@ fn doors(args: &ServeArgs, dir: &Path) -> anyhow::Result<(Draft, Doors)> {
     Ok((draft, doors))
 }
 
-pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Result<Exit> {
+pub(crate) async fn serve(
+    at: &Locations,
+    args: &impl NodeParts,
+    part: Part,
+) -> anyhow::Result<Exit> {
     let dir = state::dir(at)?;
     let mut stop = Stop::listen()?;
     let user = args.user().map(|name| user::wanted(at, name)).transpose()?;
@@ -161,7 +165,7 @@ pub(crate) async fn serve(at: &At, args: &impl Halves, part: Part) -> anyhow::Re
         }
     };
     let exit = tokio::select! {
-        () = stop.told() => Exit::Ok,
+        () = stop.requested() => Exit::Ok,
         () = fenced => Exit::Fenced,
     };
     state::endpoint_remove(&dir);

@@ -4,10 +4,10 @@ use clap::{Args, Subcommand};
 use cofferdam_contracts::session::{HardwareIsolation, SessionView, Settlement};
 use serde_json::json;
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
+use super::locations::Locations;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -55,7 +55,7 @@ pub(crate) enum SessionCommand {
     },
 }
 
-pub(crate) async fn session(at: &At, args: &SessionArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn session(at: &Locations, args: &SessionArgs) -> anyhow::Result<Exit> {
     if let SessionCommand::Settle { accept: false, .. } = args.command {
         let why = "the sandbox may still exist; add --accept to settle it anyway";
         return Err(Misuse(why.into()).into());

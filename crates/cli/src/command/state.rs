@@ -9,19 +9,19 @@ use anyhow::Context;
 use cofferdam_contracts::canonical::digest_bytes;
 use serde::{Deserialize, Serialize};
 
-use super::at::At;
 use super::exit::Misuse;
-use super::{local, place};
+use super::locations::Locations;
+use super::{directory_identity, local};
 
 /// The state directory of this call; made if it is not there, and refused if it is a copy of another.
-pub(crate) fn dir(at: &At) -> anyhow::Result<PathBuf> {
+pub(crate) fn dir(at: &Locations) -> anyhow::Result<PathBuf> {
     let dir = path(at)?;
-    place::check(&dir)?;
+    directory_identity::check(&dir)?;
     Ok(dir)
 }
 
 /// The same, whatever it is.
-pub(crate) fn path(at: &At) -> anyhow::Result<PathBuf> {
+pub(crate) fn path(at: &Locations) -> anyhow::Result<PathBuf> {
     let dir = match &at.state {
         Some(dir) => dir.clone(),
         None => default_dir()?,

@@ -19,10 +19,10 @@ use super::exit::Exit;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The first failure.
-static LOST: OnceLock<Lost> = OnceLock::new();
+static LOST: OnceLock<StdoutError> = OnceLock::new();
 
 #[derive(Debug)]
-struct Lost {
+struct StdoutError {
     kind: io::ErrorKind,
     why: String,
 }
@@ -40,7 +40,7 @@ pub(crate) fn write(bytes: &[u8]) {
 
 /// Remembers a failure of somebody else's write.
 pub(crate) fn lose(error: &io::Error) {
-    let _ = LOST.set(Lost { kind: error.kind(), why: error.to_string() });
+    let _ = LOST.set(StdoutError { kind: error.kind(), why: error.to_string() });
 }
 
 /// How the process ends instead, where its output did not arrive.

@@ -41,7 +41,7 @@ impl Stop {
     }
 
     /// Once it was given.
-    pub(crate) async fn told(&mut self) {
+    pub(crate) async fn requested(&mut self) {
         // Without its thread there is no order to come.
         if self.0.wait_for(|told| *told).await.is_err() {
             std::future::pending::<()>().await;

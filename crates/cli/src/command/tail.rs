@@ -16,12 +16,12 @@ use super::{output, stdout};
 
 /// One of a command's two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Which {
+pub(crate) enum StreamName {
     Stdout,
     Stderr,
 }
 
-impl Which {
+impl StreamName {
     pub(crate) const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -36,7 +36,7 @@ impl Which {
 pub(crate) async fn tail(
     client: &Client,
     task: &str,
-    which: Which,
+    which: StreamName,
     follow: bool,
     mut take: impl FnMut(&str),
 ) -> anyhow::Result<()> {
@@ -77,7 +77,7 @@ pub(crate) async fn follow_run(client: &Client, run: &str) -> anyhow::Result<()>
         let only = all.len() == 1;
         for (key, name) in all {
             if known.insert(key.clone()) {
-                for which in Which::BOTH {
+                for which in StreamName::BOTH {
                     let (key, name) = (key.clone(), (!only).then(|| name.clone()));
                     tails.push(async move {
                         tail(client, &key, which, true, |text| show(text, name.as_deref())).await

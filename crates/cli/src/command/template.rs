@@ -5,11 +5,13 @@ use cofferdam_contracts::id::TemplateName;
 use cofferdam_contracts::template_build::TemplateUser;
 use cofferdam_sandbox::HostError;
 use cofferdam_sandbox::image::Images;
-use cofferdam_sandbox::templates::{Begin, Template, TemplateNote, build_template, templates};
+use cofferdam_sandbox::templates::{
+    Template, TemplateNote, TemplateProgram, build_template, templates,
+};
 use serde_json::json;
 
-use super::at::At;
 use super::exit::{Exit, Misuse, Negative};
+use super::locations::Locations;
 use super::{image, output, state};
 
 #[derive(Debug, Args)]
@@ -46,7 +48,7 @@ pub(crate) enum TemplateCommand {
         ports: Vec<u16>,
         /// As whom both commands run
         #[arg(long, default_value = "user")]
-        user: As,
+        user: LoginUser,
         /// Memory in MiB that a sandbox has at least
         #[arg(long = "mem-mb", value_name = "MIB")]
         mem_mb: Option<u64>,
@@ -64,14 +66,14 @@ pub(crate) enum TemplateCommand {
 
 /// A user of every long-lived sandbox.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum As {
+pub(crate) enum LoginUser {
     /// uid 1000
     User,
     /// uid 0 of the sandbox
     Root,
 }
 
-pub(crate) async fn template(at: &At, args: &TemplateArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn template(at: &Locations, args: &TemplateArgs) -> anyhow::Result<Exit> {
     // Images have files of every owner, and nobody else may look into them.
     if !rustix::process::geteuid().is_root() {
         return Err(HostError::NotRoot.into());
@@ -85,13 +87,13 @@ pub(crate) async fn template(at: &At, args: &TemplateArgs) -> anyhow::Result<Exi
             say(&made.map_err(image::judged)?, *json);
         }
         TemplateCommand::Add { name, image, start, ready, ports, user, mem_mb, json } => {
-            let begin = Begin {
+            let begin = TemplateProgram {
                 start: start.clone(),
                 ready: ready.clone(),
                 ports: ports.clone(),
                 user: match user {
-                    As::User => TemplateUser::User,
-                    As::Root => TemplateUser::Root,
+                    LoginUser::User => TemplateUser::User,
+                    LoginUser::Root => TemplateUser::Root,
                 },
                 mem_mb: *mem_mb,
             };

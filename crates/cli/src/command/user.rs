@@ -4,14 +4,14 @@ use anyhow::Context;
 use nix::unistd::{ROOT, User, geteuid, initgroups, setgid, setgroups, setuid};
 use std::ffi::CString;
 
-use super::at::At;
 use super::exit::Misuse;
+use super::locations::Locations;
 
 /// Who it will be, looked up before anything starts.
 ///
 /// # Errors
 /// A name that is nobody's or root's, a caller without the rights, or no database that this user reaches.
-pub(crate) fn wanted(at: &At, name: &str) -> anyhow::Result<User> {
+pub(crate) fn wanted(at: &Locations, name: &str) -> anyhow::Result<User> {
     if !geteuid().is_root() {
         return Err(Misuse(
             "--user requires root; start as root, or as that user without --user".into(),

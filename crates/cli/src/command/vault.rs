@@ -5,8 +5,8 @@ use std::path::Path;
 use cofferdam_flows::Vault;
 use cofferdam_ledger::Ledger;
 
-use super::at::At;
 use super::exit::Misuse;
+use super::locations::Locations;
 
 /// Where it is in a state directory.
 const SECRETS: &str = "secrets.key";
@@ -15,7 +15,11 @@ const KEPT: &str = "snapshots";
 
 /// This host's key of secrets. The first process on a database without secrets makes one; later ones must have
 /// it: a key that was made anew would open nothing. `None`: this host lacks it.
-pub(crate) async fn vault(at: &At, ledger: &Ledger, dir: &Path) -> anyhow::Result<Option<Vault>> {
+pub(crate) async fn vault(
+    at: &Locations,
+    ledger: &Ledger,
+    dir: &Path,
+) -> anyhow::Result<Option<Vault>> {
     if let Some(path) = &at.secrets_key {
         let found = Vault::read(path)?;
         let why = || Misuse(format!("--secrets-key {}: no such file", path.display()));

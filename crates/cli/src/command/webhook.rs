@@ -2,14 +2,14 @@
 
 use clap::{Args, Subcommand};
 use cofferdam_contracts::webhook::{
-    DeliveryReplayed, DeliveryRow, WebhookCreated, WebhookRemoved, WebhookRow,
+    DeliveryReplay, DeliveryRow, WebhookRemoval, WebhookResponse, WebhookRow,
 };
 use serde_json::json;
 
-use super::at::At;
 use super::client::segment;
 use super::connection::{Connection, within};
 use super::exit::Exit;
+use super::locations::Locations;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -56,7 +56,7 @@ pub(crate) enum WebhookCommand {
     Replay { webhook: String, delivery: String },
 }
 
-pub(crate) async fn webhook(at: &At, args: &WebhookArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn webhook(at: &Locations, args: &WebhookArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |session| act(session, &args.command).await).await?;
     Ok(Exit::Ok)
 }
@@ -74,7 +74,7 @@ async fn act(session: &Connection, command: &WebhookCommand) -> anyhow::Result<(
                     fields.insert("label".into(), json!(label));
                 }
             }
-            let made: WebhookCreated = client.post("/api/webhooks", &body).await?;
+            let made: WebhookResponse = client.post("/api/webhooks", &body).await?;
             if *as_json {
                 output::json(&serde_json::to_value(&made)?);
             } else {
@@ -94,7 +94,7 @@ async fn act(session: &Connection, command: &WebhookCommand) -> anyhow::Result<(
             }
         }
         WebhookCommand::Rm { webhook } => {
-            let _: WebhookRemoved =
+            let _: WebhookRemoval =
                 client.delete(&format!("/api/webhooks/{}", segment(webhook))).await?;
             output::line("removed");
         }
@@ -118,7 +118,7 @@ async fn act(session: &Connection, command: &WebhookCommand) -> anyhow::Result<(
                 segment(webhook),
                 segment(delivery)
             );
-            let _: DeliveryReplayed = client.post(&path, &json!({})).await?;
+            let _: DeliveryReplay = client.post(&path, &json!({})).await?;
             output::line("queued for delivery");
         }
     }

@@ -9,7 +9,7 @@ use crate::sandbox::{ErrCode, SandboxResult};
 
 /// What is on record when a dispatch ends.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended<'a> {
+pub struct DispatchEndFacts<'a> {
     /// How its run ended.
     pub run: RunStatus,
     /// What its row says of its end, where that was not success.
@@ -48,7 +48,7 @@ const KILLED: &str = "killed by user";
 ///
 /// # Errors
 /// `internal`: a record of the product has no JSON form.
-pub fn ended(of: Ended<'_>) -> Result<DispatchEnd, Refusal> {
+pub fn ended(of: DispatchEndFacts<'_>) -> Result<DispatchEnd, Refusal> {
     let status = match (of.run, of.last.map(|last| last.err_code)) {
         (RunStatus::Succeeded, _) => DispatchStatus::Completed,
         (RunStatus::Canceled, _) => DispatchStatus::Canceled,
@@ -77,7 +77,11 @@ pub fn ended(of: Ended<'_>) -> Result<DispatchEnd, Refusal> {
 }
 
 /// The record of a dispatch whose agent was never sent off: nothing held, since nothing ran.
-fn never_started(of: Ended<'_>, spec: &Value, cause: Option<&str>) -> Result<Value, Refusal> {
+fn never_started(
+    of: DispatchEndFacts<'_>,
+    spec: &Value,
+    cause: Option<&str>,
+) -> Result<Value, Refusal> {
     let asked = spec.get("access_mode").and_then(Value::as_str).and_then(AccessMode::parse);
     let mode = asked.or(of.sandbox).unwrap_or(AccessMode::WorkspaceWrite);
     let cause = cause.unwrap_or("it never started").to_owned();
@@ -96,8 +100,15 @@ mod tests {
         run: RunStatus,
         last: Option<&'a SandboxResult>,
         spec: Option<&'a Value>,
-    ) -> Ended<'a> {
-        Ended { run, error: Some("the run's"), last, spec, sandbox: None, project_dir: "/w" }
+    ) -> DispatchEndFacts<'a> {
+        DispatchEndFacts {
+            run,
+            error: Some("the run's"),
+            last,
+            spec,
+            sandbox: None,
+            project_dir: "/w",
+        }
     }
 
     fn answer(err_code: ErrCode) -> SandboxResult {

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::egress::{Egress, Phase, ViolationWhy};
-use crate::model::{ModelSpent, ModelsSpec};
+use crate::egress::{Egress, Phase, ViolationReason};
+use crate::model::{ModelSpend, ModelsSpec};
 use crate::sandbox::{
     AccessMode, CacheSpec, CommandPolicy, IsolationClass, Limits, Mount, PhasesSpec,
 };
@@ -28,7 +28,7 @@ pub struct AgentViolation {
     /// The port that was asked for.
     pub port: Option<u16>,
     /// Why the egress proxy refused it.
-    pub why: Option<ViolationWhy>,
+    pub why: Option<ViolationReason>,
     /// When in the sandbox's life.
     pub phase: Phase,
     /// How often.
@@ -62,12 +62,12 @@ pub enum ViolationKind {
 /// The calls of models that a dispatch could make, and what it made of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ModelsHeld {
+pub struct EffectiveModels {
     /// Providers, models and bounds that were in force.
     pub spec: ModelsSpec,
     /// What it called, by provider and model; absent where the ledger did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub called: Option<Vec<ModelSpent>>,
+    pub called: Option<Vec<ModelSpend>>,
 }
 
 /// The effective policy: `app.dispatches.sandbox_effective`.
@@ -99,7 +99,7 @@ pub struct SandboxEffective {
     pub limits: Option<Limits>,
     pub cache: Option<CacheSpec>,
     /// The models that it could call, and those that it did: what it read went to their providers.
-    pub models: Option<ModelsHeld>,
+    pub models: Option<EffectiveModels>,
     /// Fields of the spec that were kept verbatim and that nothing enforced.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub unenforced: Map<String, Value>,
@@ -109,10 +109,10 @@ pub struct SandboxEffective {
     pub programs_used: Option<BTreeMap<String, u64>>,
     pub turns_used: Option<u64>,
     /// By what its turns are counted; absent where nothing counts them.
-    pub turns_from: Option<CountedBy>,
+    pub turns_from: Option<CountSource>,
     /// By what the tokens of the dispatch are counted; absent where nobody told any: then they are not known, whatever the
     /// dispatch's own figures, which are 0.
-    pub tokens_from: Option<CountedBy>,
+    pub tokens_from: Option<CountSource>,
     pub commands_used: Option<u64>,
     pub runtime: Option<String>,
     pub runtime_version: Option<String>,
@@ -120,7 +120,7 @@ pub struct SandboxEffective {
     pub isolation_class: Option<IsolationClass>,
     /// The image's digest; absent where the root is the host's.
     pub image_digest: Option<String>,
-    pub egress_observed: EgressObserved,
+    pub egress_observed: ObservedEgress,
     pub peaks: Peaks,
     pub violations: Vec<AgentViolation>,
     /// Attempts beyond those that are listed.
@@ -173,7 +173,7 @@ impl SandboxEffective {
             kernel: None,
             isolation_class: None,
             image_digest: None,
-            egress_observed: EgressObserved::default(),
+            egress_observed: ObservedEgress::default(),
             peaks: Peaks::default(),
             violations: Vec::new(),
             violations_unlisted: 0,
@@ -186,7 +186,7 @@ impl SandboxEffective {
 /// By what a figure of a dispatch is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum CountedBy {
+pub enum CountSource {
     /// The ledger of calls: what the provider answered.
     Calls,
     /// What the agent says itself.
@@ -199,7 +199,7 @@ pub enum CountedBy {
 /// What the network of a dispatch saw.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct EgressObserved {
+pub struct ObservedEgress {
     /// What could be reached.
     pub allowed: Egress,
     /// Attempts that were refused.

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_with::{DeserializeFromStr, SerializeDisplay};
 
-use crate::named::named;
+use crate::enum_names::named;
 use crate::own_schema::own_schema;
 
 /// Bytes of a domain name: the DNS protocol's own bound.

@@ -9,7 +9,7 @@
 use serde_json::{Map, Value};
 
 use super::ModelProtocol;
-use super::asked::is_disguised;
+use super::request::is_disguised;
 use crate::schema::parse_json;
 
 /// Tokens that an image inside the body may be, whatever its bytes: the providers count 1,000 to 5,000, and for the small
@@ -147,7 +147,7 @@ const JUDGED: [&str; 18] = [
 ];
 
 /// Refuses an object in which a provider that does not tell cases apart would read a judged member where none is read here.
-fn plain(object: &Map<String, Value>) -> Result<(), Unbounded> {
+fn plain(object: &Map<String, Value>) -> Result<(), BoundError> {
     let judged = |name: &str| JUDGED.contains(&name);
     match object.keys().find(|name| is_disguised(name, &judged)) {
         Some(name) => Err(beyond(format!("{name:?}"), "write its name in small letters")),
@@ -175,7 +175,7 @@ impl CallBound {
 /// Why the tokens of a call have no bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a budget of tokens or money cannot bound {what}: {remedy}")]
-pub struct Unbounded {
+pub struct BoundError {
     /// What it holds.
     what: String,
     remedy: &'static str,
@@ -184,18 +184,18 @@ pub struct Unbounded {
 const INLINE: &str = "send text, or an image inside the body";
 const OWN_TOOLS: &str = "leave it out, or bound calls and wall_ms alone";
 
-fn beyond(what: impl Into<String>, remedy: &'static str) -> Unbounded {
+fn beyond(what: impl Into<String>, remedy: &'static str) -> BoundError {
     let what: String = what.into();
-    Unbounded { what: what.chars().filter(|c| !c.is_control()).take(80).collect(), remedy }
+    BoundError { what: what.chars().filter(|c| !c.is_control()).take(80).collect(), remedy }
 }
 
 /// Looks at the previews of a provider that a call asks for.
 ///
 /// # Errors
-/// [`Unbounded`]: one of them has another price.
+/// [`BoundError`]: one of them has another price.
 pub fn previews<'a>(
     mut headers: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Result<(), Unbounded> {
+) -> Result<(), BoundError> {
     let is_dear = |value: &str| value.split(',').any(|one| one.trim().starts_with(DEAR_PREVIEW));
     match headers.any(|(name, value)| name == "anthropic-beta" && is_dear(value)) {
         true => Err(beyond(
@@ -209,8 +209,8 @@ pub fn previews<'a>(
 /// What a call may use beside the bytes of its body.
 ///
 /// # Errors
-/// [`Unbounded`]: what it holds has no bound.
-pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, Unbounded> {
+/// [`BoundError`]: what it holds has no bound.
+pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, BoundError> {
     let twice = || beyond("a body that names a member twice", "name each member once");
     let body = parse_json(body).map_err(|_| twice())?;
     let body = body.as_object().ok_or_else(twice)?;
@@ -226,7 +226,7 @@ pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, Unbounde
         }
     }
     compaction(body)?;
-    let mut seen = Beside::default();
+    let mut seen = ExtraInput::default();
     for name in ["system", "messages", "input", "instructions"] {
         seen.content(body.get(name))?;
     }
@@ -247,7 +247,7 @@ pub fn bound(protocol: ModelProtocol, body: &[u8]) -> Result<CallBound, Unbounde
 }
 
 /// A provider that shortens a conversation with a call of its own is paid for that too.
-fn compaction(body: &Map<String, Value>) -> Result<(), Unbounded> {
+fn compaction(body: &Map<String, Value>) -> Result<(), BoundError> {
     let edits = match body.get("context_management") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Array(edits)) => Some(edits),
@@ -270,16 +270,16 @@ fn kind(value: &Value) -> Option<&str> {
 
 /// What was found beside text so far.
 #[derive(Debug, Default)]
-struct Beside {
+struct ExtraInput {
     more: u64,
     /// Bytes of the largest tool, which a reference repeats.
     largest_tool: u64,
     references: u64,
 }
 
-impl Beside {
+impl ExtraInput {
     /// A text, a part, or a list of parts. As deep as the parser lets a body be.
-    fn content(&mut self, value: Option<&Value>) -> Result<(), Unbounded> {
+    fn content(&mut self, value: Option<&Value>) -> Result<(), BoundError> {
         match value {
             Some(Value::Array(parts)) => parts.iter().try_for_each(|part| self.content(Some(part))),
             Some(Value::Object(part)) => self.part(part),
@@ -287,7 +287,7 @@ impl Beside {
         }
     }
 
-    fn part(&mut self, part: &Map<String, Value>) -> Result<(), Unbounded> {
+    fn part(&mut self, part: &Map<String, Value>) -> Result<(), BoundError> {
         plain(part)?;
         for name in ["source", "image_url"] {
             part.get(name).and_then(Value::as_object).map_or(Ok(()), plain)?;
@@ -313,7 +313,7 @@ impl Beside {
         self.content(part.get("tool_calls"))
     }
 
-    fn image(&mut self, part: &Map<String, Value>) -> Result<(), Unbounded> {
+    fn image(&mut self, part: &Map<String, Value>) -> Result<(), BoundError> {
         let source = part.get("source").filter(|_| part.get("image_url").is_none());
         let url = part.get("image_url");
         let url = url.and_then(|url| url.get("url").or(Some(url))).and_then(Value::as_str);
@@ -328,7 +328,7 @@ impl Beside {
         Ok(())
     }
 
-    fn document(&mut self, part: &Map<String, Value>) -> Result<(), Unbounded> {
+    fn document(&mut self, part: &Map<String, Value>) -> Result<(), BoundError> {
         match part.get("source").map(|source| (kind(source), source)) {
             Some((Some("text"), _)) => Ok(()),
             Some((Some("content"), source)) => self.content(source.get("content")),
@@ -336,7 +336,7 @@ impl Beside {
         }
     }
 
-    fn tools(&mut self, tools: Option<&Value>) -> Result<(), Unbounded> {
+    fn tools(&mut self, tools: Option<&Value>) -> Result<(), BoundError> {
         let Some(tools) = tools.filter(|tools| !tools.is_null()) else { return Ok(()) };
         let tools =
             tools.as_array().ok_or_else(|| beyond("\"tools\" other than a list", OWN_TOOLS))?;
@@ -360,7 +360,7 @@ impl Beside {
         Ok(())
     }
 
-    fn tool(&mut self, kind: &str) -> Result<(), Unbounded> {
+    fn tool(&mut self, kind: &str) -> Result<(), BoundError> {
         if !CLIENT_TOOLS.iter().any(|own| kind.starts_with(own)) {
             return Err(beyond(format!("the provider's own tool {kind:?}"), OWN_TOOLS));
         }
@@ -389,7 +389,7 @@ mod tests {
     const RESPONSES: ModelProtocol = ModelProtocol::OpenaiResponses;
     const MESSAGES: ModelProtocol = ModelProtocol::AnthropicMessages;
 
-    fn of(protocol: ModelProtocol, body: &Value) -> Result<CallBound, Unbounded> {
+    fn of(protocol: ModelProtocol, body: &Value) -> Result<CallBound, BoundError> {
         bound(protocol, body.to_string().as_bytes())
     }
 

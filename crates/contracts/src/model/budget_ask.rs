@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::price::money;
-use crate::named::named;
+use crate::enum_names::named;
 
 named! {
     /// A bound of a budget that a person may raise.

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::ModelProtocol;
 use super::price::ModelUsage;
+use crate::enum_names::named;
 use crate::id::{Digest, ModelName, ProviderName, RunId, SandboxId, TaskKey};
-use crate::named::named;
 
 named! {
     /// What came of a call.
@@ -93,7 +93,7 @@ pub struct ModelCallRow {
 /// What the calls of one run took, by model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ModelSpent {
+pub struct ModelSpend {
     /// The provider.
     pub provider: ProviderName,
     /// The model.

@@ -15,14 +15,14 @@ pub const LEAST_OUTPUT: u64 = 4_096;
 
 /// What budgets leave to one call; absent where none bounds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CallRoom {
+pub struct CallAllowance {
     /// Tokens that it may use, input and output.
     pub tokens: Option<u64>,
     /// Micro-units of money that it may cost.
     pub micros: Option<u64>,
 }
 
-impl CallRoom {
+impl CallAllowance {
     fn holds(&self, price: &ModelPrice, input: u64, output: u64, choices: u64) -> bool {
         let most = price.most(input, Some(output), choices);
         self.tokens.is_none_or(|left| most.tokens() <= left)
@@ -62,7 +62,7 @@ impl CallRoom {
 }
 
 #[derive(Deserialize)]
-struct Thinking {
+struct ThinkingConfig {
     #[serde(default)]
     budget_tokens: Option<u64>,
 }
@@ -76,7 +76,8 @@ fn members(body: &[u8]) -> Option<BTreeMap<&str, &RawValue>> {
 #[must_use]
 pub fn least_output(body: &[u8]) -> u64 {
     let thinking = members(body).and_then(|members| members.get("thinking").copied());
-    let thinking = thinking.and_then(|text| serde_json::from_str::<Thinking>(text.get()).ok());
+    let thinking =
+        thinking.and_then(|text| serde_json::from_str::<ThinkingConfig>(text.get()).ok());
     let thought = thinking.and_then(|thinking| thinking.budget_tokens).unwrap_or(0);
     LEAST_OUTPUT.saturating_add(thought)
 }
@@ -111,22 +112,22 @@ mod tests {
         ModelPrice { input_micros: 3_000_000, output_micros: 15_000_000, ..cheap() }
     }
 
-    fn room(tokens: u64, micros: u64) -> CallRoom {
+    fn room(tokens: u64, micros: u64) -> CallAllowance {
         let of = |n: u64| (n > 0).then_some(n);
-        CallRoom { tokens: of(tokens), micros: of(micros) }
+        CallAllowance { tokens: of(tokens), micros: of(micros) }
     }
 
     #[test]
     fn b2_a_first_call_that_asks_for_more_than_its_budget_is_sent_with_what_fits() {
         // Claude's first request has 116 KB and asks for 32,000.
-        let fits = |room: CallRoom| room.output(&price(), 116_000, 32_000, 1, || LEAST_OUTPUT);
+        let fits = |room: CallAllowance| room.output(&price(), 116_000, 32_000, 1, || LEAST_OUTPUT);
         assert_eq!(fits(room(140_000, 0)), Some(24_000));
         assert_eq!(fits(room(0, 800_000)), Some(30_133));
         assert_eq!(fits(room(140_000, 800_000)), Some(24_000), "the tighter of both");
         assert_eq!(fits(room(148_000, 0)), None, "it fits as it is");
         assert_eq!(fits(room(120_095, 0)), None, "less is not worth sending: it is refused");
         assert_eq!(fits(room(120_096, 0)), Some(LEAST_OUTPUT));
-        assert_eq!(fits(CallRoom::default()), None);
+        assert_eq!(fits(CallAllowance::default()), None);
         let two = room(140_000, 0).output(&price(), 116_000, 32_000, 2, || LEAST_OUTPUT);
         assert_eq!(two, Some(12_000), "for each of two answers");
         let small = room(10, 0).output(&price(), 5, 100, 1, || LEAST_OUTPUT);

@@ -42,7 +42,7 @@ pub struct AnswerMeter {
 
 /// What an answer said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Metered {
+pub struct AnswerSummary {
     /// Tokens that it claims, where the claim is whole and can be believed.
     pub usage: Option<ModelUsage>,
     /// The error that it holds.
@@ -115,7 +115,7 @@ impl AnswerMeter {
 
     /// Reads those of some whole lines that hold a telling word.
     fn lines(&mut self, text: &[u8]) {
-        let mut words = TELLING.each_ref().map(|finder| Sought::new(finder, text));
+        let mut words = TELLING.each_ref().map(|finder| WordSearch::new(finder, text));
         let mut from = 0;
         while let Some(at) = words.iter_mut().filter_map(|word| word.from(text, from)).min() {
             let (before, after) = text.split_at(at);
@@ -151,7 +151,7 @@ impl AnswerMeter {
 
     /// What was said, after the last byte.
     #[must_use]
-    pub fn end(mut self) -> Metered {
+    pub fn end(mut self) -> AnswerSummary {
         let is_whole = if self.is_stream {
             self.line();
             match self.protocol {
@@ -165,18 +165,18 @@ impl AnswerMeter {
             }
             value.is_ok()
         };
-        Metered { usage: self.said.usage(), error: self.said.error, is_whole }
+        AnswerSummary { usage: self.said.usage(), error: self.said.error, is_whole }
     }
 }
 
 /// A word that a text is searched for, and where it stands next.
-struct Sought<'a> {
+struct WordSearch<'a> {
     finder: &'a Finder<'static>,
     /// `None`: nowhere in the rest.
     next: Option<usize>,
 }
 
-impl<'a> Sought<'a> {
+impl<'a> WordSearch<'a> {
     fn new(finder: &'a Finder<'static>, text: &[u8]) -> Self {
         Self { finder, next: search(finder, text, 0) }
     }
@@ -215,7 +215,7 @@ fn skipped<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    fn metered(protocol: ModelProtocol, text: &str) -> Metered {
+    fn metered(protocol: ModelProtocol, text: &str) -> AnswerSummary {
         // Byte by byte: where a chunk ends changes nothing.
         let mut meter = AnswerMeter::new(protocol, true);
         text.as_bytes().iter().for_each(|byte| meter.push(&[*byte]));
@@ -238,7 +238,10 @@ mod tests {
             (ModelProtocol::AnthropicMessages, MESSAGES),
             (ModelProtocol::OpenaiResponses, RESPONSES),
         ] {
-            assert_eq!(metered(protocol, text), Metered { usage, error: None, is_whole: true });
+            assert_eq!(
+                metered(protocol, text),
+                AnswerSummary { usage, error: None, is_whole: true }
+            );
             let cut = &text[..text.len() / 2];
             assert!(!metered(protocol, cut).is_whole, "{cut}");
         }
@@ -253,7 +256,7 @@ mod tests {
     }
 
     /// What a stream says where every line is parsed: the law that the search for words keeps.
-    fn parsed(protocol: ModelProtocol, text: &str) -> Metered {
+    fn parsed(protocol: ModelProtocol, text: &str) -> AnswerSummary {
         let (mut said, mut is_done) = (Claims::default(), false);
         for line in text.split('\n') {
             let Some(data) = line.strip_prefix("data:").map(str::trim_ascii) else { continue };
@@ -266,7 +269,7 @@ mod tests {
             ModelProtocol::OpenaiChat => is_done,
             _ => said.is_last,
         };
-        Metered { usage: said.usage(), error: said.error, is_whole }
+        AnswerSummary { usage: said.usage(), error: said.error, is_whole }
     }
 
     #[test]
@@ -339,6 +342,6 @@ mod tests {
         for _ in 0..200 {
             meter.push(&[b' '; 128 * 1024]);
         }
-        assert_eq!(meter.end(), Metered { usage: None, error: None, is_whole: false });
+        assert_eq!(meter.end(), AnswerSummary { usage: None, error: None, is_whole: false });
     }
 }

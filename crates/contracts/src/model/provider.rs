@@ -125,7 +125,7 @@ pub struct ProviderRow {
 /// Answer of removing a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ProviderRemoved {
+pub struct ProviderRemoval {
     /// The provider that is gone.
     pub removed: ProviderName,
 }

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    FileMode, GitId, ObjectFormat, Opened, Patch, PatchError, PatchFile, PatchPath, Side, mail,
+    FileMode, GitId, ObjectFormat, Patch, PatchError, PatchFile, PatchPath, Side, VerifiedPatch,
+    mail,
 };
 use crate::canonical::{self, digest_bytes};
 use crate::tree_change::{Image, PATCH_VERSION, TreeChange};
@@ -13,7 +14,7 @@ use crate::tree_change::{Image, PATCH_VERSION, TreeChange};
 /// Git's id of the tree that holds nothing: the base of a patch that is only shown.
 const NOTHING: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 
-impl Opened {
+impl VerifiedPatch {
     /// Opens the artifact of a build as a patch upon this commit. Directories are left out, as git does; the digest is the
     /// artifact's.
     ///
@@ -103,7 +104,7 @@ mod tests {
             tree(&[("a.py", 0o644, "one\n2\n"), ("empty", 0o755, ""), ("run", 0o755, "y\n")]);
         let change = TreeChange::between(&before, &after).unwrap();
         let bytes = canonical::canonical(&change).unwrap();
-        let opened = Opened::of_build_alone(&bytes).unwrap();
+        let opened = VerifiedPatch::of_build_alone(&bytes).unwrap();
         assert_eq!(opened.digest, digest_bytes(&bytes), "the artifact's");
         let diff = opened.diff();
         assert!(diff.starts_with("diff --git a/a.py b/a.py\nindex "), "{diff}");
@@ -111,12 +112,13 @@ mod tests {
         assert!(diff.contains("deleted file mode 100644"), "{diff}");
         assert!(diff.ends_with("old mode 100644\nnew mode 100755\n"), "{diff}");
         assert_eq!(opened.patch.files.len(), 3, "directories are not git's");
-        let upon = Opened::of_build(&bytes, &GitId::parse(&"1".repeat(64)).unwrap()).unwrap();
+        let upon =
+            VerifiedPatch::of_build(&bytes, &GitId::parse(&"1".repeat(64)).unwrap()).unwrap();
         assert_eq!(upon.patch.base.as_str(), "1".repeat(64));
-        assert!(Opened::of_build_alone(b"{}").is_err());
+        assert!(VerifiedPatch::of_build_alone(b"{}").is_err());
         let git = tree(&[(".git/config", 0o644, "x\n")]);
         let bytes =
             canonical::canonical(&TreeChange::between(&Tree::new(), &git).unwrap()).unwrap();
-        assert!(matches!(Opened::of_build_alone(&bytes), Err(PatchError::Refused { .. })));
+        assert!(matches!(VerifiedPatch::of_build_alone(&bytes), Err(PatchError::Refused { .. })));
     }
 }

@@ -5,12 +5,12 @@
 //!   patch.json      Patch: base commit, paths, modes, blob ids, sha256 of every content
 //!   patch.bin       the contents that the patch writes, one after the other in the order of the paths
 //!   changes.patch   the text for people and for `git am`, derived from both
-//! artifacts --(open, or of_build: every digest again)--> Opened -> receipt at the gate -> `cofferdam apply`
+//! artifacts --(open, or of_build: every digest again)--> VerifiedPatch -> receipt at the gate -> `cofferdam apply`
 //! ```
 //! **The structured patch is the truth: the gate shows it and `apply` writes it. No text of a diff is ever
-//! parsed.** What a patch must not hold is listed in it by name ([`Refused`]), and `apply` refuses it then.
+//! parsed.** What a patch must not hold is listed in it by name ([`PathRefusal`]), and `apply` refuses it then.
 
-mod applied;
+mod apply;
 mod build;
 mod commit;
 mod diff;
@@ -19,8 +19,8 @@ mod object;
 mod path;
 mod raw;
 mod receipt;
+mod receipt_text;
 mod repo;
-mod told;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,20 +29,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::canonical::{self, digest_bytes};
+use crate::enum_names::named;
 use crate::id::Digest;
-use crate::named::named;
 
-pub use applied::{AppliedRow, ApplyRecord};
+pub use apply::{ApplyRecord, ApplyRow};
 pub use commit::{COMMIT_EMAIL, COMMIT_NAME, PatchCommit};
 pub use object::{GitId, ObjectFormat};
-pub use path::{PatchPath, Refused, why_refused};
-pub use raw::{Changed, RawChange, RawError, changes, contents, fitting, uncounted, whole_lines};
+pub use path::{PatchPath, PathRefusal, why_refused};
+pub use raw::{RawChange, RawDiff, RawError, changes, contents, fitting, uncounted, whole_lines};
 pub use receipt::{
-    APPLY_RECIPE, ReceiptOf, Target, apply_recipe, is_apply_recipe, is_receipt_of, message_of,
+    APPLY_RECIPE, ReceiptFacts, Target, apply_recipe, is_apply_recipe, is_receipt_of, message_of,
     named_in, receipt,
 };
-pub use repo::{REPO_MOUNT, RepoIn, RepoSpec, mount, with_checkout};
-pub use told::{MAX_MESSAGE, TaskEnd, message_fault};
+pub use receipt_text::{MAX_MESSAGE, TaskEnd, message_fault};
+pub use repo::{InputRepo, REPO_MOUNT, RepoSpec, mount, with_checkout};
 
 /// Version of `patch.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -106,7 +106,7 @@ pub struct RefusedPath {
     /// The path.
     pub path: PatchPath,
     /// The reason.
-    pub why: Refused,
+    pub why: PathRefusal,
 }
 
 /// What a task changed.
@@ -168,7 +168,7 @@ pub enum PatchError {
         /// The path, safe to print.
         path: String,
         /// The reason.
-        why: Refused,
+        why: PathRefusal,
     },
     /// An id of another kind than the base's.
     #[error("{0}: its ids have another length than the base commit")]
@@ -183,7 +183,7 @@ pub enum PatchError {
 
 /// A patch whose every byte was held against its digests and bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
+pub struct VerifiedPatch {
     /// The patch.
     pub patch: Patch,
     /// Digest of `patch.json`: what an approval is bound to.
@@ -194,7 +194,7 @@ pub struct Opened {
     pub text: String,
 }
 
-impl Opened {
+impl VerifiedPatch {
     /// Opens the three artifacts of a patch. They are held to nothing but what they say themselves: the
     /// caller compares `digest` with the one that it knows.
     ///

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::named::named;
+use crate::enum_names::named;
 use crate::own_schema::own_schema;
 
 /// Bytes of a path, as Linux bounds it.
@@ -49,7 +49,7 @@ const HOOK_DIRS: &[&str] = &["hooks", ".hooks", ".githooks", ".husky"];
 named! {
     /// Why a path is refused.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-    pub enum Refused {
+    pub enum PathRefusal {
         /// Empty, absolute, too long, or with an empty, `.` or `..` component.
         Outside = "outside",
         /// Git's own directory, under any name that some file system takes for it.
@@ -178,34 +178,34 @@ own_schema!(PatchPath, |_| json_schema!({"type": "string", "minLength": 1, "maxL
 /// Why no patch may hold this path, whatever lies there. On the strictest file system that a repository may
 /// be checked out to: Windows takes `\` for `/` and drops trailing dots and blanks, macOS drops characters without a width.
 #[must_use]
-pub fn why_refused(path: &[u8]) -> Option<Refused> {
+pub fn why_refused(path: &[u8]) -> Option<PathRefusal> {
     if path.is_empty() || path.len() > MAX_PATH || path.contains(&0) {
-        return Some(Refused::Outside);
+        return Some(PathRefusal::Outside);
     }
     let names: Vec<&[u8]> = path.split(|byte| matches!(byte, b'/' | b'\\')).collect();
     if path.split(|byte| *byte == b'/').any(|name| name.is_empty() || name.len() > MAX_NAME) {
-        return Some(Refused::Outside);
+        return Some(PathRefusal::Outside);
     }
     let is_drive =
         names.first().is_some_and(|first| matches!(first, [b'A'..=b'Z' | b'a'..=b'z', b':', ..]));
     if is_drive || names.iter().any(|name| matches!(*name, b"." | b"..")) || path.starts_with(b"\\")
     {
-        return Some(Refused::Outside);
+        return Some(PathRefusal::Outside);
     }
     let folded: Vec<String> = names.iter().map(|name| fold(name)).collect();
     if folded.iter().any(|name| is_dot_git(name)) {
-        return Some(Refused::GitDir);
+        return Some(PathRefusal::GitDir);
     }
     if folded.iter().any(|name| is_dot_gitmodules(name)) {
-        return Some(Refused::Submodule);
+        return Some(PathRefusal::Submodule);
     }
     let last = folded.last().map_or("", String::as_str);
     if last == "head" {
-        return Some(Refused::Repository);
+        return Some(PathRefusal::Repository);
     }
     let dirs = folded.get(..folded.len().saturating_sub(1)).unwrap_or_default();
     let in_hooks = dirs.iter().any(|dir| HOOK_DIRS.contains(&dir.as_str()));
-    (in_hooks && HOOKS.contains(&last)).then_some(Refused::Hook)
+    (in_hooks && HOOKS.contains(&last)).then_some(PathRefusal::Hook)
 }
 
 /// A name as a file system that ignores case, characters without a width, trailing dots and blanks, and what

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::path::why_refused;
 use super::{
     FileMode, GitId, MAX_BYTES, MAX_FILE_BYTES, MAX_FILES, ObjectFormat, Patch, PatchError,
-    PatchFile, PatchPath, Refused, RefusedPath, Side,
+    PatchFile, PatchPath, PathRefusal, RefusedPath, Side,
 };
 
 /// Why an answer of git is not one.
@@ -42,7 +42,7 @@ pub struct RawChange {
 
 /// A raw diff: what a patch may hold, and what it may not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Changed {
+pub struct RawDiff {
     /// Files by path.
     pub files: Vec<RawChange>,
     /// The rest, by path, at most [`MAX_FILES`].
@@ -51,7 +51,7 @@ pub struct Changed {
     pub unlisted: u64,
 }
 
-impl Changed {
+impl RawDiff {
     /// The blobs whose contents a patch needs, each once.
     #[must_use]
     pub fn blobs(&self) -> BTreeSet<&GitId> {
@@ -59,7 +59,7 @@ impl Changed {
         sides.flatten().map(|side| &side.blob).collect()
     }
 
-    fn refuse(&mut self, path: PatchPath, why: Refused) {
+    fn refuse(&mut self, path: PatchPath, why: PathRefusal) {
         match self.refused.len() < MAX_FILES {
             true => self.refused.push(RefusedPath { path, why }),
             false => self.unlisted = self.unlisted.saturating_add(1),
@@ -79,7 +79,7 @@ impl Patch {
     /// The first path at which a raw diff says anything but this patch, if there is one: a path of the diff that the
     /// patch does not hold, or a mode or id of either side.
     #[must_use]
-    pub fn differs(&self, changed: &Changed) -> Option<String> {
+    pub fn differs(&self, changed: &RawDiff) -> Option<String> {
         if let Some(more) = changed.refused.first() {
             return Some(more.path.shown());
         }
@@ -116,7 +116,7 @@ pub fn whole_lines(raw: &[u8]) -> &[u8] {
 }
 
 /// One side of a line, or nothing.
-type Half = Result<Option<RawSide>, Refused>;
+type Half = Result<Option<RawSide>, PathRefusal>;
 
 /// How many lines a raw diff has beyond these whole ones, by its count of all.
 ///
@@ -130,12 +130,12 @@ pub fn uncounted(count: &[u8], raw: &[u8]) -> Result<u64, RawError> {
     Ok(all.saturating_sub(u64::try_from(ends / 2).unwrap_or(u64::MAX)))
 }
 
-/// Reads a raw diff. Beyond [`MAX_FILES`] files the rest are refused by [`Refused::Bounds`].
+/// Reads a raw diff. Beyond [`MAX_FILES`] files the rest are refused by [`PathRefusal::Bounds`].
 ///
 /// # Errors
 /// Bytes that are not one.
-pub fn changes(raw: &[u8], format: ObjectFormat) -> Result<Changed, RawError> {
-    let mut changed = Changed::default();
+pub fn changes(raw: &[u8], format: ObjectFormat) -> Result<RawDiff, RawError> {
+    let mut changed = RawDiff::default();
     let mut fields = raw.split(|byte| *byte == 0);
     while let Some(head) = fields.next().filter(|head| !head.is_empty()) {
         let path = fields.next().ok_or(RawError::Malformed("a line without a path"))?;
@@ -146,7 +146,7 @@ pub fn changes(raw: &[u8], format: ObjectFormat) -> Result<Changed, RawError> {
             (None, Ok(before), Ok(after)) if changed.files.len() < MAX_FILES => {
                 changed.files.push(RawChange { path, before, after });
             }
-            (None, Ok(_), Ok(_)) => changed.refuse(path, Refused::Bounds),
+            (None, Ok(_), Ok(_)) => changed.refuse(path, PathRefusal::Bounds),
             (Some(why), _, _) | (None, Err(why), _) | (None, _, Err(why)) => {
                 changed.refuse(path, why);
             }
@@ -178,18 +178,18 @@ fn half(mode: &str, id: &str, format: ObjectFormat) -> Result<Half, RawError> {
     let blob = GitId::parse(id).ok().filter(|id| id.format() == format).ok_or(wrong)?;
     Ok(match FileMode::parse(mode) {
         Some(mode) => Ok(Some(RawSide { mode, blob })),
-        None if mode == "120000" => Err(Refused::Link),
-        None if mode == "160000" => Err(Refused::Submodule),
-        None => Err(Refused::Mode),
+        None if mode == "120000" => Err(PathRefusal::Link),
+        None if mode == "160000" => Err(PathRefusal::Submodule),
+        None => Err(PathRefusal::Mode),
     })
 }
 
 /// What of the changes fits into a patch, by the sizes of their blobs: each side of a file, and all of each kind. The rest is
-/// refused by [`Refused::Bounds`]. With it the bytes that the contents of the blobs have in one answer, heads included.
+/// refused by [`PathRefusal::Bounds`]. With it the bytes that the contents of the blobs have in one answer, heads included.
 ///
 /// # Errors
 /// Another answer than one line a blob, or a blob without one.
-pub fn fitting(answer: &[u8], changed: Changed) -> Result<(Changed, u64), RawError> {
+pub fn fitting(answer: &[u8], changed: RawDiff) -> Result<(RawDiff, u64), RawError> {
     let wrong = || RawError::Malformed("no size for a blob");
     let answer = std::str::from_utf8(answer).map_err(|_| wrong())?;
     let mut told = BTreeMap::new();
@@ -206,8 +206,8 @@ pub fn fitting(answer: &[u8], changed: Changed) -> Result<(Changed, u64), RawErr
         Some(side) => told.get(side.blob.as_str()).map(|(size, _)| *size).ok_or_else(wrong),
         None => Ok(0),
     };
-    let Changed { files, refused, unlisted } = changed;
-    let mut kept = Changed { files: Vec::new(), refused, unlisted };
+    let RawDiff { files, refused, unlisted } = changed;
+    let mut kept = RawDiff { files: Vec::new(), refused, unlisted };
     let (mut all_before, mut all_after) = (0_u64, 0_u64);
     for file in files {
         let (before, after) = (of(&file.before)?, of(&file.after)?);
@@ -217,7 +217,7 @@ pub fn fitting(answer: &[u8], changed: Changed) -> Result<(Changed, u64), RawErr
                 (all_before, all_after) = sums;
                 kept.files.push(file);
             }
-            false => kept.refuse(file.path, Refused::Bounds),
+            false => kept.refuse(file.path, PathRefusal::Bounds),
         }
     }
     let blobs = kept.blobs();
@@ -233,7 +233,7 @@ pub fn fitting(answer: &[u8], changed: Changed) -> Result<(Changed, u64), RawErr
 /// An answer that is not one, a content that does not have its id, or a patch that [`Patch::check`] refuses.
 pub fn contents(
     answer: &[u8],
-    changed: &Changed,
+    changed: &RawDiff,
     base: &GitId,
 ) -> Result<(Patch, Vec<u8>, String), RawError> {
     let blobs = read(answer, base.format())?;

@@ -10,8 +10,10 @@ use crate::printable;
 use crate::recipe::Recipe;
 use crate::run::RunStatus;
 
-use super::told::{TaskEnd, may_be_tasks, message_fault, message_in, message_text, tasks_text};
-use super::{GitId, Opened, PatchFile};
+use super::receipt_text::{
+    TaskEnd, may_be_tasks, message_fault, message_in, message_text, tasks_text,
+};
+use super::{GitId, PatchFile, VerifiedPatch};
 
 /// The recipe of an apply gate: it keeps the receipt once somebody agreed to it, and does nothing else.
 pub const APPLY_RECIPE: &str = r#"
@@ -55,7 +57,7 @@ pub struct Target<'a> {
 /// The receipt of a patch: one text for one patch, run, repository and branch. A line of a file is indented and marked,
 /// so none looks like a line of ours.
 #[must_use]
-pub fn receipt(opened: &Opened, target: &Target<'_>) -> String {
+pub fn receipt(opened: &VerifiedPatch, target: &Target<'_>) -> String {
     head(&opened.digest, target, &opened.patch.base)
         + &message_text(target.message)
         + &tasks_text(target.tasks)
@@ -63,7 +65,7 @@ pub fn receipt(opened: &Opened, target: &Target<'_>) -> String {
 }
 
 /// What follows the head.
-fn body(opened: &Opened, run: &RunId) -> String {
+fn body(opened: &VerifiedPatch, run: &RunId) -> String {
     let patch = &opened.patch;
     let mut out = String::new();
     let bytes: u64 =
@@ -124,8 +126,8 @@ pub fn named_in(receipt: &str) -> Option<(Digest, RunId, GitId)> {
 /// Whether a text is, to its last byte, the receipt of this patch for this target; `None` for the repository and the
 /// branch: whatever line it names for them.
 #[must_use]
-pub fn is_receipt_of(text: &str, opened: &Opened, target: &ReceiptOf<'_>) -> bool {
-    let ReceiptOf { run, task, at, tasks } = *target;
+pub fn is_receipt_of(text: &str, opened: &VerifiedPatch, target: &ReceiptFacts<'_>) -> bool {
+    let ReceiptFacts { run, task, at, tasks } = *target;
     let named = at.or_else(|| {
         let mut lines = text.lines().skip(2);
         let repo = lines.next()?.strip_prefix("to repository ")?;
@@ -161,7 +163,7 @@ pub fn message_of(receipt: &str) -> Option<String> {
 
 /// What a receipt is held against.
 #[derive(Debug, Clone, Copy)]
-pub struct ReceiptOf<'a> {
+pub struct ReceiptFacts<'a> {
     /// The run that left the patch.
     pub run: &'a RunId,
     /// The step of the task that left it.
@@ -240,7 +242,7 @@ mod tests {
     use crate::canonical::digest_bytes;
     use crate::id::GateKey;
 
-    fn opened(after: &[u8]) -> Opened {
+    fn opened(after: &[u8]) -> VerifiedPatch {
         let format = super::super::ObjectFormat::Sha1;
         let file = PatchFile {
             path: super::super::PatchPath::new(b"a").unwrap(),
@@ -257,7 +259,7 @@ mod tests {
             text: digest_bytes(text.as_bytes()),
         };
         let index = canonical::canonical(&patch).unwrap();
-        Opened::open(&index, after.to_vec(), text.into_bytes()).unwrap()
+        VerifiedPatch::open(&index, after.to_vec(), text.into_bytes()).unwrap()
     }
 
     #[test]
@@ -276,19 +278,19 @@ mod tests {
         let text = receipt(&patch, &target);
         let base = patch.patch.base.clone();
         assert_eq!(named_in(&text), Some((patch.digest.clone(), run.clone(), base)));
-        let of = |repo, branch| ReceiptOf {
+        let of = |repo, branch| ReceiptFacts {
             run: &run,
             task: "t",
             at: Some((repo, branch)),
             tasks: Some(&[]),
         };
         assert!(is_receipt_of(&text, &patch, &of("/r", "b")));
-        assert!(is_receipt_of(&text, &patch, &ReceiptOf { at: None, ..of("", "") }));
+        assert!(is_receipt_of(&text, &patch, &ReceiptFacts { at: None, ..of("", "") }));
         assert!(!is_receipt_of(&text, &other, &of("/r", "b")));
         for wrong in [of("/", "b"), of("/r", ""), of("/r", "b\nbase commit 2")] {
             assert!(!is_receipt_of(&text, &patch, &wrong), "{wrong:?}");
         }
-        assert!(!is_receipt_of(&text, &patch, &ReceiptOf { task: "t2", ..of("/r", "b") }));
+        assert!(!is_receipt_of(&text, &patch, &ReceiptFacts { task: "t2", ..of("/r", "b") }));
         for (from, to) in [
             ("+typo", "+fine"),
             ("added", "changed"),
@@ -299,14 +301,14 @@ mod tests {
             assert_ne!(false_text, text, "{from}");
             for at in [Some(("/r", "b")), None] {
                 assert!(
-                    !is_receipt_of(&false_text, &patch, &ReceiptOf { at, ..of("", "") }),
+                    !is_receipt_of(&false_text, &patch, &ReceiptFacts { at, ..of("", "") }),
                     "{to}"
                 );
             }
         }
         let told = text.replace("tasks:\n", "tasks:\n  unit: ok, exit 0\n");
         assert!(!is_receipt_of(&told, &patch, &of("/r", "b")), "a caller writes no task's end");
-        assert!(is_receipt_of(&told, &patch, &ReceiptOf { tasks: None, ..of("/r", "b") }));
+        assert!(is_receipt_of(&told, &patch, &ReceiptFacts { tasks: None, ..of("/r", "b") }));
         assert!(!is_receipt_of(&text.replace("tasks:\n", ""), &patch, &of("/r", "b")));
         let said = receipt(&patch, &Target { message: Some("a\n\nb"), ..target });
         assert!(is_receipt_of(&said, &patch, &of("/r", "b")));

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GitId, ObjectFormat};
-use crate::sandbox::{AccessMode, BuildPhase, Egress, FileIn};
+use crate::sandbox::{AccessMode, BuildPhase, Egress, InputFile};
 
 /// Where a repository of the host is shown in the sandbox, read-only.
 pub const REPO_MOUNT: &str = "/repo";
@@ -29,7 +29,7 @@ pub struct RepoSpec {
 /// A repository, checked and rendered: the base of the patch that the task leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RepoIn {
+pub struct InputRepo {
     /// Path inside the sandbox, or URL.
     pub from: String,
     /// The commit.
@@ -52,7 +52,7 @@ impl RepoSpec {
     ///
     /// # Errors
     /// The field and what is wrong with it.
-    pub fn resolve(&self) -> Result<RepoIn, String> {
+    pub fn resolve(&self) -> Result<InputRepo, String> {
         self.check()?;
         let commit = GitId::parse(&self.commit).map_err(|e| format!("repo.commit: {e}"))?;
         let from = match &self.url {
@@ -61,7 +61,7 @@ impl RepoSpec {
         };
         let path = self.path.as_deref().unwrap_or("/");
         match path.starts_with('/') {
-            true => Ok(RepoIn { from, commit }),
+            true => Ok(InputRepo { from, commit }),
             false => Err("repo.path: must be absolute".to_owned()),
         }
     }
@@ -112,8 +112,8 @@ shift 3
 
 /// The mount that shows a repository of the host, read-only.
 #[must_use]
-pub fn mount(path: &str) -> FileIn {
-    FileIn {
+pub fn mount(path: &str) -> InputFile {
+    InputFile {
         path: REPO_MOUNT.to_owned(),
         inline: None,
         uri: Some(format!("host://{path}")),
@@ -127,7 +127,7 @@ pub fn mount(path: &str) -> FileIn {
 /// A URL whose host the build phase's `egress` does not list.
 pub fn with_checkout(
     build: Option<BuildPhase>,
-    repo: Option<&RepoIn>,
+    repo: Option<&InputRepo>,
 ) -> Result<Option<BuildPhase>, String> {
     let Some(repo) = repo else { return Ok(build) };
     let mut build = build.unwrap_or_else(|| BuildPhase {
@@ -148,7 +148,7 @@ pub fn with_checkout(
     Ok(Some(build))
 }
 
-fn checkout(repo: &RepoIn, then: &[String]) -> Vec<String> {
+fn checkout(repo: &InputRepo, then: &[String]) -> Vec<String> {
     let format: ObjectFormat = repo.commit.format();
     let fixed =
         ["/bin/sh", "-c", CHECKOUT, "checkout", format.as_str(), &repo.from, repo.commit.as_str()];

@@ -99,41 +99,41 @@ fn a_path_has_one_text_and_one_shown_form() {
 #[test]
 fn hooks_git_directories_submodules_and_heads_are_refused_by_name() {
     for (path, why) in [
-        ("/etc/passwd", Refused::Outside),
-        ("a//b", Refused::Outside),
-        ("../x", Refused::Outside),
-        ("a/../b", Refused::Outside),
-        ("a/./b", Refused::Outside),
-        ("a/", Refused::Outside),
-        ("a\\..\\b", Refused::Outside),
-        ("C:/x", Refused::Outside),
-        (".git/config", Refused::GitDir),
-        (".GIT/hooks/x", Refused::GitDir),
-        ("sub/.Git/config", Refused::GitDir),
-        (".git", Refused::GitDir),
-        (".git./config", Refused::GitDir),
-        (".git /config", Refused::GitDir),
-        ("git~1/config", Refused::GitDir),
-        (".git::$INDEX_ALLOCATION/x", Refused::GitDir),
-        (".g\u{200c}it/config", Refused::GitDir),
-        ("a\\.git\\config", Refused::GitDir),
-        (".gitmodules", Refused::Submodule),
-        ("sub/.GITMODULES", Refused::Submodule),
-        ("gitmod~1", Refused::Submodule),
-        ("gi7eba~1", Refused::Submodule),
-        ("GI7EB~12", Refused::Submodule),
-        ("gi7e~100", Refused::Submodule),
-        ("fixture/HEAD", Refused::Repository),
-        ("hooks/post-checkout", Refused::Hook),
-        (".husky/pre-commit", Refused::Hook),
-        ("tools/hooks/update", Refused::Hook),
+        ("/etc/passwd", PathRefusal::Outside),
+        ("a//b", PathRefusal::Outside),
+        ("../x", PathRefusal::Outside),
+        ("a/../b", PathRefusal::Outside),
+        ("a/./b", PathRefusal::Outside),
+        ("a/", PathRefusal::Outside),
+        ("a\\..\\b", PathRefusal::Outside),
+        ("C:/x", PathRefusal::Outside),
+        (".git/config", PathRefusal::GitDir),
+        (".GIT/hooks/x", PathRefusal::GitDir),
+        ("sub/.Git/config", PathRefusal::GitDir),
+        (".git", PathRefusal::GitDir),
+        (".git./config", PathRefusal::GitDir),
+        (".git /config", PathRefusal::GitDir),
+        ("git~1/config", PathRefusal::GitDir),
+        (".git::$INDEX_ALLOCATION/x", PathRefusal::GitDir),
+        (".g\u{200c}it/config", PathRefusal::GitDir),
+        ("a\\.git\\config", PathRefusal::GitDir),
+        (".gitmodules", PathRefusal::Submodule),
+        ("sub/.GITMODULES", PathRefusal::Submodule),
+        ("gitmod~1", PathRefusal::Submodule),
+        ("gi7eba~1", PathRefusal::Submodule),
+        ("GI7EB~12", PathRefusal::Submodule),
+        ("gi7e~100", PathRefusal::Submodule),
+        ("fixture/HEAD", PathRefusal::Repository),
+        ("hooks/post-checkout", PathRefusal::Hook),
+        (".husky/pre-commit", PathRefusal::Hook),
+        ("tools/hooks/update", PathRefusal::Hook),
     ] {
         assert_eq!(why_refused(path.as_bytes()), Some(why), "{path}");
         let patch = patch(vec![(path.as_bytes(), None, side(b"x"))]);
         assert!(matches!(patch.check(), Err(PatchError::Refused { .. })), "{path}");
     }
     let long = "a/".repeat(2_048) + "b";
-    assert_eq!(why_refused(long.as_bytes()), Some(Refused::Outside));
+    assert_eq!(why_refused(long.as_bytes()), Some(PathRefusal::Outside));
     for fine in [
         ".gitignore",
         ".github/x",
@@ -161,7 +161,8 @@ fn links_and_submodules_are_listed_and_never_content() {
     let changed = changes(raw.as_bytes(), ObjectFormat::Sha1).unwrap();
     assert_eq!(changed.files.len(), 1);
     let refused: Vec<_> = changed.refused.iter().map(|one| (one.path.shown(), one.why)).collect();
-    let wanted = [("link", Refused::Link), ("sub", Refused::Submodule), ("was", Refused::Link)];
+    let wanted =
+        [("link", PathRefusal::Link), ("sub", PathRefusal::Submodule), ("was", PathRefusal::Link)];
     assert_eq!(refused, wanted.map(|(path, why)| (path.to_owned(), why)));
 }
 
@@ -175,20 +176,20 @@ fn what_is_opened_is_what_was_read() {
     ];
     let (patch, bin, text) = read(&files);
     let index = canonical::canonical(&patch).unwrap();
-    let opened = Opened::open(&index, bin.clone(), text.clone().into_bytes()).unwrap();
+    let opened = VerifiedPatch::open(&index, bin.clone(), text.clone().into_bytes()).unwrap();
     let contents: Vec<Option<&[u8]>> = opened.files().map(|(_, bytes)| bytes).collect();
     assert_eq!(contents, files.map(|(_, _, after)| after));
     // Any other byte anywhere is refused.
     for at in 0..bin.len() {
         let mut other = bin.clone();
         other[at] ^= 1;
-        assert!(Opened::open(&index, other, text.clone().into_bytes()).is_err());
+        assert!(VerifiedPatch::open(&index, other, text.clone().into_bytes()).is_err());
     }
     let more = [bin.as_slice(), b"x"].concat();
-    assert!(Opened::open(&index, more, text.clone().into_bytes()).is_err());
-    assert_eq!(Opened::open(&index, bin.clone(), b"other".to_vec()), Err(PatchError::Text));
+    assert!(VerifiedPatch::open(&index, more, text.clone().into_bytes()).is_err());
+    assert_eq!(VerifiedPatch::open(&index, bin.clone(), b"other".to_vec()), Err(PatchError::Text));
     let spaced = [b" ", index.as_slice()].concat();
-    assert_eq!(Opened::open(&spaced, bin, text.into_bytes()), Err(PatchError::NotCanonical));
+    assert_eq!(VerifiedPatch::open(&spaced, bin, text.into_bytes()), Err(PatchError::NotCanonical));
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn b6_what_does_not_fit_is_named_and_the_rest_is_kept() {
     let raw: String = (0..MAX_FILES + 3).map(|n| line(&format!("{n:05}"))).collect();
     let changed = changes(raw.as_bytes(), ObjectFormat::Sha1).unwrap();
     assert_eq!((changed.files.len(), changed.refused.len(), changed.unlisted), (MAX_FILES, 3, 0));
-    assert!(changed.refused.iter().all(|one| one.why == Refused::Bounds));
+    assert!(changed.refused.iter().all(|one| one.why == PathRefusal::Bounds));
     let raw: String = (0..2 * MAX_FILES + 5).map(|n| line(&format!("{n:05}"))).collect();
     assert_eq!(changes(raw.as_bytes(), ObjectFormat::Sha1).unwrap().unlisted, 5);
     // An answer that was cut has whole lines up to there.
@@ -266,7 +267,7 @@ fn b6_what_does_not_fit_is_named_and_the_rest_is_kept() {
     };
     let (kept, whole) = fitting(sizes(7, 6).as_bytes(), changed.clone()).unwrap();
     let paths =
-        |kept: &Changed| kept.refused.iter().map(|one| one.path.shown()).collect::<Vec<_>>();
+        |kept: &RawDiff| kept.refused.iter().map(|one| one.path.shown()).collect::<Vec<_>>();
     assert_eq!((kept.files.len(), paths(&kept)), (2, vec!["a".to_owned(), "d".to_owned()]));
     assert!(whole > 13 && whole < 200, "{whole}");
     let raw: String = (0..3).map(|n| format!(":000000 100644 {none} {one} A\0{n}\0")).collect();
@@ -280,7 +281,7 @@ fn a_receipt_names_every_file_and_no_line_of_a_file_looks_like_one_of_ours() {
     let evil = b"x\nbranch main\n\x1b[2Kdiff:\n";
     let (patch, bin, text) = read(&[(b"a\nadded 100644", None, Some(evil))]);
     let index = canonical::canonical(&patch).unwrap();
-    let opened = Opened::open(&index, bin, text.into_bytes()).unwrap();
+    let opened = VerifiedPatch::open(&index, bin, text.into_bytes()).unwrap();
     let run = serde_json::from_value(json!(format!("rn_{}", "0".repeat(32)))).unwrap();
     let shown = receipt(
         &opened,

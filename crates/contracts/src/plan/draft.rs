@@ -7,10 +7,10 @@ use crate::agent_plan::{AgentSpec, BUILDING, MAX_GOAL_BYTES, PLANNING, PROGRAM, 
 use crate::duration::Duration;
 use crate::error::Refusal;
 use crate::recipe::Recipe;
-use crate::sandbox::{AccessMode, FileIn, Limits, Mount, SandboxRequest, SandboxSpec};
+use crate::sandbox::{AccessMode, InputFile, Limits, Mount, SandboxRequest, SandboxSpec};
 use crate::template::Scope;
 use crate::timeout::{self, Wall};
-use crate::work::{AgentRole, OpencodeWork, PatchedWork, Work};
+use crate::work::{AgentRole, OpencodeWork, PatchTestWork, Work};
 
 use super::CompileError;
 
@@ -115,7 +115,7 @@ fn work(spec: &AgentSpec, tests: Vec<PlanTask>, scope: &Scope<'_>) -> Result<Ope
         let why = || Fault::Invalid(format!("{field}: {shown:?} is not an absolute path"));
         if path.starts_with('/') { Ok(path) } else { Err(why()) }
     };
-    let project = FileIn {
+    let project = InputFile {
         path: PROJECT.to_owned(),
         inline: None,
         uri: Some(format!("host://{}", absolute("project", &spec.project)?)),
@@ -149,7 +149,7 @@ fn work(spec: &AgentSpec, tests: Vec<PlanTask>, scope: &Scope<'_>) -> Result<Ope
 }
 
 /// A test, which sees the project patched.
-fn patched(test: PlanTask, project: &FileIn) -> Result<PlanTask, Fault> {
+fn patched(test: PlanTask, project: &InputFile) -> Result<PlanTask, Fault> {
     let Work::Sandbox(mut request) = test.work else {
         return Err("tests: a test is a command".into());
     };
@@ -158,7 +158,7 @@ fn patched(test: PlanTask, project: &FileIn) -> Result<PlanTask, Fault> {
     }
     request.files_in.push(project.clone());
     request.workdir.get_or_insert_with(|| PROJECT.to_owned());
-    let work = Work::Patched(Box::new(PatchedWork { request: *request, patch: None }));
+    let work = Work::Patched(Box::new(PatchTestWork { request: *request, patch: None }));
     Ok(PlanTask { name: test.name, work })
 }
 

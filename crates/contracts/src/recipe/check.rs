@@ -51,7 +51,7 @@ impl Recipe {
         for (i, task) in self.plan.tasks.iter().enumerate() {
             task.check().map_err(|e| format!("plan.tasks[{i}].{e}"))?;
         }
-        shell::check(self, shell::Held::All)
+        shell::check(self, shell::RuleScope::All)
     }
 }
 

@@ -27,19 +27,19 @@ fn person(key: &str) -> Person {
     Person { key_id: key.into(), roles: vec![Role::Approver], groups: Vec::new() }
 }
 
-fn seen(key: &str) -> Seen {
-    Seen { ballots: Vec::new(), voter: Voter::Key(person(key), Vec::new()), earlier: None }
+fn seen(key: &str) -> ReplyContext {
+    ReplyContext { ballots: Vec::new(), voter: Voter::Key(person(key), Vec::new()), earlier: None }
 }
 
 fn ballot(key: &str, choice: Choice) -> Ballot {
     Ballot { voter: key.into(), authority: key.into(), choice }
 }
 
-fn earlier(payload: &Value, recorded: Recorded) -> Earlier {
-    Earlier { key_id: "a".into(), payload_hash: digest(payload).unwrap(), recorded, at: 7 }
+fn earlier(payload: &Value, recorded: InteractionOutcome) -> PriorReply {
+    PriorReply { key_id: "a".into(), payload_hash: digest(payload).unwrap(), recorded, at: 7 }
 }
 
-fn decide(gate: &LockedGate, seen: &Seen, payload: &Value) -> Result<Outcome, Refusal> {
+fn decide(gate: &LockedGate, seen: &ReplyContext, payload: &Value) -> Result<Outcome, Refusal> {
     decide_reply(gate, seen, Answer { key_id: "a", topic: None, payload }, DEADLINE)
 }
 
@@ -55,7 +55,10 @@ fn one_answer_decides_and_a_yes_is_the_consent() {
     let gate = gate(GateStage::Open, 1);
     let yes = vote(decide(&gate, &seen("a"), &json!({"choice": "yes", "rationale": "fine"})));
     assert!(yes.decides && yes.consents && yes.wakes);
-    assert_eq!((yes.recorded(), yes.rationale.as_deref()), (Recorded::Accepted, Some("fine")));
+    assert_eq!(
+        (yes.recorded(), yes.rationale.as_deref()),
+        (InteractionOutcome::Accepted, Some("fine"))
+    );
     let no = vote(decide(&gate, &seen("a"), &json!({"choice": "no"})));
     assert!(no.decides && no.wakes && !no.consents, "a no wakes the run and consents to nothing");
     let name = LockedGate { is_for_plan: false, ..gate };
@@ -71,23 +74,26 @@ fn a_quorum_counts_and_only_the_last_vote_decides() {
     let gate = gate(GateStage::Open, 2);
     let first = vote(decide(&gate, &seen("a"), &json!({"choice": "yes"})));
     assert!(!first.decides && !first.consents && !first.wakes);
-    assert_eq!(first.recorded(), Recorded::Voted);
-    let with = |key, choice| Seen { ballots: vec![ballot(key, choice)], ..seen("a") };
+    assert_eq!(first.recorded(), InteractionOutcome::Voted);
+    let with = |key, choice| ReplyContext { ballots: vec![ballot(key, choice)], ..seen("a") };
     assert!(vote(decide(&gate, &with("b", Choice::Yes), &json!({"choice": "yes"}))).consents);
     let outcome = decide(&gate, &with("a", Choice::Yes), &json!({"choice": "yes"})).unwrap();
     let Outcome::Void { recorded, refusal, .. } = outcome else { panic!("{outcome:?}") };
-    assert_eq!((recorded, refusal.code), (Recorded::AlreadyVoted, ErrorCode::StateConflict));
+    assert_eq!(
+        (recorded, refusal.code),
+        (InteractionOutcome::AlreadyVoted, ErrorCode::StateConflict)
+    );
 }
 
 #[test]
 fn what_comes_too_late_is_recorded_and_refused() {
     let yes = json!({"choice": "yes"});
     for (stage, now_us, want) in [
-        (GateStage::Open, DEADLINE + 1, Recorded::Late),
-        (GateStage::TimedOut, 0, Recorded::Late),
-        (GateStage::Received, 0, Recorded::AlreadyDecided),
-        (GateStage::Resolved, 0, Recorded::AlreadyDecided),
-        (GateStage::Canceled, 0, Recorded::AlreadyDecided),
+        (GateStage::Open, DEADLINE + 1, InteractionOutcome::Late),
+        (GateStage::TimedOut, 0, InteractionOutcome::Late),
+        (GateStage::Received, 0, InteractionOutcome::AlreadyDecided),
+        (GateStage::Resolved, 0, InteractionOutcome::AlreadyDecided),
+        (GateStage::Canceled, 0, InteractionOutcome::AlreadyDecided),
     ] {
         let answer = Answer { key_id: "a", topic: None, payload: &yes };
         let outcome = decide_reply(&gate(stage, 1), &seen("a"), answer, now_us).unwrap();
@@ -100,16 +106,31 @@ fn what_comes_too_late_is_recorded_and_refused() {
 #[test]
 fn a_dedupe_key_means_one_reply() {
     let (yes, no) = (json!({"choice": "yes"}), json!({"choice": "no"}));
-    let with = |recorded| Seen { earlier: Some(earlier(&yes, recorded)), ..seen("a") };
+    let with = |recorded| ReplyContext { earlier: Some(earlier(&yes, recorded)), ..seen("a") };
     let open = gate(GateStage::Open, 1);
-    assert_eq!(decide(&open, &with(Recorded::Accepted), &yes), Ok(Outcome::Replay { at: 7 }));
-    assert_eq!(decide(&open, &with(Recorded::Voted), &yes), Ok(Outcome::Replay { at: 7 }));
+    assert_eq!(
+        decide(&open, &with(InteractionOutcome::Accepted), &yes),
+        Ok(Outcome::Replay { at: 7 })
+    );
+    assert_eq!(
+        decide(&open, &with(InteractionOutcome::Voted), &yes),
+        Ok(Outcome::Replay { at: 7 })
+    );
     let code = |outcome: Result<Outcome, Refusal>| outcome.unwrap_err().code;
-    assert_eq!(code(decide(&open, &with(Recorded::Late), &yes)), ErrorCode::StateConflict);
-    assert_eq!(code(decide(&open, &with(Recorded::Accepted), &no)), ErrorCode::DedupeConflict);
+    assert_eq!(
+        code(decide(&open, &with(InteractionOutcome::Late), &yes)),
+        ErrorCode::StateConflict
+    );
+    assert_eq!(
+        code(decide(&open, &with(InteractionOutcome::Accepted), &no)),
+        ErrorCode::DedupeConflict
+    );
     let by_b = |quorum| {
         let answer = Answer { key_id: "b", topic: None, payload: &yes };
-        let seen = Seen { voter: Voter::Key(person("b"), Vec::new()), ..with(Recorded::Voted) };
+        let seen = ReplyContext {
+            voter: Voter::Key(person("b"), Vec::new()),
+            ..with(InteractionOutcome::Voted)
+        };
         decide_reply(&gate(GateStage::Open, quorum), &seen, answer, 0)
     };
     assert_eq!(by_b(1), Ok(Outcome::Replay { at: 7 }));
@@ -146,7 +167,7 @@ fn who_may_not_answer_leaves_no_trace() {
         gate
     };
     let refused = |gate: &LockedGate, voter: Voter| {
-        let seen = Seen { ballots: Vec::new(), voter, earlier: None };
+        let seen = ReplyContext { ballots: Vec::new(), voter, earlier: None };
         decide(gate, &seen, &yes).unwrap_err()
     };
     let open = strict(gate(GateStage::Open, 1));

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::egress::Egress;
-use crate::named::named;
+use crate::enum_names::named;
 use crate::secret::SecretUse;
 use crate::user::UserName;
 
@@ -28,7 +28,7 @@ named! {
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FileIn {
+pub struct InputFile {
     /// Absolute path inside the sandbox, without `..`.
     pub path: String,
     /// The file's text.

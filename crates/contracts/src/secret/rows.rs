@@ -64,7 +64,7 @@ pub struct SecretRow {
 /// Answer of removing a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SecretRemoved {
+pub struct SecretRemoval {
     /// Its name, which opens nothing from now on.
     pub removed: SecretName,
 }

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::{Filter, Held, Piece, Rule, SHELLS, by_env, lone, pieces, reader};
+use super::{Filter, Piece, Rule, RuleScope, SHELLS, by_env, lone, pieces, reader};
 
 /// Which argument a shell reads as its text, if the program is one.
 fn shell_text(argv: &[String]) -> Option<usize> {
@@ -42,7 +42,7 @@ impl Rule<'_> {
             let Piece::Expr(expr) = piece else { continue };
             let editable = self.is_editable(expr.value);
             let is_meant = expr.filter == Some(Filter::Raw) && !editable;
-            let is_held = editable || self.held == Held::All;
+            let is_held = editable || self.held == RuleScope::All;
             if is_meant || !is_held || self.is_safe(expr.value) {
                 continue;
             }

@@ -36,7 +36,7 @@ const SHELLS: &[&str] = &["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "bu
 
 /// Which values are held against the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum RuleScope {
     /// At import: every value that a shell could read as more than a word.
     All,
     /// At a start: those that an approver may edit. A recipe that was stored before the rule goes on as it is.
@@ -44,7 +44,7 @@ pub enum Held {
 }
 
 /// Whether every command of the recipe keeps to the rule; the error names field and remedy.
-pub fn check(recipe: &Recipe, held: Held) -> Result<(), String> {
+pub fn check(recipe: &Recipe, held: RuleScope) -> Result<(), String> {
     for (i, task) in recipe.plan.tasks.iter().enumerate() {
         let commands = [
             ("build.run", task.build.as_ref().map(|b| &b.run)),
@@ -70,13 +70,13 @@ pub(crate) fn is_no_option(
     at: usize,
     rendered: &str,
 ) -> Result<(), String> {
-    Rule { recipe, task, held: Held::Editable }.is_option(argv, at, rendered)
+    Rule { recipe, task, held: RuleScope::Editable }.is_option(argv, at, rendered)
 }
 
 struct Rule<'a> {
     recipe: &'a Recipe,
     task: &'a TaskSpec,
-    held: Held,
+    held: RuleScope,
 }
 
 /// Where a value comes from.
@@ -148,7 +148,7 @@ impl Rule<'_> {
                 Piece::Brace => scan.parameter(),
                 Piece::Expr(expr) => {
                     let editable = self.is_editable(expr.value);
-                    let held = editable || self.held == Held::All;
+                    let held = editable || self.held == RuleScope::All;
                     match expr.filter {
                         Some(Filter::Raw) if editable => {
                             return Err(raw_is_editable(expr.value));

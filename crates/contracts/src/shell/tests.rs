@@ -98,7 +98,7 @@ fn m7_what_an_approver_may_edit_is_never_raw_and_held_at_a_start_too() {
     let stored = |text: &str| {
         let mut recipe = of("true").unwrap();
         recipe.plan.tasks[0].exec.as_mut().unwrap().run = Cmd::Shell(text.into());
-        check(&recipe, Held::Editable)
+        check(&recipe, RuleScope::Editable)
     };
     assert!(stored("echo ${form.w}").is_err() && stored("echo ${form}").is_err());
     stored("echo ${form.free}").unwrap();
@@ -184,7 +184,7 @@ fn s19_a_value_in_an_argument_is_the_argument_or_refused_for_every_program() {
         let mut recipe = of("[echo]").unwrap();
         let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
         recipe.plan.tasks[0].build = Some(build(Cmd::Argv(argv)));
-        check(&recipe, Held::Editable)
+        check(&recipe, RuleScope::Editable)
     };
     stored(&["echo", "a ${form.free}"]).unwrap();
     assert!(stored(&["echo", "a ${form.w}"]).unwrap_err().starts_with("plan.tasks[0].build.run"));

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, Response, header};
 use serde_json::Value;
 
 use crate::answer;
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::protobuf;
 use crate::connect::schema::Method;
 
@@ -30,7 +30,7 @@ pub(crate) enum Codec {
 }
 
 impl Codec {
-    pub(crate) fn read(self, bytes: &[u8]) -> Replied {
+    pub(crate) fn read(self, bytes: &[u8]) -> ReplyResult {
         match self {
             Self::Json => serde_json::from_slice(bytes)
                 .map_err(|why| Fault::argument(format!("not JSON: {why}"))),

@@ -51,4 +51,4 @@ impl Fault {
     }
 }
 
-pub(crate) type Replied = Result<Value, Fault>;
+pub(crate) type ReplyResult = Result<Value, Fault>;

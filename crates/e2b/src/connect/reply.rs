@@ -10,14 +10,14 @@ use tokio::sync::mpsc;
 
 use crate::answer;
 use crate::connect::content_type::{Codec, PROTO};
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::frames::{ending, framed};
 use crate::connect::pieces::Pieces;
 
 /// Frames on their way to a reader; beyond them the sender waits.
 const QUEUED: usize = 16;
 
-pub(crate) fn unary(replied: Replied, codec: Codec) -> Response<Body> {
+pub(crate) fn unary(replied: ReplyResult, codec: Codec) -> Response<Body> {
     match (replied, codec) {
         (Ok(value), Codec::Json) => answer::json_of(200, &value),
         (Ok(value), codec @ Codec::Proto(_)) => typed(Body::from(codec.written(&value)), PROTO),

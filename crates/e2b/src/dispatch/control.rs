@@ -12,7 +12,7 @@ use crate::answer;
 use crate::call::{Call, Outcome};
 use crate::caller::{caller, may};
 use crate::domain::domain;
-use crate::find::{Found, find};
+use crate::find::{RouteMatch, find};
 use crate::route::{Endpoint, Surface};
 use crate::services::Services;
 use crate::template::upload::UploadCall;
@@ -21,7 +21,8 @@ use crate::template::upload::UploadCall;
 pub(crate) async fn answer(services: &Arc<Services>, request: Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let query = parts.uri.query().unwrap_or("").to_owned();
-    let Some(Found { route, params }) = find(Surface::Control, &parts.method, parts.uri.path())
+    let Some(RouteMatch { route, params }) =
+        find(Surface::Control, &parts.method, parts.uri.path())
     else {
         return answer::error(404, "E2B's API has no such route here");
     };

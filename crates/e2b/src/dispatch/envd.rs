@@ -14,16 +14,16 @@ use crate::connect::fault::Fault;
 use crate::connect::{message, reply};
 use crate::envd::call::{Rpc, StreamRpc};
 use crate::envd::files::access;
-use crate::envd::process::resumed;
+use crate::envd::process::command_notes;
 use crate::envd::state::Envd;
-use crate::find::{Found, find, first};
+use crate::find::{RouteMatch, find, first};
 use crate::route::{Access, Endpoint, Route, Surface};
 use crate::routes::{FILESYSTEM, PROCESS, ROUTES};
 
 /// Answers one request.
 pub(crate) async fn answer(envd: &Arc<Envd>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let route = find(Surface::Envd, request.method(), &path).map(|Found { route, .. }| route);
+    let route = find(Surface::Envd, request.method(), &path).map(|RouteMatch { route, .. }| route);
     if route.is_some_and(|route| route.access == Access::Open) {
         return answer::empty(204);
     }
@@ -78,7 +78,7 @@ async fn called(
     };
     let account = envd.acting(&parts.headers);
     if service == PROCESS {
-        resumed::adopt(envd).await;
+        command_notes::adopt(envd).await;
     } else if let Err(fault) = &account {
         return failed(fault, form, codec);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use cofferdam_http::Place;
+use cofferdam_http::ConnectionPermit;
 use cofferdam_live::{DialPort, GuestError, PortConnection, VISITORS};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -52,7 +52,7 @@ pub(crate) async fn answer(
         Err(_) => return answer::not_found(id),
     };
     // Until the connection and its tunnel have ended.
-    let kept = Arc::new((lease, request.extensions_mut().remove::<Arc<Place>>()));
+    let kept = Arc::new((lease, request.extensions_mut().remove::<Arc<ConnectionPermit>>()));
     let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else {
         return answer::port_closed(id, port);
     };

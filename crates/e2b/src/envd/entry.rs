@@ -5,7 +5,7 @@ use cofferdam_live::{Guest, StatFile};
 use serde_json::{Value, json};
 
 use crate::answer::time;
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::envd::paths::{followed, is_absent, is_through, name, parent, unavailable};
 
 const KINDS: [(NodeKind, &str, char); 4] = [
@@ -103,7 +103,7 @@ pub(crate) async fn look(guest: &Guest, path: &str) -> Result<Option<(Entry, Str
 }
 
 /// The message of what is at a plain path.
-pub(crate) async fn described(guest: &Guest, path: &str) -> Replied {
+pub(crate) async fn described(guest: &Guest, path: &str) -> ReplyResult {
     let found = look(guest, path).await?;
     let (mut entry, real) = found.ok_or_else(|| missing(path))?;
     entry.name = name(path).to_owned();

@@ -1,6 +1,6 @@
 //! What envd's clients find on port 49983 of a sandbox.
 
-pub(crate) mod acting;
+pub(crate) mod account;
 pub(crate) mod call;
 pub(crate) mod entry;
 pub(crate) mod environment;

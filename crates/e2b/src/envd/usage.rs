@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::envd::call::Rpc;
 use crate::envd::paths;
 use crate::envd::state::Envd;
@@ -29,7 +29,7 @@ pub(crate) struct Usage {
 }
 
 /// `GET /metrics`.
-pub(crate) async fn metrics(call: Rpc) -> Replied {
+pub(crate) async fn metrics(call: Rpc) -> ReplyResult {
     Ok(json!(now(&call.envd).await?))
 }
 

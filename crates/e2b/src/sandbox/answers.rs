@@ -49,7 +49,7 @@ impl Sandbox {
 /// A sandbox in a list.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ListedSandbox {
+pub(crate) struct SandboxItem {
     #[serde(rename = "templateID")]
     pub template_id: String,
     pub alias: String,
@@ -69,7 +69,7 @@ pub(crate) struct ListedSandbox {
     pub metadata: BTreeMap<String, String>,
 }
 
-impl ListedSandbox {
+impl SandboxItem {
     pub(crate) fn of(view: &LiveView) -> Self {
         Self {
             template_id: view.template.to_string(),

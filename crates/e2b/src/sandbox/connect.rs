@@ -4,7 +4,7 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::LiveId;
 use cofferdam_flows::Error;
 use cofferdam_live::{
-    ExtendSandbox, FindGuest, Guest, LivesOn, NamedGuest, ResumeOptions, ResumeSandbox,
+    CheckAlive, ExtendSandbox, FindAnyGuest, FindGuest, Guest, ResumeOptions, ResumeSandbox,
 };
 
 use crate::call::{Call, Outcome};
@@ -40,9 +40,9 @@ pub(crate) async fn connect(call: Call) -> Outcome {
         }
     };
     // The one of this process need not be looked for on record, nor one that is paused more often than once.
-    let here = lives.ask(NamedGuest { id: live.clone() }).await.map_err(answer::refused)?;
+    let here = lives.ask(FindAnyGuest { id: live.clone() }).await.map_err(answer::refused)?;
     if let Some(guest) = here.filter(|guest| guest.facts.tenant == who.tenant)
-        && guest.ask(LivesOn).await.unwrap_or(false)
+        && guest.ask(CheckAlive).await.unwrap_or(false)
         && let Some(response) = extended(guest).await?
     {
         return Ok(response);

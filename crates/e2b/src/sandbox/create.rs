@@ -138,7 +138,7 @@ async fn create(call: Call, default_s: u64) -> Outcome {
     let (dedup, class_min) =
         (header(&call.headers, "idempotency-key"), header(&call.headers, CLASS));
     let Call { services, who, domain, body, .. } = call;
-    services.tidy().await;
+    services.clean_up().await;
     let asked: NewSandbox = body::body(body).await?;
     if dedup.as_ref().is_some_and(|key| key.len() > 256) {
         return Err(answer::error(400, "the Idempotency-Key has more than 256 bytes"));

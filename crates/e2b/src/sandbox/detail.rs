@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::live::LiveState;
-use cofferdam_live::{NamedGuest, ViewSandbox};
+use cofferdam_live::{FindAnyGuest, ViewSandbox};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer;
 use crate::call::{Call, Outcome};
 use crate::caller::may;
-use crate::sandbox::answers::ListedSandbox;
+use crate::sandbox::answers::SandboxItem;
 use crate::sandbox::refusals::{found, missing};
 
 /// One sandbox.
@@ -71,9 +71,9 @@ pub(crate) async fn detail(call: Call) -> Outcome {
         return Err(missing(id));
     }
     let on_timeout = if view.pause_on_timeout { "pause" } else { "kill" };
-    let listed = ListedSandbox::of(&view);
+    let listed = SandboxItem::of(&view);
     let names = view.egress.entries().iter().map(|entry| entry.as_str().to_owned());
-    let guest = lives.ask(NamedGuest { id: live }).await.map_err(answer::refused)?;
+    let guest = lives.ask(FindAnyGuest { id: live }).await.map_err(answer::refused)?;
     // Of one that runs, the name that its tenant gave.
     let alias = guest.as_ref().map(|guest| guest.facts.alias.to_string());
     let private = guest.as_ref().is_some_and(|guest| guest.facts.traffic.is_some());

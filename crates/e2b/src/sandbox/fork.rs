@@ -21,7 +21,7 @@ pub(crate) struct Fork {
 
 /// One of the new sandboxes, or why there is none.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Forked {
+pub(crate) struct ForkResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<Sandbox>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,10 +45,10 @@ pub(crate) async fn fork(call: Call) -> Outcome {
     let forks = services.live.ask(fork).await;
     let forks = forks.map_err(|error| found(id, error))?;
     let forks = forks.into_iter().map(|one| match one {
-        Ok(guest) => Forked { sandbox: Some(Sandbox::of(&guest.facts, &domain)), error: None },
+        Ok(guest) => ForkResult { sandbox: Some(Sandbox::of(&guest.facts, &domain)), error: None },
         Err(error) => {
             let Refusal { code, message, .. } = error.refusal();
-            Forked { sandbox: None, error: Some(ForkError { code: code.status(), message }) }
+            ForkResult { sandbox: None, error: Some(ForkError { code: code.status(), message }) }
         }
     });
     Ok(answer::json_of(201, &forks.collect::<Vec<_>>()))

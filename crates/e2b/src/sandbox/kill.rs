@@ -11,7 +11,7 @@ pub(crate) async fn kill(call: Call) -> Outcome {
     let id = &call.param("id");
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let killed = call.services.live.ask(KillSandbox { who: call.who, id: live }).await;
-    call.services.tidy().await;
+    call.services.clean_up().await;
     match killed {
         Ok(true) => Ok(answer::empty(204)),
         Ok(false) => Err(missing(id)),

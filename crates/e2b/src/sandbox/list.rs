@@ -7,7 +7,7 @@ use cofferdam_contracts::live::LiveState;
 use cofferdam_ledger::live::LiveFilter;
 
 use crate::call::{Call, Outcome};
-use crate::sandbox::answers::ListedSandbox;
+use crate::sandbox::answers::SandboxItem;
 use crate::{answer, query};
 
 /// Rows of one page.
@@ -98,7 +98,7 @@ async fn list(call: Call, paged: bool) -> Outcome {
     let fault = |error: cofferdam_ledger::LedgerError| answer::refused(error.into());
     let mut found = rows.live().list(&call.who.tenant, &filter).await.map_err(fault)?;
     let more = query::cut(&mut found, usize::try_from(limit).unwrap_or(usize::MAX));
-    let values: Vec<ListedSandbox> = found.iter().map(ListedSandbox::of).collect();
+    let values: Vec<SandboxItem> = found.iter().map(SandboxItem::of).collect();
     if !paged {
         return Ok(answer::json_of(200, &values));
     }

@@ -22,7 +22,7 @@ const EXPECTED: [&str; 2] = ["killed", "its time was over"];
 
 /// Which entries a query asks for.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct LogQuery {
     /// From this moment on, in ms since the epoch; where it is backward, up to it.
     from: Option<i64>,
     limit: usize,
@@ -32,9 +32,14 @@ struct Wanted {
     search: String,
 }
 
-fn wanted(query: &str, newer: bool) -> Result<Wanted, String> {
-    let mut wanted =
-        Wanted { from: None, limit: MAX_ENTRIES, backward: false, level: 0, search: String::new() };
+fn wanted(query: &str, newer: bool) -> Result<LogQuery, String> {
+    let mut wanted = LogQuery {
+        from: None,
+        limit: MAX_ENTRIES,
+        backward: false,
+        level: 0,
+        search: String::new(),
+    };
     for (name, value) in query::pairs(query) {
         let value = query::decoded(value).ok_or_else(|| format!("{name} is not UTF-8"))?;
         match (name, newer) {
@@ -84,7 +89,7 @@ fn told(event: &LiveEvent) -> (&'static str, String) {
 }
 
 /// Entries as these clients read them. Pure.
-fn entries(events: Vec<LiveEvent>, wanted: &Wanted) -> Vec<LifeEntry> {
+fn entries(events: Vec<LiveEvent>, wanted: &LogQuery) -> Vec<LifeEntry> {
     let mut all = events;
     if wanted.backward {
         all.reverse();

@@ -28,7 +28,7 @@ pub(crate) async fn pause(call: Call) -> Outcome {
     let asked: Pause = body::body(body).await?;
     let pause = PauseSandbox { who: who.clone(), id: live.clone(), memory: asked.memory };
     let paused = services.live.ask(pause).await;
-    services.tidy().await;
+    services.clean_up().await;
     let Err(error) = paused else { return Ok(answer::empty(204)) };
     Err(match &error {
         // Clients take a 409 for a success: it is paused already. So nothing else is one.

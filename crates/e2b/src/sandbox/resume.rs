@@ -1,7 +1,7 @@
 //! A resume.
 
 use cofferdam_contracts::id::LiveId;
-use cofferdam_live::{RefuseElsewhere, ResumeOptions, ResumeSandbox};
+use cofferdam_live::{RefuseForeign, ResumeOptions, ResumeSandbox};
 
 use crate::call::{Call, Outcome};
 use crate::sandbox::answers::Sandbox;
@@ -22,7 +22,7 @@ pub(crate) async fn resume(call: Call) -> Outcome {
         return Ok(answer::json_of(201, &Sandbox::of(&guest.facts, &domain)));
     }
     // Older clients take a 409 for a success: it runs already, and here.
-    let elsewhere = services.live.ask(RefuseElsewhere { id: live }).await;
+    let elsewhere = services.live.ask(RefuseForeign { id: live }).await;
     elsewhere.map_err(|error| found(id, error))?;
     Err(answer::error(409, format!("sandbox {id} is not paused: it runs already, or starts")))
 }

@@ -48,15 +48,15 @@ pub(crate) async fn snapshot(call: Call) -> Outcome {
 
 /// What a client's list asks for: a sandbox, how many, and after which.
 #[derive(Debug, Default)]
-struct Listing {
+struct SnapshotQuery {
     live: Option<LiveId>,
     name: Option<String>,
     limit: Option<usize>,
     after: Option<SnapshotId>,
 }
 
-fn asked(query: &str) -> Result<Listing, String> {
-    let mut asked = Listing::default();
+fn asked(query: &str) -> Result<SnapshotQuery, String> {
+    let mut asked = SnapshotQuery::default();
     for (name, value) in query::pairs(query) {
         match name {
             "sandboxID" => asked.live = Some(LiveId::parse(value).map_err(|why| why.to_string())?),
@@ -74,7 +74,7 @@ fn asked(query: &str) -> Result<Listing, String> {
 }
 
 pub(crate) async fn list(call: Call) -> Outcome {
-    let Listing { live, name, limit, after } =
+    let SnapshotQuery { live, name, limit, after } =
         asked(&call.query).map_err(|why| answer::error(400, why))?;
     let rows = &call.services.flows.ledger;
     let all = rows.snapshots().list(&call.who.tenant, live.as_ref()).await;

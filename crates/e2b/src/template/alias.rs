@@ -9,7 +9,7 @@ use crate::{answer, query};
 
 /// A template by its alias.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct AliasedTemplate {
+pub(crate) struct TemplateAlias {
     #[serde(rename = "templateID")]
     template_id: String,
     /// One of the host's is everybody's.
@@ -26,14 +26,13 @@ pub(crate) async fn alias(call: Call) -> Outcome {
     if let Some((id, _)) = built(flows, &call.who, alias).await? {
         return Ok(answer::json_of(
             200,
-            &AliasedTemplate { template_id: id.to_string(), public: false },
+            &TemplateAlias { template_id: id.to_string(), public: false },
         ));
     }
     match is_known(&call.services.live, alias).await.map_err(answer::refused)? {
-        true => Ok(answer::json_of(
-            200,
-            &AliasedTemplate { template_id: alias.to_owned(), public: true },
-        )),
+        true => {
+            Ok(answer::json_of(200, &TemplateAlias { template_id: alias.to_owned(), public: true }))
+        }
         false => Err(missing(alias)),
     }
 }

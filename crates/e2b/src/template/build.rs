@@ -1,6 +1,6 @@
 //! The steps of a build, and its start.
 
-use cofferdam_contracts::template_build::{BuildFrom, BuildPlan, RawStep};
+use cofferdam_contracts::template_build::{BuildPlan, BuildSource, RawStep};
 use cofferdam_live::StartBuild;
 use serde::Deserialize;
 use serde_json::Value;
@@ -52,8 +52,8 @@ impl Steps {
         }
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let from = match (given(self.from_image), given(self.from_template)) {
-            (Some(image), None) => BuildFrom::Image(image),
-            (None, Some(template)) => BuildFrom::Template(template),
+            (Some(image), None) => BuildSource::Image(image),
+            (None, Some(template)) => BuildSource::Template(template),
             _ => return Err("exactly one of fromImage and fromTemplate is meant".to_owned()),
         };
         let raw = |step: Step| RawStep {
@@ -99,7 +99,7 @@ mod tests {
         let step = json!({"type": "RUN", "args": ["ls"], "force": false, "forceUpload": true, "gzip": true});
         let good =
             plan(json!({"fromImage": "e2bdev/base", "steps": [step], "force": false})).unwrap();
-        assert_eq!(good.from, BuildFrom::Image("e2bdev/base".into()));
+        assert_eq!(good.from, BuildSource::Image("e2bdev/base".into()));
         for bad in [
             json!({"steps": []}),
             json!({"fromImage": "a", "fromTemplate": "b"}),

@@ -2,7 +2,7 @@
 
 use cofferdam_contracts::id::TemplateName;
 use cofferdam_contracts::template_build::{MAX_TAGS, tag, tagged};
-use cofferdam_live::{BuildAsked, OpenBuild};
+use cofferdam_live::{BuildRequest, OpenBuild};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,7 @@ struct NewBuild {
 }
 
 impl NewBuild {
-    fn asked(self) -> Result<BuildAsked, String> {
+    fn asked(self) -> Result<BuildRequest, String> {
         let name = self.name.or(self.alias).ok_or("name is missing")?;
         let (name, own) = tagged(&name).map_err(|why| format!("name: {why}"))?;
         let tags = self.tags.unwrap_or_default();
@@ -54,13 +54,13 @@ impl NewBuild {
                 MEM_MB.end()
             ));
         }
-        Ok(BuildAsked { name, tags, cpu: self.cpu_count, mem_mb: self.memory_mb })
+        Ok(BuildRequest { name, tags, cpu: self.cpu_count, mem_mb: self.memory_mb })
     }
 }
 
 /// A build that was opened.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct OpenedBuild {
+pub(crate) struct BuildResponse {
     #[serde(rename = "templateID")]
     template_id: String,
     #[serde(rename = "buildID")]
@@ -77,7 +77,7 @@ pub(crate) async fn open(call: Call) -> Outcome {
     let name: TemplateName = asked.name.clone();
     let opened = call.services.live.ask(OpenBuild { who: call.who, asked }).await;
     let opened = opened.map_err(answer::refused)?;
-    let opened = OpenedBuild {
+    let opened = BuildResponse {
         template_id: opened.template.to_string(),
         build_id: opened.build.to_string(),
         public: false,

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, header};
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::id::{Digest, TemplateId};
-use cofferdam_live::HasUpload;
+use cofferdam_live::FindUpload;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -46,7 +46,7 @@ pub(crate) async fn link(call: Call) -> Outcome {
     }
     let tenant = call.who.tenant.clone();
     let upload =
-        HasUpload { tenant: tenant.clone(), template: template.clone(), hash: hash.clone() };
+        FindUpload { tenant: tenant.clone(), template: template.clone(), hash: hash.clone() };
     let present = lives.ask(upload).await.map_err(answer::refused)?;
     let path = format!("/templates/{template}/files/{hash}");
     let key = call.who.key_id.clone();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
-use cofferdam_flows::places::TenantPlaces;
+use cofferdam_flows::tenant_slots::TenantSlots;
 
 /// How long a link may be used: as long as clients give an upload.
 pub(crate) const LIFE: Duration = Duration::from_secs(3_600);
@@ -41,13 +41,13 @@ pub(crate) struct ArchivePath<'a> {
 #[derive(Debug)]
 pub(crate) struct Links {
     all: Mutex<HashMap<String, Link>>,
-    /// Places of each tenant that sent something.
-    pub places: TenantPlaces,
+    /// Slots of each tenant that sent something.
+    pub places: TenantSlots,
 }
 
 impl Default for Links {
     fn default() -> Self {
-        Self { all: Mutex::default(), places: TenantPlaces::of(AT_ONCE) }
+        Self { all: Mutex::default(), places: TenantSlots::of(AT_ONCE) }
     }
 }
 

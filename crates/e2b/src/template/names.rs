@@ -7,8 +7,8 @@ use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 use cofferdam_contracts::template_build::{DEFAULT_TAG, tagged};
 use cofferdam_flows::{Error, Flows};
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::template_views::{ListedBuild, ListedTemplate};
-use cofferdam_live::{ListHostTemplates, LiveClient, NamedTemplate, Template};
+use cofferdam_ledger::template_views::{BuildRow, TemplateRow};
+use cofferdam_live::{FindTemplateFiles, ListHostTemplates, LiveClient, Template};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ pub(crate) async fn choose(
         return Ok(());
     }
     // Before a snapshot: both have ids of one form.
-    let named = NamedTemplate { who: who.clone(), text: asked.to_owned() };
+    let named = FindTemplateFiles { who: who.clone(), text: asked.to_owned() };
     if let Some(files) = lives.ask(named).await.map_err(answer::refused)? {
         request.snapshot = Some(files);
         BASE_TEMPLATE.clone_into(&mut request.template);
@@ -160,7 +160,7 @@ pub(crate) struct BuildAnswer {
 }
 
 impl BuildAnswer {
-    pub(crate) fn of(build: &ListedBuild) -> Self {
+    pub(crate) fn of(build: &BuildRow) -> Self {
         let mem_mb = build.mem_mb.map_or(MEM_MB, u64::from);
         Self {
             build_id: build.id.to_string(),
@@ -185,7 +185,7 @@ fn listed(made: &[Template]) -> Vec<TemplateAnswer> {
 }
 
 /// A template that its tenant built.
-pub(crate) fn own(template: &ListedTemplate) -> TemplateAnswer {
+pub(crate) fn own(template: &TemplateRow) -> TemplateAnswer {
     let names = [template.name.to_string()];
     TemplateAnswer {
         public: false,

@@ -66,7 +66,7 @@ fn fault(text: &str, error: Error) -> Response<Body> {
 
 /// Tags that a build has.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct AssignedTags {
+pub(crate) struct TagsResponse {
     #[serde(rename = "buildID")]
     build_id: String,
     tags: Vec<String>,
@@ -99,7 +99,7 @@ pub(crate) async fn assign(call: Call) -> Outcome {
     let tag = TagBuild { who, template, from: from.to_owned(), tags: tags.clone() };
     let build = services.live.ask(tag).await;
     let build = build.map_err(|error| fault(&asked.target, error))?;
-    Ok(answer::json_of(201, &AssignedTags { build_id: build.to_string(), tags }))
+    Ok(answer::json_of(201, &TagsResponse { build_id: build.to_string(), tags }))
 }
 
 pub(crate) async fn remove(call: Call) -> Outcome {

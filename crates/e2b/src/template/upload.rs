@@ -16,7 +16,7 @@ use crate::services::Services;
 use crate::template::links::{AT_ONCE, ArchivePath, LIFE, Link};
 use crate::{answer, body, query};
 
-/// How long one waits for a place.
+/// How long one waits for a slot.
 const PLACE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is sent to a link.

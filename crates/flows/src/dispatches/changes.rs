@@ -2,7 +2,7 @@
 
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
-use cofferdam_sandbox::{Changes, Collected, Sandbox};
+use cofferdam_sandbox::{Changes, CollectedFile, Sandbox};
 use serde_json::json;
 
 /// The list's name among the artifacts.
@@ -14,7 +14,7 @@ pub(crate) async fn changes(
     sandbox: &Sandbox,
     project: &str,
     result: &mut SandboxResult,
-) -> (Vec<Collected>, Vec<(String, Vec<u8>)>) {
+) -> (Vec<CollectedFile>, Vec<(String, Vec<u8>)>) {
     match sandbox.changes(project).await {
         Ok(changes) => {
             if !changes.left_out.is_empty() || changes.unlisted > 0 {

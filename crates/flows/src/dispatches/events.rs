@@ -12,7 +12,7 @@
 //!
 //! One file: three dialects of one format, each a few lines beside its row above.
 
-use cofferdam_contracts::dispatch::{AgentType, CountedBy, Findings, Tally};
+use cofferdam_contracts::dispatch::{AgentType, CountSource, Findings, Tally};
 use cofferdam_contracts::printable;
 use serde_json::Value;
 
@@ -91,11 +91,11 @@ impl Events {
     }
 
     /// By what its turns are counted, where no ledger of calls does.
-    pub(crate) fn turns_by(&self) -> Option<CountedBy> {
+    pub(crate) fn turns_by(&self) -> Option<CountSource> {
         match self.agent {
             AgentType::Command => None,
-            AgentType::Codex => Some(CountedBy::ToolResults),
-            AgentType::Claude | AgentType::Opencode => Some(CountedBy::Agent),
+            AgentType::Codex => Some(CountSource::ToolResults),
+            AgentType::Claude | AgentType::Opencode => Some(CountSource::Agent),
         }
     }
 

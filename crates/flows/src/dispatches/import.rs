@@ -2,9 +2,9 @@
 //! NULL or its default here. A row is taken whole or left out with a reason.
 
 use cofferdam_contracts::canonical;
-use cofferdam_contracts::dispatch::{DispatchStatus, ImportRequest, Imported, Skipped};
+use cofferdam_contracts::dispatch::{DispatchStatus, ImportRequest, ImportResponse, ImportSkip};
 use cofferdam_contracts::id::DispatchId;
-use cofferdam_ledger::dispatches::{ImportRow, Taken};
+use cofferdam_ledger::dispatches::{ImportOutcome, ImportRow};
 use cofferdam_ledger::keys::Principal;
 use serde_json::{Map, Value};
 
@@ -61,26 +61,28 @@ const COLUMNS: &[(&str, Kind, Option<&str>)] = &[
 
 impl Dispatches {
     /// `POST /api/dispatches/import`. Doing it again changes nothing.
-    pub async fn import(&self, who: &Principal, request: &ImportRequest) -> Result<Imported> {
-        let mut report = Imported::default();
+    pub async fn import(&self, who: &Principal, request: &ImportRequest) -> Result<ImportResponse> {
+        let mut report = ImportResponse::default();
         for row in &request.rows {
             let named = row.get("id").and_then(Value::as_str).unwrap_or("(none)");
             let shown: String = named.chars().take(64).collect();
             let row = match row_of(row) {
                 Ok(row) => row,
                 Err(reason) => {
-                    report.skipped.push(Skipped { id: shown, reason });
+                    report.skipped.push(ImportSkip { id: shown, reason });
                     continue;
                 }
             };
             match self.ledger.dispatches().import(&who.tenant, &who.key_id, &row).await? {
-                Taken::New => report.imported.push(row.id.to_string()),
-                Taken::Same => report.unchanged += 1,
-                Taken::Other => {
+                ImportOutcome::New => report.imported.push(row.id.to_string()),
+                ImportOutcome::Same => report.unchanged += 1,
+                ImportOutcome::Other => {
                     let reason = "the id is taken by a dispatch with other content".to_owned();
-                    report.skipped.push(Skipped { id: shown, reason });
+                    report.skipped.push(ImportSkip { id: shown, reason });
                 }
-                Taken::Refused(reason) => report.skipped.push(Skipped { id: shown, reason }),
+                ImportOutcome::Refused(reason) => {
+                    report.skipped.push(ImportSkip { id: shown, reason })
+                }
             }
         }
         Ok(report)

@@ -27,12 +27,12 @@ use std::sync::Arc;
 
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::{
-    CheckedSpec, DispatchStatus, DispatchView, MAX_PROMPT_BYTES, PruneRequest, Pruned,
+    CheckedSpec, DispatchStatus, DispatchView, MAX_PROMPT_BYTES, PruneRequest, PruneResponse,
     SpawnRequest, check_spec,
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{DispatchId, IntentId};
-use cofferdam_contracts::policy::asked::{AskedNames, FieldNames};
+use cofferdam_contracts::policy::entries::{FieldEntries, PhaseEntries};
 use cofferdam_contracts::recipe::Lane;
 use cofferdam_contracts::sandbox::{AccessMode, Egress, Phase, SandboxRequest};
 use cofferdam_ledger::Ledger;
@@ -40,21 +40,21 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::dispatches::NewDispatch;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::ops::Cancels;
-use cofferdam_sandbox::{Allowed, HostPath, Links};
+use cofferdam_sandbox::{AllowedPaths, HostPath, Links};
 use serde_json::{Value, json};
 
-use crate::built_in::Launch;
 use crate::error::{Error, Result};
 use crate::fresh_ids::FreshIds;
 use crate::models::Models;
 use crate::quota::Quota;
 use crate::secrets::FieldSecret;
+use crate::static_recipe::Launch;
 use crate::{config, egress, floor, secrets};
 
 pub(crate) use changes::changes;
 pub(crate) use equip::equipped;
 pub(crate) use project::Project;
-pub(crate) use watch::{Watch, hold, unstarted};
+pub(crate) use watch::{Watch, jail, unstarted};
 pub(crate) use work::RUN;
 
 /// Ids that are tried before a spawn gives up: eight characters of 36 meet each other rarely.
@@ -64,7 +64,7 @@ const PROMPT_HASH: usize = 16;
 const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
 /// What a repetition says of the dispatch that it repeats.
-struct Of {
+struct Repetition {
     id: DispatchId,
     retry_count: i64,
     /// The intent that is repeated, and whose it is: the new one is written in the same name.
@@ -78,7 +78,7 @@ pub struct Dispatches {
     ledger: Ledger,
     ids: FreshIds,
     /// Host directories that everybody's may be given, as far as this process knows.
-    allowed: Arc<Allowed>,
+    allowed: Arc<AllowedPaths>,
     quota: Quota,
     models: Models,
 }
@@ -87,7 +87,7 @@ impl Dispatches {
     pub(crate) fn new(
         ledger: &Ledger,
         ids: &FreshIds,
-        allowed: Allowed,
+        allowed: AllowedPaths,
         quota: &Quota,
         models: &Models,
     ) -> Self {
@@ -118,7 +118,7 @@ impl Dispatches {
             let why = "an imported dispatch cannot be retried: its prompt is not here";
             Refusal::new(ErrorCode::StateConflict, why)
         })?;
-        let of = Of {
+        let of = Repetition {
             id: id.clone(),
             retry_count: found.retry_count,
             intent: found.intent,
@@ -146,12 +146,12 @@ impl Dispatches {
     }
 
     /// Removes ended dispatches.
-    pub async fn prune(&self, who: &Principal, request: &PruneRequest) -> Result<Pruned> {
+    pub async fn prune(&self, who: &Principal, request: &PruneRequest) -> Result<PruneResponse> {
         let detail = json!({"olderThanSec": request.older_than_sec});
         let audit = audit(who, "dispatch.prune", "dispatches", Some(detail));
         let done =
             self.ledger.dispatches().prune(&who.tenant, request.older_than_sec, &audit).await?;
-        Ok(Pruned { pruned: done })
+        Ok(PruneResponse { pruned: done })
     }
 
     /// One dispatch, or a refusal.
@@ -164,7 +164,7 @@ impl Dispatches {
         &self,
         who: &Principal,
         request: &SpawnRequest,
-        of: Option<Of>,
+        of: Option<Repetition>,
     ) -> Result<DispatchView> {
         if request.prompt.len() > MAX_PROMPT_BYTES {
             let why = format!("the prompt has more than {MAX_PROMPT_BYTES} bytes");
@@ -201,7 +201,7 @@ impl Dispatches {
         who: &Principal,
         request: &SpawnRequest,
         checked: Option<&CheckedSpec>,
-        of: Option<&Of>,
+        of: Option<&Repetition>,
     ) -> Result<()> {
         // What is retried is what somebody else asked for: it has no more reach than that one had.
         if who.is_host_admin() && of.is_none_or(|of| of.by_host_admin) {
@@ -239,7 +239,7 @@ impl Dispatches {
         &self,
         who: &Principal,
         request: &SandboxRequest,
-        of: Option<&Of>,
+        of: Option<&Repetition>,
     ) -> Result<()> {
         let exec = (Phase::Exec, &request.egress, &request.secrets);
         let build = request.build.as_ref();
@@ -248,8 +248,8 @@ impl Dispatches {
         for (phase, egress, secrets) in [Some(exec), build].into_iter().flatten() {
             let field = format!("sandbox_spec.phases.{}", phase.as_str());
             if let Egress::Names(entries) = egress {
-                let asked = AskedNames { phase, entries };
-                wanted.push(FieldNames { field: format!("{field}.egress"), asked });
+                let asked = PhaseEntries { phase, entries };
+                wanted.push(FieldEntries { field: format!("{field}.egress"), asked });
             }
             let of_phase = secrets.iter().enumerate();
             uses.extend(
@@ -273,7 +273,7 @@ impl Dispatches {
         checked: Option<&CheckedSpec>,
         id: &DispatchId,
         spawn_depth: i64,
-        of: Option<&Of>,
+        of: Option<&Repetition>,
     ) -> Result<()> {
         let model = match checked {
             Some(checked) => {

@@ -10,7 +10,7 @@ use cofferdam_contracts::id::{ModelName, TenantId};
 use cofferdam_contracts::model::{ModelProtocol, ModelsSpec};
 use cofferdam_contracts::sandbox::SandboxSpec;
 use cofferdam_ledger::Ledger;
-use cofferdam_ledger::models::KnownProvider;
+use cofferdam_ledger::models::ProviderRecord;
 
 use super::agents::HOME;
 use super::tools::refusal;
@@ -68,7 +68,7 @@ pub(crate) async fn chosen(
 fn choose(
     request: &SpawnRequest,
     models: &ModelsSpec,
-    known: &[KnownProvider],
+    known: &[ProviderRecord],
 ) -> std::result::Result<AgentModel, Refusal> {
     let agent = request.agent_type;
     // What opencode itself would call it.
@@ -113,11 +113,11 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn known(name: &str, protocols: &[&str], models: &[&str]) -> KnownProvider {
+    fn known(name: &str, protocols: &[&str], models: &[&str]) -> ProviderRecord {
         let models: Vec<Value> = models.iter().map(|model| json!({"model": model})).collect();
         let provider = json!({"name": name, "url": "https://a.example/v1", "protocols": protocols,
             "models": models});
-        KnownProvider {
+        ProviderRecord {
             provider: serde_json::from_value(provider).unwrap(),
             version: 1,
             private: false,

@@ -38,7 +38,7 @@ pub(super) fn of(work: &AgentWork) -> CommandPolicy {
 }
 
 /// The field of a policy on executables that this class does not hold, and why.
-pub(super) fn unheld(
+pub(super) fn unsupported_field(
     work: &AgentWork,
     class: IsolationClass,
 ) -> Option<(&'static str, &'static str)> {
@@ -62,7 +62,7 @@ pub(super) fn unheld(
 
 /// Refuses at submission what the class that the request asks for does not hold.
 pub(super) fn check(work: &AgentWork) -> Result<(), Refusal> {
-    match unheld(work, work.request.class_min()) {
+    match unsupported_field(work, work.request.class_min()) {
         None => Ok(()),
         Some((field, why)) => {
             let why = format!("{why}; leave it out, or ask for no stronger class");
@@ -73,7 +73,7 @@ pub(super) fn check(work: &AgentWork) -> Result<(), Refusal> {
 
 /// The executables as they were held, and by name why others were not. `is_there` says whether a program is, where
 /// that is known. Pure.
-pub(super) fn held(
+pub(super) fn resolve(
     work: &AgentWork,
     is_there: impl Fn(&str) -> Option<bool>,
 ) -> (Option<CommandPolicy>, BTreeMap<String, String>) {
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn d_r4_only_what_the_kernel_holds_is_recorded_as_held() {
         let spec = json!({"commands": {"denied": ["curl", "nosuchprogram"]}, "tools_denied": ["WebFetch"]});
-        let (policy, unheld) = held(&sample("claude", spec), |tool| Some(tool == "curl"));
+        let (policy, unheld) = resolve(&sample("claude", spec), |tool| Some(tool == "curl"));
         assert_eq!(policy.unwrap().denied, names(&["curl"]));
         assert_eq!(unheld.keys().collect::<Vec<_>>(), ["nosuchprogram"]);
     }
@@ -169,7 +169,7 @@ mod tests {
         ] {
             let mut work = sample(agent, spec.clone());
             for (class, refused) in [(Container, None), (Gvisor, refused), (Microvm, refused)] {
-                let field = unheld(&work, class).map(|(field, _)| field);
+                let field = unsupported_field(&work, class).map(|(field, _)| field);
                 assert_eq!(field, refused, "{spec} {class:?}");
             }
             let sandbox = work.request.spec.as_mut().unwrap();

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
-use cofferdam_sandbox::{Allowed, HostPath, Sandbox};
+use cofferdam_sandbox::{AllowedPaths, HostPath, Sandbox};
 
 /// What one of git's small files has at most, and its list of packed references.
 const MAX_HEAD: u64 = 4 * 1024;
@@ -35,7 +35,7 @@ impl Project {
     /// What became of it, now that these files were changed in the sandbox.
     pub(crate) fn findings(
         &self,
-        allowed: &Allowed,
+        allowed: &AllowedPaths,
         work: &AgentWork,
         files: &[String],
         verdict: Findings,

@@ -5,22 +5,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cofferdam_ambient::{clock, own};
 use cofferdam_contracts::agent_plan::PROJECT;
 use cofferdam_contracts::dispatch::{
-    AgentReport, AgentType, AgentViolation, AgentWork, CountedBy, EgressObserved, Findings,
-    MAX_VIOLATIONS, ModelsHeld, Peaks, SandboxEffective, Tally, ViolationKind,
+    AgentReport, AgentType, AgentViolation, AgentWork, CountSource, EffectiveModels, Findings,
+    MAX_VIOLATIONS, ObservedEgress, Peaks, SandboxEffective, Tally, ViolationKind,
 };
 use cofferdam_contracts::sandbox::{
-    AccessMode, EffectivePolicy, FileIn, IsolationClass, Mount, Phase, PhaseSpec, PhasesSpec,
+    AccessMode, EffectivePolicy, InputFile, IsolationClass, Mount, Phase, PhaseSpec, PhasesSpec,
     SandboxResult,
 };
 use cofferdam_ledger::models::ModelTurns;
-use cofferdam_sandbox::{Jail, Plan, Refused, RefusedKind, Seen};
+use cofferdam_sandbox::{Jail, JailRefusal, JailRefusalKind, JailReport, Plan};
 use serde_json::Value;
 
 use super::agents::{self, HOME};
 use super::events::Events;
 use super::programs;
 use super::tools::{self, SHELL, Tools, is_tool};
-use crate::models::CallsTaken;
+use crate::models::CallTotals;
 
 /// Where an agent may keep its own state.
 const SCRATCH: [&str; 3] = [HOME, "/tmp", "/var/tmp"];
@@ -28,10 +28,10 @@ const SCRATCH: [&str; 3] = [HOME, "/tmp", "/var/tmp"];
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "busybox"];
 
 /// Puts the agent's command into its jail; the field that this class cannot hold is the error.
-pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
+pub(crate) fn jail(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
     plan.task.stdin_file = Some(work.stdin.clone());
     let class = plan.effective.isolation_class;
-    if let Some((field, words)) = programs::unheld(work, class) {
+    if let Some((field, words)) = programs::unsupported_field(work, class) {
         return Err(format!("{field}: {words}"));
     }
     if class != IsolationClass::Container {
@@ -66,7 +66,8 @@ pub(crate) fn hold(plan: &mut Plan, work: &AgentWork) -> Result<(), String> {
 /// Where the agent finds what it may change: its project, and a worktree's repository.
 fn trees(work: &AgentWork) -> Vec<String> {
     let files = work.request.files_in.iter();
-    let is_tree = |file: &&FileIn| file.uri.is_some() && file.access == AccessMode::WorkspaceWrite;
+    let is_tree =
+        |file: &&InputFile| file.uri.is_some() && file.access == AccessMode::WorkspaceWrite;
     let shown = files.filter(is_tree).map(|file| file.path.clone());
     shown.chain([PROJECT.to_owned()]).collect()
 }
@@ -121,7 +122,7 @@ impl<'a> Watch<'a> {
 
     /// Why what the agent calls its success is none: it had commands, every one failed, and the kernel saw no
     /// shell that would have run one.
-    pub(crate) fn ran_nothing(&self, seen: Option<&Seen>) -> Option<String> {
+    pub(crate) fn ran_nothing(&self, seen: Option<&JailReport>) -> Option<String> {
         let inner = self.lock();
         let (commands, failed) = (inner.events.tally().commands, inner.events.failed());
         let ran = seen?.tools.keys().any(|tool| SHELLS.contains(&base_name(tool)));
@@ -163,10 +164,10 @@ impl<'a> Watch<'a> {
     /// The record of a dispatch whose sandbox was made.
     pub(crate) fn report(
         &self,
-        seen: Option<&Seen>,
+        seen: Option<&JailReport>,
         effective: &EffectivePolicy,
         result: &SandboxResult,
-        taken: Option<&CallsTaken>,
+        taken: Option<&CallTotals>,
     ) -> AgentReport {
         let mut inner = self.lock();
         inner.events.finish();
@@ -208,13 +209,13 @@ impl<'a> Watch<'a> {
         record.programs_used = seen.map(|seen| seen.tools.clone());
         record.turns_used = (told || taken.is_some()).then_some(tally.turns);
         record.turns_from = match taken {
-            Some(_) => Some(CountedBy::Calls),
+            Some(_) => Some(CountSource::Calls),
             None => inner.events.turns_by(),
         };
         let said_tokens = tally.input_tokens > 0 || tally.output_tokens > 0;
         record.tokens_from = match taken {
-            Some(_) => Some(CountedBy::Calls),
-            None => said_tokens.then_some(CountedBy::Agent),
+            Some(_) => Some(CountSource::Calls),
+            None => said_tokens.then_some(CountSource::Agent),
         };
         if let Some(models) = &mut record.models {
             models.called = taken.map(|taken| taken.spent.clone());
@@ -222,7 +223,7 @@ impl<'a> Watch<'a> {
         record.commands_used = counted.then_some(tally.commands);
         enforced(&mut record, effective);
         let refused = refused(seen, result, &agents::program(self.work.agent_type));
-        record.egress_observed = EgressObserved {
+        record.egress_observed = ObservedEgress {
             allowed: effective.egress.clone(),
             refused: result.violations.iter().map(|v| v.count).sum::<u64>()
                 + result.violations_unlisted,
@@ -280,14 +281,19 @@ fn exceed(over: &mut Vec<AgentViolation>, kind: ViolationKind, name: &str, count
 
 /// What the kernel refused, then what the proxy did. Codex opens its own program to write when it starts, which says nothing
 /// of what it was asked for.
-fn refused(seen: Option<&Seen>, result: &SandboxResult, program: &str) -> Vec<AgentViolation> {
-    let is_start = |one: &&Refused| one.kind == RefusedKind::Write && one.subject == program;
+fn refused(
+    seen: Option<&JailReport>,
+    result: &SandboxResult,
+    program: &str,
+) -> Vec<AgentViolation> {
+    let is_start =
+        |one: &&JailRefusal| one.kind == JailRefusalKind::Write && one.subject == program;
     let kernel = seen.into_iter().flat_map(|seen| &seen.refused).filter(|one| !is_start(one));
     let kernel = kernel.map(|refused| AgentViolation {
         kind: match refused.kind {
-            RefusedKind::Exec => ViolationKind::ToolDenied,
-            RefusedKind::Write => ViolationKind::WriteDenied,
-            RefusedKind::Socket => ViolationKind::SocketDenied,
+            JailRefusalKind::Exec => ViolationKind::ToolDenied,
+            JailRefusalKind::Write => ViolationKind::WriteDenied,
+            JailRefusalKind::Socket => ViolationKind::SocketDenied,
         },
         subject: refused.subject.clone(),
         port: None,
@@ -337,7 +343,7 @@ fn mounts(given: Vec<Mount>) -> Vec<Mount> {
 /// What was asked for, as it is enforced before anything is known of the sandbox.
 fn record(work: &AgentWork) -> SandboxEffective {
     let spec = work.request.spec.clone().unwrap_or_default();
-    let (commands, unheld) = programs::held(work, |name| programs::is_there(work, name));
+    let (commands, unheld) = programs::resolve(work, |name| programs::is_there(work, name));
     let own_tools = Tools::new(work.tools_allowed.as_deref(), work.tools_denied.as_deref());
     let denied = work.tools_denied.as_ref();
     let denied = denied.map(|list| list.iter().filter(|name| is_tool(name)).cloned().collect());
@@ -360,7 +366,10 @@ fn record(work: &AgentWork) -> SandboxEffective {
         }),
         services: spec.services,
         cache: spec.cache,
-        models: work.request.models().map(|spec| ModelsHeld { spec: spec.clone(), called: None }),
+        models: work
+            .request
+            .models()
+            .map(|spec| EffectiveModels { spec: spec.clone(), called: None }),
         unenforced: work.unknown.clone(),
         ..SandboxEffective::unknown(work.working_dir.clone(), work.access_mode)
     }

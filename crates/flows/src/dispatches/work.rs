@@ -9,24 +9,24 @@ use cofferdam_contracts::dispatch::{
 };
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::DispatchId;
-use cofferdam_contracts::patch::{RepoIn, mount, with_checkout};
+use cofferdam_contracts::patch::{InputRepo, mount, with_checkout};
 use cofferdam_contracts::plan::Work;
-use cofferdam_contracts::project::{self, ProjectPlace};
+use cofferdam_contracts::project::{self, ProjectLocation};
 use cofferdam_contracts::sandbox::{
-    AccessMode, BuildPhase, Egress, FileIn, Mount, PhaseSpec, SandboxRequest, SandboxSpec,
+    AccessMode, BuildPhase, Egress, InputFile, Mount, PhaseSpec, SandboxRequest, SandboxSpec,
 };
 
 use super::agents::{self, CATALOG, HOME, PROMPT};
 use super::model::AgentModel;
 use super::tools;
 
-use crate::built_in::BuiltIn;
+use crate::static_recipe::StaticRecipe;
 
 /// Where agents are looked for. On the host's own root, whose `/usr` is read-only, a spec's mounts
 /// give an agent that is installed elsewhere a place in the first of them.
 const PATH: &str = "/opt/agents/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The run of a dispatch. A task may take a day, and is tried three times.
-pub(crate) const RUN: BuiltIn<AgentWork> = BuiltIn {
+pub(crate) const RUN: StaticRecipe<AgentWork> = StaticRecipe {
     recipe: "dispatch",
     task: "agent",
     cap_minutes: 3 * 24 * 60 + 10,
@@ -70,7 +70,7 @@ pub(crate) fn work_of(
         (Some(a), Some(b)) => a.min(b),
         (a, b) => a.or(b).unwrap_or(DEFAULT_TIMEOUT_SEC * 1_000),
     };
-    let file = |path: &str, inline: Option<String>, uri: Option<String>, access| FileIn {
+    let file = |path: &str, inline: Option<String>, uri: Option<String>, access| InputFile {
         path: path.to_owned(),
         inline,
         uri,
@@ -83,7 +83,7 @@ pub(crate) fn work_of(
     let source = source.unwrap_or_else(|| {
         Some(file(&place, None, Some(format!("host://{working_dir}")), access_mode))
     });
-    let mut files_in: Vec<FileIn> = source.into_iter().collect();
+    let mut files_in: Vec<InputFile> = source.into_iter().collect();
     if let Some(repository) = repository(request, &place, &working_dir)? {
         let uri = Some(format!("host://{repository}"));
         files_in.push(file(&repository, None, uri, AccessMode::WorkspaceWrite));
@@ -142,7 +142,7 @@ fn place_of<'a>(request: &SpawnRequest, spec: &SandboxSpec, working_dir: &'a str
     let is_below = mounts.chain(cached).any(|target| Path::new(target).starts_with(PROJECT));
     let own = project::place(working_dir);
     let is_agents = [HOME, PROMPT].iter().any(|theirs| Path::new(theirs).starts_with(own));
-    let is_own = request.project_at == ProjectPlace::Own && request.repo.is_none();
+    let is_own = request.project_at == ProjectLocation::Own && request.repo.is_none();
     match is_own && !is_below && !is_agents {
         true => own,
         false => PROJECT,
@@ -186,7 +186,7 @@ fn checkout(
     request: &SpawnRequest,
     fetch: Option<PhaseSpec>,
     access_mode: AccessMode,
-) -> Result<(Option<RepoIn>, Option<BuildPhase>), Refusal> {
+) -> Result<(Option<InputRepo>, Option<BuildPhase>), Refusal> {
     let is_fetched = request.repo.as_ref().is_some_and(|repo| repo.url.is_some());
     if fetch.is_some() && !is_fetched {
         let why = "phases.build: a dispatch has one phase, exec, unless it names repo.url";

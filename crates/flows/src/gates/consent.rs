@@ -11,7 +11,7 @@ use cofferdam_contracts::id::{Digest, GateKey};
 use cofferdam_contracts::plan::{Plan, Work};
 use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::{Validator, with_defaults};
-use cofferdam_ledger::gates::Standing;
+use cofferdam_ledger::gates::CurrentPlan;
 use cofferdam_ledger::runs::RunContext;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -23,14 +23,14 @@ use crate::error::{Error, Result};
 use crate::flow::{Flow, failed, step_error};
 use crate::patience::patiently;
 use crate::plan_text::{Compilation, PlanText};
-use crate::this::This;
+use crate::workflow_context::WorkflowContext;
 
 /// What every `envRef` of a plan stands for on this host.
 pub(crate) type Pins = BTreeMap<String, String>;
 
 /// A consent that holds; the default is that of a run which needs none.
 #[derive(Default)]
-pub(crate) struct Consented {
+pub(crate) struct ActiveConsent {
     /// The images that it is for.
     pub pins: Pins,
     /// The person who gave it; nobody where the recipe answers at its deadline.
@@ -42,13 +42,13 @@ pub(crate) struct Consented {
 /// Whether a consent holds.
 pub(crate) enum ConsentCheck {
     /// It does.
-    Holds(Consented),
+    Holds(ActiveConsent),
     /// It is void, and nothing was started under it.
     Drifted(Vec<Difference>),
 }
 
 /// An error where there is no consent, or where it no longer holds although work has begun.
-pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<ConsentCheck> {
+pub(crate) async fn check(this: &WorkflowContext<'_>, digest: &Digest) -> Flow<ConsentCheck> {
     let ledger = this.ledger;
     let run = this.context().await?;
     let standing =
@@ -66,7 +66,7 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<ConsentCheck
         return match approval.facts.bindings.plan == *digest {
             true => {
                 let approver = (!approval.by_silence).then(|| approval.approved_by.clone());
-                Ok(ConsentCheck::Holds(Consented { pins, approver, patch: None }))
+                Ok(ConsentCheck::Holds(ActiveConsent { pins, approver, patch: None }))
             }
             false => Err(failed("the plan is not the one that was approved")),
         };
@@ -82,9 +82,9 @@ pub(crate) async fn check(this: &This<'_>, digest: &Digest) -> Flow<ConsentCheck
 
 /// The parts as they stand now: the plan that the run names, its budget, the images of this host.
 pub(crate) async fn now(
-    this: &This<'_>,
+    this: &WorkflowContext<'_>,
     run: &RunContext,
-    standing: &Standing,
+    standing: &CurrentPlan,
 ) -> Result<(Facts, Pins)> {
     let digest = standing.plan_digest.as_ref().ok_or_else(|| Error::Corrupt {
         what: "runs.plan_digest",
@@ -96,7 +96,7 @@ pub(crate) async fn now(
 
 /// Resolving an image reads files, so it leaves the runtime's own threads alone.
 async fn facts_of(
-    this: &This<'_>,
+    this: &WorkflowContext<'_>,
     plan: Plan,
     budget: Budget,
     timeout_ms: Option<u64>,
@@ -130,7 +130,7 @@ pub(crate) fn pinned(work: &Work, pins: &Pins) -> Work {
 /// The inputs as approvers have edited them so far, with the form's defaults. `also`: a gate whose
 /// consent is still to be written.
 pub(crate) async fn inputs_now(
-    this: &This<'_>,
+    this: &WorkflowContext<'_>,
     run: &RunContext,
     form: &Value,
     also: &GateKey,
@@ -153,21 +153,25 @@ fn apply(inputs: &mut Value, edit: &Edit) {
 /// What became of a plan that an approver edited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum EditedPlan {
+pub(crate) enum EditOutcome {
     /// The edited inputs have this plan, and the approval is of it.
     Compiled(Digest),
     /// They have none, and why.
     Rejected(String),
 }
 
-impl From<Refusal> for EditedPlan {
+impl From<Refusal> for EditOutcome {
     fn from(refusal: Refusal) -> Self {
         Self::Rejected(refusal.message)
     }
 }
 
 /// An approver edited: the plan is compiled again, and approved as edited.
-pub(crate) async fn edit(this: &This<'_>, key: &GateKey, round: u32) -> Result<EditedPlan> {
+pub(crate) async fn edit(
+    this: &WorkflowContext<'_>,
+    key: &GateKey,
+    round: u32,
+) -> Result<EditOutcome> {
     let ledger = this.ledger;
     let Some(run) = ledger.runs().context(this.workflow).await? else {
         return Err(Error::corrupt("runs")("no run"));
@@ -192,7 +196,7 @@ pub(crate) async fn edit(this: &This<'_>, key: &GateKey, round: u32) -> Result<E
     };
     if plan.draft_tests().is_some() {
         let why = "an agent made this plan, and other inputs need another one: answer no, and start again";
-        return Ok(EditedPlan::Rejected(why.to_owned()));
+        return Ok(EditOutcome::Rejected(why.to_owned()));
     }
     // Beyond every compilation before it, whatever retries there were.
     let attempt = run.retries + round + 1;
@@ -201,5 +205,5 @@ pub(crate) async fn edit(this: &This<'_>, key: &GateKey, round: u32) -> Result<E
     let output = json!({"planDigest": written.digest, "editedAt": key});
     let compiled = written.committed(output);
     ledger.gates().consent_edited(&compiled, key, &facts).await?;
-    Ok(EditedPlan::Compiled(written.digest))
+    Ok(EditOutcome::Compiled(written.digest))
 }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use cofferdam_contracts::canonical::digest;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::{
-    ApprovePlanRequest, GateState, HitlEvent, Origin, PlanApproved, ReplyAccepted, ReplyRequest,
+    ApprovePlanRequest, ApprovePlanResponse, GateState, HitlEvent, Origin, ReplyRequest,
+    ReplyResponse,
 };
 use cofferdam_contracts::id::{GateKey, RunId};
 use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::reply::{Answer, Outcome, decide_link, decide_reply};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::failpoint::fail_point;
-use cofferdam_ledger::gates::{Replied, Reply};
+use cofferdam_ledger::gates::{Reply, ReplyReceipt};
 use cofferdam_ledger::keys::Principal;
 use serde_json::json;
 
@@ -27,7 +28,7 @@ use crate::sign::Signer;
 /// # Errors
 /// `Refused`: the reply does not count. One that came too late or twice is on record all the same; any other
 /// has written nothing.
-pub(crate) async fn reply(ledger: &Ledger, reply: &Reply<'_>) -> Result<Replied> {
+pub(crate) async fn reply(ledger: &Ledger, reply: &Reply<'_>) -> Result<ReplyReceipt> {
     // Before the lock: no connection is held while many of this tenant wait.
     let place = checks::place(&reply.principal.tenant).await?;
     let mut held = ledger.gates().lock(reply.principal, reply.run_or_workflow, reply.key).await?;
@@ -77,7 +78,7 @@ impl Gates {
         run: &str,
         gate: &GateKey,
         request: &ReplyRequest,
-    ) -> Result<ReplyAccepted> {
+    ) -> Result<ReplyResponse> {
         let replied = reply(
             &self.ledger,
             &Reply {
@@ -92,11 +93,11 @@ impl Gates {
             },
         )
         .await?;
-        Ok(ReplyAccepted { ok: true, is_replay: replied.is_replay })
+        Ok(ReplyResponse { ok: true, is_replay: replied.is_replay })
     }
 
     /// `POST /api/events/hitl`: the same lane.
-    pub async fn event(&self, who: &Principal, event: &HitlEvent) -> Result<ReplyAccepted> {
+    pub async fn event(&self, who: &Principal, event: &HitlEvent) -> Result<ReplyResponse> {
         let request = ReplyRequest {
             payload: event.payload.clone(),
             dedupe_key: event.dedupe_key.clone(),
@@ -112,7 +113,7 @@ impl Gates {
         who: &Principal,
         run: &str,
         request: &ApprovePlanRequest,
-    ) -> Result<PlanApproved> {
+    ) -> Result<ApprovePlanResponse> {
         let header = self
             .ledger
             .runs()
@@ -158,7 +159,7 @@ impl Gates {
         )
         .await?;
         let run_id: RunId = replied.run;
-        Ok(PlanApproved {
+        Ok(ApprovePlanResponse {
             accepted: true,
             run_id,
             approved_at: Instant::from_ms(replied.at),

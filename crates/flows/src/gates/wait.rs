@@ -10,7 +10,7 @@ use cofferdam_contracts::gate::{
     Choice, DEFAULT_TTL_S, Decision, GateMessage, Prompt, PromptResult, Rationale, ResultState,
     choice_of, plan_form,
 };
-use cofferdam_contracts::gate_spec::{GateSpec, MAX_REMINDERS, Silence};
+use cofferdam_contracts::gate_spec::{DeadlineAction, GateSpec, MAX_REMINDERS};
 use cofferdam_contracts::id::{Digest, GateKey, RunId};
 use cofferdam_contracts::run::Budget;
 use cofferdam_ledger::Ledger;
@@ -24,16 +24,16 @@ use crate::compile;
 use crate::decide;
 use crate::error::{Error, Result};
 use crate::flow::{Flow, FlowError, step_error};
-use crate::gates::consent::{self, EditedPlan};
+use crate::gates::consent::{self, EditOutcome};
 use crate::patience::patiently;
-use crate::this::This;
+use crate::workflow_context::WorkflowContext;
 
 /// Time for the message of a reply that was accepted just before the deadline: it commits with the
 /// reply, so it is there already and this only bounds the impossible.
 const LATE_MESSAGE: Duration = Duration::from_secs(30);
 
 /// What is asked.
-pub(crate) struct Asking<'a> {
+pub(crate) struct GateRequest<'a> {
     /// The recipe's law.
     pub spec: &'a GateSpec,
     /// From 1: the consent of the round before is void.
@@ -43,9 +43,9 @@ pub(crate) struct Asking<'a> {
 }
 
 /// What came of it.
-pub(crate) enum Answered {
+pub(crate) enum GateOutcome {
     /// Consent to a plan.
-    Yes(Approved),
+    Yes(ApprovedPlan),
     /// Nothing may be executed, and why.
     No(String),
     /// The answer cannot be bound to a plan: ask again, showing why.
@@ -53,13 +53,13 @@ pub(crate) enum Answered {
 }
 
 /// What was consented to.
-pub(crate) struct Approved {
+pub(crate) struct ApprovedPlan {
     pub plan: Digest,
     pub budget: Budget,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Opened {
+struct GateWait {
     run: RunId,
     created_at: i64,
     deadline_at: i64,
@@ -83,13 +83,16 @@ struct Gate<'a> {
     topic: String,
 }
 
-enum Heard {
+enum GateSignal {
     Message(GateMessage),
-    Silence(Silence),
+    Silence(DeadlineAction),
 }
 
 /// Opens a round of the plan gate and waits for its decision.
-pub(crate) async fn await_human(this: &This<'_>, asking: &Asking<'_>) -> Flow<Answered> {
+pub(crate) async fn await_human(
+    this: &WorkflowContext<'_>,
+    asking: &GateRequest<'_>,
+) -> Flow<GateOutcome> {
     let key = asking.spec.round_key(asking.round);
     let gate = Gate {
         ledger: this.ledger,
@@ -98,7 +101,7 @@ pub(crate) async fn await_human(this: &This<'_>, asking: &Asking<'_>) -> Flow<An
         topic: format!("human:{key}"),
         key,
     };
-    let opened: Opened = step("gate.open", || async {
+    let opened: GateWait = step("gate.open", || async {
         let opened = patiently(|| open(this, &gate, asking.round)).await.map_err(step_error)?;
         fail_point("wait.opened");
         Ok(opened)
@@ -122,7 +125,7 @@ pub(crate) async fn await_human(this: &This<'_>, asking: &Asking<'_>) -> Flow<An
             })
             .await?
         }
-        _ => EditedPlan::Compiled(opened.bindings.plan.clone()),
+        _ => EditOutcome::Compiled(opened.bindings.plan.clone()),
     };
     step("gate.resolve", || async {
         patiently(|| gate.ledger.gates().resolve(&opened.run, &gate.key, &gate.topic))
@@ -133,10 +136,10 @@ pub(crate) async fn await_human(this: &This<'_>, asking: &Asking<'_>) -> Flow<An
     })
     .await?;
     Ok(match (decision.decision, plan) {
-        (Choice::Yes, EditedPlan::Compiled(plan)) => {
-            Answered::Yes(Approved { plan, budget: opened.budget })
+        (Choice::Yes, EditOutcome::Compiled(plan)) => {
+            GateOutcome::Yes(ApprovedPlan { plan, budget: opened.budget })
         }
-        (Choice::Yes, EditedPlan::Rejected(why)) => Answered::Again(vec![Difference {
+        (Choice::Yes, EditOutcome::Rejected(why)) => GateOutcome::Again(vec![Difference {
             part: "edit".into(),
             path: String::new(),
             approved: None,
@@ -145,21 +148,26 @@ pub(crate) async fn await_human(this: &This<'_>, asking: &Asking<'_>) -> Flow<An
         (Choice::No, _) => {
             let why = decision.payload.and_then(|p| p.rationale);
             let why = why.map_or(String::new(), |r| format!(": {r}"));
-            Answered::No(format!("the plan was not approved{why}"))
+            GateOutcome::No(format!("the plan was not approved{why}"))
         }
     })
 }
 
 /// An edit that changes nothing is a plain yes, which the reply itself recorded.
-async fn edit(this: &This<'_>, gate: &Gate<'_>, round: u32, opened: &Opened) -> Result<EditedPlan> {
+async fn edit(
+    this: &WorkflowContext<'_>,
+    gate: &Gate<'_>,
+    round: u32,
+    opened: &GateWait,
+) -> Result<EditOutcome> {
     let standing = this.ledger.gates().consent_standing(&opened.run).await?;
     match standing.approval {
-        Some(a) if a.round == round => Ok(EditedPlan::Compiled(a.facts.bindings.plan)),
+        Some(a) if a.round == round => Ok(EditOutcome::Compiled(a.facts.bindings.plan)),
         _ => consent::edit(this, &gate.key, round).await,
     }
 }
 
-async fn open(this: &This<'_>, gate: &Gate<'_>, round: u32) -> Result<Opened> {
+async fn open(this: &WorkflowContext<'_>, gate: &Gate<'_>, round: u32) -> Result<GateWait> {
     let ledger = gate.ledger;
     let missing = || Error::Corrupt { what: "runs", why: format!("no run of {}", gate.workflow) };
     let run = ledger.runs().context(gate.workflow).await?.ok_or_else(missing)?;
@@ -196,7 +204,7 @@ async fn open(this: &This<'_>, gate: &Gate<'_>, round: u32) -> Result<Opened> {
         ttl_s,
     };
     let times = ledger.gates().open(&new).await?;
-    Ok(Opened {
+    Ok(GateWait {
         run: run.id,
         created_at: times.created_at,
         deadline_at: times.deadline_at,
@@ -210,7 +218,7 @@ async fn open(this: &This<'_>, gate: &Gate<'_>, round: u32) -> Result<Opened> {
 }
 
 /// What is asked, from recorded facts alone. Pure.
-fn prompt(asking: &Asking<'_>, opened: &Opened) -> Prompt {
+fn prompt(asking: &GateRequest<'_>, opened: &GateWait) -> Prompt {
     let mut hints = BTreeMap::from([
         ("kind", json!("approve-plan")),
         ("planDigest", json!(opened.bindings.plan)),
@@ -235,7 +243,7 @@ fn prompt(asking: &Asking<'_>, opened: &Opened) -> Prompt {
 }
 
 /// The accepted reply, or what silence means; and the deadline that held in the end.
-async fn listen(gate: &Gate<'_>, opened: &Opened) -> Flow<(Heard, i64)> {
+async fn listen(gate: &Gate<'_>, opened: &GateWait) -> Flow<(GateSignal, i64)> {
     let ledger = gate.ledger;
     let mut left_ms = u64::from(opened.ttl_s) * 1_000;
     let mut deadline_at = opened.deadline_at;
@@ -249,7 +257,7 @@ async fn listen(gate: &Gate<'_>, opened: &Opened) -> Flow<(Heard, i64)> {
                 .await?;
         match message {
             Some(message) if message.sys.is_none() => {
-                return Ok((Heard::Message(message), deadline_at));
+                return Ok((GateSignal::Message(message), deadline_at));
             }
             // A cancel woke the wait: the next step finds the workflow CANCELLED and ends it. Only a
             // workflow that was resumed meanwhile goes on, and then it waits for what is left.
@@ -272,7 +280,7 @@ async fn listen(gate: &Gate<'_>, opened: &Opened) -> Flow<(Heard, i64)> {
                 .await?;
             }
             None => match timed_out(gate, opened).await? {
-                Deadline::Over(silence) => return Ok((Heard::Silence(silence), deadline_at)),
+                Deadline::Over(silence) => return Ok((GateSignal::Silence(silence), deadline_at)),
                 Deadline::Waits(ms) => {
                     left_ms = ms.max(1);
                     deadline_at = deadline_at.saturating_add(i64::try_from(ms).unwrap_or(0));
@@ -286,7 +294,7 @@ async fn listen(gate: &Gate<'_>, opened: &Opened) -> Flow<(Heard, i64)> {
     }
 }
 
-async fn timed_out(gate: &Gate<'_>, opened: &Opened) -> Flow<Deadline> {
+async fn timed_out(gate: &Gate<'_>, opened: &GateWait) -> Flow<Deadline> {
     step("gate.timeout", || async {
         let over = patiently(|| {
             gate.ledger.gates().time_out(
@@ -306,10 +314,10 @@ async fn timed_out(gate: &Gate<'_>, opened: &Opened) -> Flow<Deadline> {
 }
 
 /// What is published of an answer. Pure.
-fn decide(heard: Heard, deadline_at: i64) -> (PromptResult, Decision) {
+fn decide(heard: GateSignal, deadline_at: i64) -> (PromptResult, Decision) {
     let message = match heard {
-        Heard::Message(message) => message,
-        Heard::Silence(silence) => {
+        GateSignal::Message(message) => message,
+        GateSignal::Silence(silence) => {
             let result = PromptResult {
                 schema_version: 1,
                 state: ResultState::TimedOut,
@@ -363,7 +371,7 @@ mod tests {
 
     #[test]
     fn silence_is_a_no_with_the_rationale_timeout() {
-        let (result, decision) = decide(Heard::Silence(Silence::Deny), 7);
+        let (result, decision) = decide(GateSignal::Silence(DeadlineAction::Deny), 7);
         assert_eq!(result.state, ResultState::TimedOut);
         assert_eq!(decision.decision, Choice::No);
         assert_eq!(decision.payload.unwrap().rationale.as_deref(), Some("timeout"));
@@ -371,7 +379,7 @@ mod tests {
 
     #[test]
     fn silence_is_a_yes_only_where_the_recipe_says_so() {
-        let (result, decision) = decide(Heard::Silence(Silence::Approve), 7);
+        let (result, decision) = decide(GateSignal::Silence(DeadlineAction::Approve), 7);
         assert_eq!(result.state, ResultState::TimedOut);
         assert_eq!(decision.decision, Choice::Yes);
     }
@@ -386,7 +394,7 @@ mod tests {
             at: 3,
             sys: None,
         };
-        let (result, decision) = decide(Heard::Message(message), 9);
+        let (result, decision) = decide(GateSignal::Message(message), 9);
         assert_eq!(result.payload_hash, Some(hash));
         assert_eq!(decision.decision, Choice::Yes);
         assert_eq!(decision.at, 3);

@@ -5,7 +5,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{ProviderName, TenantId};
 use cofferdam_contracts::model::{ModelProtocol, ModelsSpec};
 use cofferdam_ledger::Ledger;
-use cofferdam_ledger::models::KnownProvider;
+use cofferdam_ledger::models::ProviderRecord;
 use serde_json::json;
 
 use crate::error::Result;
@@ -26,7 +26,7 @@ pub(crate) async fn planner_admit(
 /// The first provider of a spec that the tenant has not, by its place, and what to do about it.
 pub(crate) fn unknown_provider(
     models: &ModelsSpec,
-    known: &[KnownProvider],
+    known: &[ProviderRecord],
 ) -> Option<(usize, String)> {
     let is_known = |name: &ProviderName| known.iter().any(|known| known.provider.name == *name);
     let mut names = models.providers.iter().enumerate();
@@ -34,7 +34,7 @@ pub(crate) fn unknown_provider(
     Some((index, format!("no provider {name} is known; add it: cofferdam model add {name}")))
 }
 
-fn offered(agent: &AgentSpec, known: &[KnownProvider]) -> std::result::Result<(), Refusal> {
+fn offered(agent: &AgentSpec, known: &[ProviderRecord]) -> std::result::Result<(), Refusal> {
     let refuse = |field: &str, why: String| {
         let words = format!("plan.agent.{field}: {why}");
         Err(Refusal::new(ErrorCode::PolicyViolation, words).with(json!({"field": field})))
@@ -64,7 +64,7 @@ mod tests {
             "models": {"providers": providers}});
         let provider = json!({"name": "main", "url": "https://a.example/v1",
             "protocols": [protocol], "models": [{"model": "coder"}]});
-        let known = [KnownProvider {
+        let known = [ProviderRecord {
             provider: serde_json::from_value(provider).unwrap(),
             version: 1,
             private: false,

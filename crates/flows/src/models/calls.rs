@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::SandboxId;
-use cofferdam_contracts::model::ModelSpent;
+use cofferdam_contracts::model::ModelSpend;
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::SandboxResult;
 use cofferdam_ledger::Ledger;
@@ -13,26 +13,26 @@ use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::Sandbox;
 
 use super::Models;
-use super::desk::CallDesk;
-use super::prompt::{SentPrompt, prompt_begin, prompt_end};
-use super::within::Prompts;
+use super::gateway::CallGateway;
+use super::prompt::{PromptRecord, prompt_begin, prompt_end};
+use super::prompt_position::Prompts;
 use crate::error::Result;
 use crate::patience::patiently;
 
 /// What the calls of one sandbox come to.
 #[derive(Debug)]
-pub(crate) struct CallsTaken {
+pub(crate) struct CallTotals {
     pub turns: ModelTurns,
-    pub spent: Vec<ModelSpent>,
+    pub spent: Vec<ModelSpend>,
 }
 
 /// The calls of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    desk: Option<Arc<CallDesk>>,
-    /// The prompts that calls belong to, where a pilot of ours sends them.
+    desk: Option<Arc<CallGateway>>,
+    /// The prompts that calls belong to, where a driver of ours sends them.
     prompts: Option<Arc<Prompts>>,
-    prompt: Option<SentPrompt>,
+    prompt: Option<PromptRecord>,
 }
 
 impl Calls {
@@ -53,10 +53,10 @@ impl Calls {
                 false => agent.map(|agent| agent.agent_type.as_str()),
             };
             let (id, prompts) = (sandbox.id(), prompts.clone());
-            Arc::new(CallDesk::new(models, task, id, spec, agent, prompts, max_turns))
+            Arc::new(CallGateway::new(models, task, id, spec, agent, prompts, max_turns))
         });
         if let Some(desk) = &desk {
-            let own: Arc<CallDesk> = Arc::clone(desk);
+            let own: Arc<CallGateway> = Arc::clone(desk);
             sandbox.traffic().serve_models(own);
         }
         let prompt = match agent {
@@ -67,11 +67,11 @@ impl Calls {
     }
 
     /// Who decides about calls of models.
-    pub(crate) fn desk(&self) -> Option<&Arc<CallDesk>> {
+    pub(crate) fn gateway(&self) -> Option<&Arc<CallGateway>> {
         self.desk.as_ref()
     }
 
-    /// The prompts that calls belong to, where a pilot of ours sends them.
+    /// The prompts that calls belong to, where a driver of ours sends them.
     pub(crate) fn prompts(&self) -> Option<&Arc<Prompts>> {
         self.prompts.as_ref()
     }
@@ -85,11 +85,11 @@ impl Calls {
     }
 
     /// What they come to, once the last has its end; `None` where there are none, or the ledger does not say.
-    pub(crate) async fn taken(&self, ledger: &Ledger, sandbox: &SandboxId) -> Option<CallsTaken> {
+    pub(crate) async fn totals(&self, ledger: &Ledger, sandbox: &SandboxId) -> Option<CallTotals> {
         self.desk.as_ref()?;
         let models = || ledger.models();
-        let read = async || -> Result<CallsTaken> {
-            Ok(CallsTaken {
+        let read = async || -> Result<CallTotals> {
+            Ok(CallTotals {
                 turns: patiently(|| models().turns(sandbox)).await?,
                 spent: patiently(|| models().spent_in(sandbox)).await?,
             })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder};
 
-use crate::outbound::{Checked, Reach};
+use crate::outbound::{PublicResolver, Reach};
 
 /// Until a connection to a provider stands.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -27,8 +27,8 @@ impl Clients {
         let slot = if private { &self.private } else { &self.public };
         let made = slot.get_or_init(|| {
             let builder = match private {
-                true => builder().dns_resolver(Checked(Reach::Private)),
-                false => builder().no_proxy().dns_resolver(Checked(Reach::Public)),
+                true => builder().dns_resolver(PublicResolver(Reach::Private)),
+                false => builder().no_proxy().dns_resolver(PublicResolver(Reach::Public)),
             };
             builder
                 .build()

@@ -1,22 +1,22 @@
 //! What came of a call, and what of it counts. Pure.
 
-use cofferdam_contracts::model::{Metered, ModelOutcome, ModelPrice, ModelUsage};
+use cofferdam_contracts::model::{AnswerSummary, ModelOutcome, ModelPrice, ModelUsage};
 use cofferdam_ledger::models::CallCost;
 
 /// How an answer went by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct AnswerEnd {
     /// The provider's status.
     pub status: u16,
     /// What it said.
-    pub metered: Metered,
+    pub metered: AnswerSummary,
     /// Why it broke off, if it did.
     pub cut: Option<String>,
 }
 
 /// What is written about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CallJudged {
+pub(crate) struct CallVerdict {
     pub outcome: ModelOutcome,
     pub usage: Option<ModelUsage>,
     /// `None`: what was set aside.
@@ -26,27 +26,27 @@ pub(crate) struct CallJudged {
 
 /// The law: a claim counts where the answer is whole; an error by status costs nothing unless it claims so; of
 /// everything else it is not known what was paid.
-pub(crate) fn judge(passed: Passed, price: &ModelPrice) -> CallJudged {
-    let Passed { status, metered: Metered { usage, error, is_whole }, cut } = passed;
+pub(crate) fn judge(passed: AnswerEnd, price: &ModelPrice) -> CallVerdict {
+    let AnswerEnd { status, metered: AnswerSummary { usage, error, is_whole }, cut } = passed;
     let cost =
         |usage: ModelUsage| CallCost { tokens: usage.tokens(), micros: price.cost_micros(usage) };
     if status >= 400 {
         let why = error.unwrap_or_else(|| by_status(status));
         let counted = usage.map(cost).unwrap_or_default();
         let outcome = ModelOutcome::ProviderError;
-        return CallJudged { outcome, usage, counted: Some(counted), why: Some(why) };
+        return CallVerdict { outcome, usage, counted: Some(counted), why: Some(why) };
     }
     if let Some(error) = error {
         let (outcome, counted) = (ModelOutcome::ProviderError, usage.map(cost));
-        return CallJudged { outcome, usage, counted, why: Some(error) };
+        return CallVerdict { outcome, usage, counted, why: Some(error) };
     }
     if cut.is_some() || !is_whole {
         let why = cut.unwrap_or_else(|| "the answer ended before its protocol's end".to_owned());
         let outcome = ModelOutcome::Cut;
-        return CallJudged { outcome, usage: None, counted: None, why: Some(why) };
+        return CallVerdict { outcome, usage: None, counted: None, why: Some(why) };
     }
     let why = usage.is_none().then(|| "the answer claims no tokens".to_owned());
-    CallJudged { outcome: ModelOutcome::Ok, usage, counted: usage.map(cost), why }
+    CallVerdict { outcome: ModelOutcome::Ok, usage, counted: usage.map(cost), why }
 }
 
 /// Why a call failed of which its provider said no more than a status.
@@ -55,15 +55,15 @@ fn by_status(status: u16) -> String {
 }
 
 /// The law of a count of tokens: nothing is paid, whatever comes of it.
-pub(crate) fn judge_count(passed: Passed) -> CallJudged {
-    let Passed { status, metered, cut } = passed;
+pub(crate) fn judge_count(passed: AnswerEnd) -> CallVerdict {
+    let AnswerEnd { status, metered, cut } = passed;
     let error = metered.error.or_else(|| (status >= 400).then(|| by_status(status)));
     let (outcome, why) = match (error, cut) {
         (Some(error), _) => (ModelOutcome::ProviderError, Some(error)),
         (None, Some(cut)) => (ModelOutcome::Cut, Some(cut)),
         (None, None) => (ModelOutcome::Counted, None),
     };
-    CallJudged { outcome, usage: None, counted: Some(CallCost::default()), why }
+    CallVerdict { outcome, usage: None, counted: Some(CallCost::default()), why }
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use cofferdam_contracts::id::ModelName;
 
-    fn judged(status: u16, usage: bool, error: bool, is_whole: bool, cut: bool) -> CallJudged {
+    fn judged(status: u16, usage: bool, error: bool, is_whole: bool, cut: bool) -> CallVerdict {
         let price = ModelPrice {
             model: ModelName::parse("m").unwrap(),
             input_micros: 1_000_000,
@@ -83,8 +83,8 @@ mod tests {
         };
         let usage = usage.then_some(ModelUsage { input: 3, output: 2, ..ModelUsage::default() });
         let error = error.then(|| "no".to_owned());
-        let metered = Metered { usage, error, is_whole };
-        judge(Passed { status, metered, cut: cut.then(|| "cut".to_owned()) }, &price)
+        let metered = AnswerSummary { usage, error, is_whole };
+        judge(AnswerEnd { status, metered, cut: cut.then(|| "cut".to_owned()) }, &price)
     }
 
     #[test]
@@ -97,9 +97,9 @@ mod tests {
             (529, false, false, ProviderError),
         ] {
             let error = error.then(|| "no".to_owned());
-            let metered = Metered { usage: None, error, is_whole: false };
+            let metered = AnswerSummary { usage: None, error, is_whole: false };
             let judged =
-                judge_count(Passed { status, metered, cut: cut.then(|| "cut".to_owned()) });
+                judge_count(AnswerEnd { status, metered, cut: cut.then(|| "cut".to_owned()) });
             assert_eq!((judged.outcome, judged.counted), (outcome, Some(CallCost::default())));
             assert_eq!(judged.why.is_none(), outcome == Counted);
         }

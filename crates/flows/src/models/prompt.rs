@@ -13,7 +13,7 @@ use crate::patience::patiently;
 
 /// A prompt that is on record.
 #[derive(Debug)]
-pub(crate) struct SentPrompt(Digest);
+pub(crate) struct PromptRecord(Digest);
 
 /// Writes the prompt of an agent's session. An agent is started once in a session, so its key is fresh.
 pub(crate) async fn prompt_begin(
@@ -21,7 +21,7 @@ pub(crate) async fn prompt_begin(
     task: &TaskContext,
     sandbox: &SandboxId,
     agent: &AgentWork,
-) -> Option<SentPrompt> {
+) -> Option<PromptRecord> {
     let key = canonical::digest(&json!([sandbox.as_str(), task.step_id.as_str(), task.attempt]));
     let op_key = key.ok()?;
     let prompt = agent.request.files_in.iter().find(|file| file.path == agent.stdin);
@@ -37,7 +37,7 @@ pub(crate) async fn prompt_begin(
         request: json!({"dispatch": agent.dispatch, "cmd": agent.request.cmd}),
     };
     match patiently(|| ledger.models().prompt_begin(&new)).await {
-        Ok(_) => Some(SentPrompt(op_key)),
+        Ok(_) => Some(PromptRecord(op_key)),
         Err(error) => {
             tracing::warn!(%error, task = %task.key, "a prompt was not written");
             None
@@ -46,7 +46,7 @@ pub(crate) async fn prompt_begin(
 }
 
 /// Writes what came of it.
-pub(crate) async fn prompt_end(ledger: &Ledger, sent: &SentPrompt, result: &SandboxResult) {
+pub(crate) async fn prompt_end(ledger: &Ledger, sent: &PromptRecord, result: &SandboxResult) {
     let report = result.agent.as_ref();
     let end = PromptEnd {
         raw: Some(&result.stdout),

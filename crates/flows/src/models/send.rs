@@ -12,18 +12,18 @@ use cofferdam_contracts::model::{
 };
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::models::{CallCost, CallEnd};
-use cofferdam_ledger::planner::{AnswerKey, KeptAnswer};
+use cofferdam_ledger::planner::{AnswerKey, StoredAnswer};
 use cofferdam_sandbox::{ModelCut, ModelReply};
 use reqwest::{Client, RequestBuilder, Response};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task;
 
+use super::answer_budget::AnswerShare;
 use super::hash::AnswerHash;
-use super::judge::{CallJudged, Passed, judge, judge_count};
+use super::judge::{AnswerEnd, CallVerdict, judge, judge_count};
 use super::leak::KeySearch;
 use super::pipe::Pipe;
-use super::room::Taken;
-use super::within::Within;
+use super::prompt_position::PromptPosition;
 use crate::patience::patiently;
 
 /// Chunks of an answer that wait for their reader: the provider waits for it too. A reader that is behind takes all of
@@ -48,7 +48,7 @@ const TOLD: [&str; 6] = [
 ];
 
 /// A call that was allowed.
-pub(crate) struct Allowed {
+pub(crate) struct AllowedCall {
     pub op_key: Digest,
     pub protocol: ModelProtocol,
     pub price: ModelPrice,
@@ -63,27 +63,27 @@ pub(crate) struct Allowed {
     /// Whether its tokens are counted and nothing is written.
     pub counts: bool,
     /// The prompt that it belongs to, and the sandbox that holds that.
-    pub within: Option<(Within, SandboxId)>,
+    pub within: Option<(PromptPosition, SandboxId)>,
 }
 
 /// Ends with the call: whoever waits for a sandbox's calls sees it.
-pub(crate) struct Going(pub watch::Sender<usize>);
+pub(crate) struct CallGuard(pub watch::Sender<usize>);
 
-impl Going {
+impl CallGuard {
     pub(crate) fn new(calls: &watch::Sender<usize>) -> Self {
         calls.send_modify(|going| *going += 1);
         Self(calls.clone())
     }
 }
 
-impl Drop for Going {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         self.0.send_modify(|going| *going = going.saturating_sub(1));
     }
 }
 
 /// A call between its sending and its end.
-struct Sent {
+struct ActiveCall {
     ledger: Ledger,
     op_key: Digest,
     price: ModelPrice,
@@ -95,9 +95,9 @@ struct Sent {
     /// What is kept of the answer.
     kept: Option<Vec<u8>>,
     /// What is put on record before the agent reads its end.
-    record: Option<Recording>,
+    record: Option<AnswerRecorder>,
     /// What its answer takes of this worker's memory.
-    room: Taken,
+    room: AnswerShare,
     /// Whether it takes any: a stream that goes on no record passes.
     is_held: bool,
     /// Whether its answer went on record within its prompt.
@@ -106,12 +106,12 @@ struct Sent {
     counts: bool,
     /// Looks for the key.
     leak: Option<KeySearch>,
-    _going: Going,
+    _going: CallGuard,
 }
 
 /// An answer that goes on record within its prompt.
-struct Recording {
-    within: Within,
+struct AnswerRecorder {
+    within: PromptPosition,
     sandbox: SandboxId,
     content_type: String,
     body: Vec<u8>,
@@ -124,11 +124,11 @@ type Deadline<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 pub(crate) async fn send(
     ledger: &Ledger,
     client: &Client,
-    call: Allowed,
-    going: Going,
-    room: Taken,
+    call: AllowedCall,
+    going: CallGuard,
+    room: AnswerShare,
 ) -> Result<ModelReply, String> {
-    let sent = Sent {
+    let sent = ActiveCall {
         ledger: ledger.clone(),
         op_key: call.op_key.clone(),
         price: call.price.clone(),
@@ -142,7 +142,7 @@ pub(crate) async fn send(
         hash: AnswerHash::new(),
         bytes: 0,
         kept: call.keep.then(Vec::new),
-        record: call.within.clone().map(|(within, sandbox)| Recording {
+        record: call.within.clone().map(|(within, sandbox)| AnswerRecorder {
             within,
             sandbox,
             content_type: String::new(),
@@ -166,7 +166,7 @@ pub(crate) async fn send(
     head.await.unwrap_or_else(|_| Err("the call ended".to_owned()))
 }
 
-fn request(client: &Client, call: Allowed) -> RequestBuilder {
+fn request(client: &Client, call: AllowedCall) -> RequestBuilder {
     let mut request = client.post(call.url).header("accept-encoding", "identity");
     for (name, value) in &call.headers {
         request = request.header(*name, value);
@@ -194,12 +194,12 @@ fn head_of(response: &Response) -> (u16, Vec<(&'static str, String)>, bool) {
     (response.status().as_u16(), headers, is_stream)
 }
 
-fn unsent(outcome: ModelOutcome, why: &str) -> CallJudged {
+fn unsent(outcome: ModelOutcome, why: &str) -> CallVerdict {
     let counted = (outcome == ModelOutcome::Unreachable).then(CallCost::default);
-    CallJudged { outcome, usage: None, counted, why: Some(why.to_owned()) }
+    CallVerdict { outcome, usage: None, counted, why: Some(why.to_owned()) }
 }
 
-impl Sent {
+impl ActiveCall {
     async fn run(
         mut self,
         request: RequestBuilder,
@@ -326,7 +326,7 @@ impl Sent {
         cut: Option<String>,
     ) -> bool {
         let Some(meter) = meter else { return true };
-        let passed = Passed { status, metered: meter.end(), cut };
+        let passed = AnswerEnd { status, metered: meter.end(), cut };
         let judged = match self.counts {
             true => judge_count(passed),
             false => judge(passed, &self.price),
@@ -339,11 +339,12 @@ impl Sent {
     /// Before the row of the call says what came of it: a worker that is lost between the two leaves the answer.
     async fn put_on_record(&mut self, status: u16) -> bool {
         let Some(record) = self.record.take() else { return true };
-        let answer = KeptAnswer { status, content_type: record.content_type, body: record.body };
+        let answer = StoredAnswer { status, content_type: record.content_type, body: record.body };
         let shape = record.within.shape();
         let key = AnswerKey { op_key: &record.within.op_key, shape: &shape };
         let planner = || self.ledger.planner();
-        let kept = patiently(|| planner().answer_keep(key, &record.sandbox, &self.op_key, &answer));
+        let kept =
+            patiently(|| planner().answer_store(key, &record.sandbox, &self.op_key, &answer));
         let is_kept = kept.await.unwrap_or_else(|error| {
             tracing::error!(%error, call = %self.op_key, "an answer was not put on record");
             false
@@ -366,7 +367,7 @@ impl Sent {
         }
     }
 
-    async fn settle(&mut self, status: Option<u16>, judged: CallJudged) {
+    async fn settle(&mut self, status: Option<u16>, judged: CallVerdict) {
         let hash = self.hash.end().await.and_then(|hash| Digest::parse(&hex::encode(hash)).ok());
         let end = CallEnd {
             outcome: judged.outcome,
@@ -397,7 +398,7 @@ impl Sent {
             Some(key) => text.replace(key.as_str(), "[redacted]"),
             None => text,
         };
-        if let Err(error) = self.ledger.models().body_keep(&self.op_key, side, &text).await {
+        if let Err(error) = self.ledger.models().body_store(&self.op_key, side, &text).await {
             tracing::warn!(%error, call = %self.op_key, side, "a body was not kept");
         }
     }

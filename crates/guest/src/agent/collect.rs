@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::glob::{Glob, GlobError};
 use cofferdam_guest::name;
-use cofferdam_guest::wire::{CollectEnd, CollectRequest, FileHead, Over};
+use cofferdam_guest::wire::{CollectEnd, CollectExcess, CollectRequest, FileHead};
 use rustix::fs::{Mode, OFlags, openat};
 use tokio::sync::mpsc::Sender;
 
@@ -37,7 +37,7 @@ pub enum CollectError {
     #[error("{0:?} is not a directory, or is reached through a symbolic link")]
     Root(String),
     #[error("a bound was left: {0:?}")]
-    Over(Over),
+    Over(CollectExcess),
     #[error("more than {MAX_DEPTH} nested directories")]
     Deep,
     #[error("{0:?} changed while it was read")]
@@ -81,10 +81,10 @@ async fn send_all(request: &CollectRequest, frames: &Sender<Bytes>) -> Result<u6
     let handle = handle.map_err(|_| CollectError::Root(request.root.clone()))?;
     let mut walk =
         Walk { globs: &globs, entries: 0, found: Vec::new(), max: request.max_files, beyond: None };
-    walk.directory(root, &Below::default(), 0)?;
+    walk.directory(root, &RelativePath::default(), 0)?;
     if let Some((path, count)) = walk.beyond {
         let most = request.max_files;
-        return Err(CollectError::Over(Over::Files { most, found: most + count, path }));
+        return Err(CollectError::Over(CollectExcess::Files { most, found: most + count, path }));
     }
     walk.found.sort_unstable();
     let mut room = request.max_bytes;
@@ -94,7 +94,7 @@ async fn send_all(request: &CollectRequest, frames: &Sender<Bytes>) -> Result<u6
         let Some(left) = room.checked_sub(size) else {
             let (most, before) = (request.max_bytes, request.max_bytes - room);
             let found = before.saturating_add(size);
-            return Err(CollectError::Over(Over::Bytes { most, found, path }));
+            return Err(CollectError::Over(CollectExcess::Bytes { most, found, path }));
         };
         room = left;
         send(file, path, size, frames).await?;
@@ -105,14 +105,14 @@ async fn send_all(request: &CollectRequest, frames: &Sender<Bytes>) -> Result<u6
 
 /// A path below the root.
 #[derive(Default)]
-struct Below {
+struct RelativePath {
     /// As [`name`] writes it.
     text: String,
     /// As a glob sees it: one character for what is not UTF-8.
     seen: String,
 }
 
-impl Below {
+impl RelativePath {
     fn join(&self, raw: &OsStr) -> Self {
         let join = |above: &str, name: &str| match above {
             "" => name.to_owned(),
@@ -138,7 +138,12 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn directory(&mut self, at: &Path, above: &Below, depth: usize) -> Result<(), CollectError> {
+    fn directory(
+        &mut self,
+        at: &Path,
+        above: &RelativePath,
+        depth: usize,
+    ) -> Result<(), CollectError> {
         let fault = |source| CollectError::Io { path: at.display().to_string(), source };
         for entry in fs::read_dir(at).map_err(fault)? {
             let entry = entry.map_err(fault)?;
@@ -146,7 +151,7 @@ impl Walk<'_> {
             if self.entries > MAX_ENTRIES {
                 let most = u64::try_from(MAX_ENTRIES).unwrap_or(u64::MAX);
                 let path = at.display().to_string();
-                return Err(CollectError::Over(Over::Entries { most, path }));
+                return Err(CollectError::Over(CollectExcess::Entries { most, path }));
             }
             if depth > MAX_DEPTH {
                 return Err(CollectError::Deep);

@@ -88,19 +88,19 @@ pub async fn open(query: &str, body: Incoming) -> Response<Answer> {
     response
 }
 
-struct Bound {
+struct DoorListeners {
     tcp: Vec<(Door, TcpListener)>,
     udp: Vec<(Door, UdpSocket)>,
 }
 
 /// All of them, or none.
-async fn bind(doors: &Doors) -> io::Result<Bound> {
+async fn bind(doors: &Doors) -> io::Result<DoorListeners> {
     let Doors { address, tcp, udp } = doors;
     let is_own = address.is_loopback() && *address != Ipv4Addr::LOCALHOST;
     if !is_own || tcp.len() + udp.len() > MAX_DOORS {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut bound = Bound { tcp: Vec::new(), udp: Vec::new() };
+    let mut bound = DoorListeners { tcp: Vec::new(), udp: Vec::new() };
     for port in tcp {
         bound.tcp.push((Door::Tcp(*port), TcpListener::bind((*address, *port)).await?));
     }
@@ -111,7 +111,7 @@ async fn bind(doors: &Doors) -> io::Result<Bound> {
 }
 
 /// Until the inner connection ends.
-async fn serve(bound: Bound, trunk: DuplexStream) -> hyper::Result<()> {
+async fn serve(bound: DoorListeners, trunk: DuplexStream) -> hyper::Result<()> {
     let (requests, connection) = http2::Builder::new(TokioExecutor::new())
         // Clients let flows go in the middle, as on the outer connection.
         .max_local_error_reset_streams(None)

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::{self, Kind};
-use cofferdam_guest::wire::{ALL_BYTES, Counted, Ended, ExecEnd, ExecRequest};
+use cofferdam_guest::wire::{ALL_BYTES, CommandExit, ExecEnd, ExecRequest, LimitCounters};
 use rustix::process::Pid;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
@@ -30,10 +30,10 @@ use crate::machine::{self, LayerWatch};
 
 use super::clock::{Stopwatch, within_ms};
 use super::identity;
-use super::jail::{self, Jailed, Watch};
+use super::jail::{self, JailCommand, Watch};
 use super::metrics;
 use super::outlet::Outlet;
-use super::reaper::{Reaped, Reaper};
+use super::reaper::{ChildExit, Reaper};
 
 /// One read of a pipe. A pipe holds 64 KiB; a quarter keeps two streams small in the agent.
 const READ_BYTES: usize = 16 * 1024;
@@ -80,9 +80,9 @@ impl StartError {
 }
 
 /// A command that runs, and where what it prints comes from.
-pub struct Started {
+pub struct CommandProcess {
     pub pid: Pid,
-    pub exit: oneshot::Receiver<Reaped>,
+    pub exit: oneshot::Receiver<ChildExit>,
     pub stdout: Option<Receiver>,
     pub stderr: Option<Receiver>,
     pub clock: Stopwatch,
@@ -101,12 +101,12 @@ pub fn begin(
     reaper: &Reaper,
     request: &ExecRequest,
     mut command: Command,
-) -> Result<Started, StartError> {
+) -> Result<CommandProcess, StartError> {
     let Some(wanted) = &request.jail else {
         return Ok(start(reaper, &mut command, false)?.0);
     };
     let path = request.env.get("PATH").map_or("", String::as_str);
-    let Jailed { command: mut jailed, socket, theirs, rules } =
+    let JailCommand { command: mut jailed, socket, theirs, rules } =
         jail::around(&command, wanted, path).map_err(StartError::Jail)?;
     jailed.stdin(input(request)?);
     drop_to(&mut jailed, request);
@@ -130,13 +130,13 @@ pub fn start(
     reaper: &Reaper,
     command: &mut Command,
     service: bool,
-) -> Result<(Started, Option<ChildStdin>), StartError> {
+) -> Result<(CommandProcess, Option<ChildStdin>), StartError> {
     let (mut child, pid, exit) = reaper.start(command, service).map_err(|source| {
         let program = command.get_program().to_string_lossy().into_owned();
         StartError::Spawn { program, source }
     })?;
     let pipe = |fd: Option<OwnedFd>| fd.and_then(|fd| Receiver::from_owned_fd(fd).ok());
-    let started = Started {
+    let started = CommandProcess {
         pid,
         exit,
         stdout: pipe(child.stdout.take().map(OwnedFd::from)),
@@ -151,7 +151,7 @@ pub fn start(
 pub async fn follow(
     reaper: &Reaper,
     request: &ExecRequest,
-    started: Result<Started, StartError>,
+    started: Result<CommandProcess, StartError>,
     leaves: bool,
     outlet: &Arc<Outlet>,
 ) {
@@ -167,7 +167,7 @@ pub async fn follow(
 async fn ended(
     reaper: &Reaper,
     request: &ExecRequest,
-    started: Started,
+    started: CommandProcess,
     leaves: bool,
     outlet: &Arc<Outlet>,
 ) -> ExecEnd {
@@ -175,7 +175,7 @@ async fn ended(
     // Of what was tried before it only the number is told.
     drop(machine::tried());
     let layer = LayerWatch::default();
-    let Started { pid, mut exit, stdout, stderr, clock, watch } = started;
+    let CommandProcess { pid, mut exit, stdout, stderr, clock, watch } = started;
     let limit = request.stream_limit_bytes;
     let late = watch::Sender::new(false);
     let stdout = pump(Kind::Stdout, stdout, limit, leaves, outlet, &late);
@@ -191,7 +191,7 @@ async fn ended(
     };
     let layer_full = layer.end();
     let wall_ms = clock.elapsed_ms();
-    let failed = first.as_ref().is_none_or(|reaped| reaped.ended != Ended::Exit(0));
+    let failed = first.as_ref().is_none_or(|reaped| reaped.ended != CommandExit::Exit(0));
     let crowd = if failed { metrics::crowd() } else { 0 };
     let reaped = match first {
         Some(reaped) => reaped,
@@ -199,7 +199,7 @@ async fn ended(
             reaper.end(pid, leaves);
             match within_ms(DEATH_MS, exit).await {
                 Some(Ok(reaped)) => reaped,
-                _ => Reaped { ended: Ended::Signal(9), cpu_ms: 0, max_rss_kb: 0 },
+                _ => ChildExit { ended: CommandExit::Signal(9), cpu_ms: 0, max_rss_kb: 0 },
             }
         }
     };
@@ -215,7 +215,7 @@ async fn ended(
             }
         }
         // Who is left may hold the pipes for ever.
-        (true, Ended::Signal(_)) => KILLED_DRAIN_MS,
+        (true, CommandExit::Signal(_)) => KILLED_DRAIN_MS,
         (true, _) => LEFT_DRAIN_MS,
     };
     let both = async { (join(stdout).await, join(stderr).await) };
@@ -238,7 +238,7 @@ async fn ended(
         dropped_stderr,
         crowd,
         seen: watch.map(|watch| watch.seen()),
-        counted: machine::counted().map(|now| Counted {
+        counted: machine::counted().map(|now| LimitCounters {
             layer_full,
             no_routes: machine::no_routes(),
             ..since(now, before)
@@ -255,9 +255,9 @@ async fn stopped(watch: Option<&Watch>) {
     }
 }
 
-fn since(now: Counted, before: Option<Counted>) -> Counted {
+fn since(now: LimitCounters, before: Option<LimitCounters>) -> LimitCounters {
     let Some(before) = before else { return now };
-    Counted {
+    LimitCounters {
         oom_kills: now.oom_kills.saturating_sub(before.oom_kills),
         pids_refused: now.pids_refused.saturating_sub(before.pids_refused),
         layer_full: now.layer_full,
@@ -377,5 +377,5 @@ fn unstarted(error: &StartError) -> ExecEnd {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     };
-    ExecEnd { denied: error.is_denied(), ..ExecEnd::of(Ended::Unstarted(reason)) }
+    ExecEnd { denied: error.is_denied(), ..ExecEnd::of(CommandExit::Unstarted(reason)) }
 }

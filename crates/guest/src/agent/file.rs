@@ -14,7 +14,7 @@ use hyper::{Response, StatusCode};
 use rustix::fs::OFlags;
 
 use super::answer::{Answer, done, refuse};
-use super::still;
+use super::freeze;
 
 /// Mode of a file when the request does not say.
 const DEFAULT_MODE: u32 = 0o644;
@@ -101,7 +101,7 @@ async fn write(target: &Target, body: Incoming) -> io::Result<()> {
     let (file, is_new) = open(path, target.mode)?;
     let written = fill(file, target, body).await;
     if written.is_err() && is_new {
-        still::over().await;
+        freeze::over().await;
         // An error means that somebody else removed it.
         let _ = fs::remove_file(path);
     }
@@ -134,11 +134,11 @@ async fn fill(mut file: File, target: &Target, mut body: Incoming) -> io::Result
     let cut = |_| io::Error::new(io::ErrorKind::UnexpectedEof, "its bytes broke off");
     while let Some(frame) = body.frame().await {
         if let Ok(bytes) = frame.map_err(cut)?.into_data() {
-            still::over().await;
+            freeze::over().await;
             file.write_all(&bytes)?;
         }
     }
-    still::over().await;
+    freeze::over().await;
     // The mode of an existing file stays when it is opened, and a new one's passes the umask.
     file.set_permissions(Permissions::from_mode(target.mode))
 }

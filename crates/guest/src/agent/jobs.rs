@@ -42,13 +42,13 @@ pub struct Jobs {
 struct Job {
     name: String,
     /// What is in the files, and the last frame's payload once it is there.
-    so_far: watch::Sender<SoFar>,
+    so_far: watch::Sender<JobProgress>,
     /// Standard output, standard error.
     files: [PathBuf; 2],
 }
 
 #[derive(Debug, Clone, Default)]
-struct SoFar {
+struct JobProgress {
     written: [u64; 2],
     end: Option<Bytes>,
 }

@@ -5,11 +5,12 @@
 //!                                       | exec, run, job, follow | sleep | keep }
 //!                                           |
 //! SIGCHLD -> reaper --- status -------------+
-//! end of stdin -> run returns -> the pid namespace ends; a lodger waits for the next stream at its socket
+//! end of stdin -> run returns -> the pid namespace ends; a subreaper agent waits for the next stream at its socket
 //! ```
 //! One thread and no blocking pool, so the agent is exactly one of the sandbox's processes. Its
 //! memory is not readable from inside, although the task has the same user: it is not dumpable.
 
+mod agent_sleep;
 mod answer;
 mod clock;
 mod collect;
@@ -17,22 +18,21 @@ mod dial;
 mod doors;
 mod exec;
 mod file;
+mod freeze;
 mod identity;
 mod jail;
 mod jobs;
-mod keep;
-mod kept;
-mod lodge;
+mod layer_stream;
 mod metrics;
-mod night;
 mod outlet;
 mod pack;
-mod polled;
+mod persistent_stream;
+mod poll_fd;
 mod port;
 mod reaper;
 mod run;
 mod serve;
-mod still;
+mod subreaper;
 mod terminal;
 mod tree;
 mod unpack;
@@ -53,13 +53,13 @@ pub fn run_in(prepare: impl FnOnce() -> std::io::Result<()>) -> ExitCode {
 }
 
 /// The same in a sandbox that somebody else holds, and whose first process is theirs.
-pub fn run_as_lodger() -> ExitCode {
-    ended(lodge::adopt().and_then(|()| start(Reaper::of_lodger())))
+pub fn run_as_subreaper() -> ExitCode {
+    ended(subreaper::adopt().and_then(|()| start(Reaper::of_subreaper())))
 }
 
 /// Carries this process's own stdin and stdout to the agent that runs already, until either ends.
 pub fn attach() -> ExitCode {
-    ended(run_alone(lodge::attach()))
+    ended(run_alone(subreaper::attach()))
 }
 
 /// The agent's saved user id: one that no task has by chance.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::clock::{Stopwatch, sleep_ms};
 
 /// Who takes the frames.
-enum Place {
+enum OutletState {
     Host(Sender<Bytes>),
     /// Nobody for now: they wait.
     Asleep,
@@ -20,15 +20,15 @@ enum Place {
 }
 
 /// The frames of one command.
-pub struct Outlet(watch::Sender<Place>);
+pub struct Outlet(watch::Sender<OutletState>);
 
 /// Nobody will take them.
 #[derive(Debug)]
-pub struct Closed;
+pub struct OutletError;
 
 impl Outlet {
     pub fn to(frames: Sender<Bytes>) -> Self {
-        Self(watch::Sender::new(Place::Host(frames)))
+        Self(watch::Sender::new(OutletState::Host(frames)))
     }
 
     /// Who takes them now; waits while the agent sleeps. `None`: nobody.
@@ -36,9 +36,9 @@ impl Outlet {
         let mut places = self.0.subscribe();
         loop {
             match &*places.borrow_and_update() {
-                Place::Host(frames) => return Some(frames.clone()),
-                Place::Unheard => return None,
-                Place::Asleep => {}
+                OutletState::Host(frames) => return Some(frames.clone()),
+                OutletState::Unheard => return None,
+                OutletState::Asleep => {}
             }
             // Its sender is ours.
             let _ = places.changed().await;
@@ -46,11 +46,11 @@ impl Outlet {
     }
 
     /// Sends a frame, or drops it where nobody follows.
-    pub async fn send(&self, frame: Bytes) -> Result<(), Closed> {
+    pub async fn send(&self, frame: Bytes) -> Result<(), OutletError> {
         while let Some(frames) = self.taker().await {
             match frames.send(frame.clone()).await {
                 Ok(()) => return Ok(()),
-                Err(_) if self.is(&frames) => return Err(Closed),
+                Err(_) if self.is(&frames) => return Err(OutletError),
                 // The agent fell asleep meanwhile.
                 Err(_) => {}
             }
@@ -59,7 +59,7 @@ impl Outlet {
     }
 
     fn is(&self, frames: &Sender<Bytes>) -> bool {
-        matches!(&*self.0.borrow(), Place::Host(now) if now.same_channel(frames))
+        matches!(&*self.0.borrow(), OutletState::Host(now) if now.same_channel(frames))
     }
 
     /// Once the host has hung up.
@@ -67,8 +67,8 @@ impl Outlet {
         let mut places = self.0.subscribe();
         loop {
             let now = match &*places.borrow_and_update() {
-                Place::Host(frames) => Some(frames.clone()),
-                Place::Asleep | Place::Unheard => None,
+                OutletState::Host(frames) => Some(frames.clone()),
+                OutletState::Asleep | OutletState::Unheard => None,
             };
             let Some(frames) = now else {
                 let _ = places.changed().await;
@@ -85,7 +85,7 @@ impl Outlet {
     pub async fn awake_for(&self, ms: u64) {
         let (mut places, mut left) = (self.0.subscribe(), ms);
         loop {
-            if matches!(&*places.borrow_and_update(), Place::Asleep) {
+            if matches!(&*places.borrow_and_update(), OutletState::Asleep) {
                 let _ = places.changed().await;
                 continue;
             }
@@ -98,17 +98,17 @@ impl Outlet {
     }
 
     pub fn sleep(&self) {
-        self.0.send_replace(Place::Asleep);
+        self.0.send_replace(OutletState::Asleep);
     }
 
     /// Nobody follows it until somebody says so.
     pub fn wake(&self) {
-        self.0.send_replace(Place::Unheard);
+        self.0.send_replace(OutletState::Unheard);
     }
 
     /// From now on they go there.
     pub fn lead(&self, frames: Sender<Bytes>) {
-        self.0.send_replace(Place::Host(frames));
+        self.0.send_replace(OutletState::Host(frames));
     }
 }
 

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-use super::polled::polled;
+use super::poll_fd::polled;
 
 /// An open port.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cofferdam_guest::wire::Ended;
+use cofferdam_guest::wire::CommandExit;
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::signal;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
@@ -24,8 +24,8 @@ const AGENT_OOM_SCORE: &str = "0";
 
 /// A child that is gone.
 #[derive(Debug)]
-pub struct Reaped {
-    pub ended: Ended,
+pub struct ChildExit {
+    pub ended: CommandExit,
     pub cpu_ms: u64,
     pub max_rss_kb: u64,
 }
@@ -42,7 +42,7 @@ pub struct Reaper {
 
 #[derive(Debug)]
 struct Waiter {
-    sender: oneshot::Sender<Reaped>,
+    sender: oneshot::Sender<ChildExit>,
     /// It and its descendants are spared when a command ends.
     service: bool,
 }
@@ -56,13 +56,13 @@ impl Reaper {
         Self { score, ..Self::default() }
     }
 
-    /// Of a process that is not the sandbox's first. Its score is its holder's to set.
-    pub fn of_lodger() -> Self {
+    /// Of a process that is not the sandbox's first. Its score is its provider's to set.
+    pub fn of_subreaper() -> Self {
         Self { is_lodger: true, ..Self::default() }
     }
 
     /// Whether somebody else holds the sandbox.
-    pub fn is_lodger(&self) -> bool {
+    pub fn is_subreaper(&self) -> bool {
         self.is_lodger
     }
 
@@ -72,7 +72,7 @@ impl Reaper {
         &self,
         command: &mut Command,
         service: bool,
-    ) -> io::Result<(Child, Pid, oneshot::Receiver<Reaped>)> {
+    ) -> io::Result<(Child, Pid, oneshot::Receiver<ChildExit>)> {
         let mut waiting = self.lock();
         // Raising our own score for the moment of the fork lets the child inherit it without a race;
         // going back down to the value we were started with needs no capability.
@@ -110,7 +110,7 @@ impl Reaper {
         }
         let services: HashSet<i32> = waiting.keys().copied().collect();
         if self.is_lodger {
-            super::lodge::kill_descendants(&services);
+            super::subreaper::kill_descendants(&services);
         } else if services.is_empty() {
             everybody(signal::SIGKILL);
         } else {
@@ -147,14 +147,14 @@ impl Reaper {
             let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) else { return };
             let Some(waiter) = self.lock().remove(&pid.as_raw_pid()) else { continue };
             let ended = match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => Ended::Exit(code),
-                (None, signal) => Ended::Signal(signal.unwrap_or(0)),
+                (Some(code), _) => CommandExit::Exit(code),
+                (None, signal) => CommandExit::Signal(signal.unwrap_or(0)),
             };
             let after = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
             let cpu_ms = cpu_ms(after.as_ref()).saturating_sub(cpu_ms(before.as_ref()));
             let max_rss_kb = after.map_or(0, |usage| u64::try_from(usage.max_rss()).unwrap_or(0));
             // The command's task is gone when the host hung up; then nobody wants to know.
-            let _ = waiter.sender.send(Reaped { ended, cpu_ms, max_rss_kb });
+            let _ = waiter.sender.send(ChildExit { ended, cpu_ms, max_rss_kb });
         }
     }
 
@@ -171,7 +171,7 @@ fn kill_strangers(services: &HashSet<i32>) {
     everybody(signal::SIGSTOP);
     let parents = parents();
     for pid in parents.keys().filter(|pid| **pid != 1 && !descends(**pid, services, &parents)) {
-        super::lodge::send(*pid, Signal::KILL);
+        super::subreaper::send(*pid, Signal::KILL);
     }
     everybody(signal::SIGCONT);
 }

@@ -1,7 +1,7 @@
 //! Commands that can be talked to while they run.
 //!
 //! ```text
-//! run -> Running --- stdin, control, follow find it by its id --> it ends, or the host hangs up -> forgotten
+//! run -> CommandTable --- stdin, control, follow find it by its id --> it ends, or the host hangs up -> forgotten
 //! ```
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use cofferdam_guest::frame::{self, Kind};
-use cofferdam_guest::process::{Begun, Control, RunRequest};
+use cofferdam_guest::process::{Control, RunRequest, StartFrame};
 use cofferdam_guest::sleep::{Command, Follow, MAX_NOTE};
 use cofferdam_guest::wire::CollectEnd;
 use http_body_util::BodyExt as _;
@@ -22,10 +22,10 @@ use rustix::process::{Pid, Signal};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::{Receiver, Sender as Pipe};
 
+use super::agent_sleep::SleepState;
 use super::answer::{self, Answer, done, refuse};
 use super::clock::{Stopwatch, within_ms};
-use super::exec::{self, StartError, Started};
-use super::night::Night;
+use super::exec::{self, CommandProcess, StartError};
 use super::outlet::Outlet;
 use super::reaper::Reaper;
 use super::terminal;
@@ -42,7 +42,7 @@ struct RunningCommand {
     stdin: Option<Input>,
     terminal: Option<Arc<OwnedFd>>,
     /// Of one that may be followed again.
-    followed: Option<Followed>,
+    followed: Option<FollowHandle>,
 }
 
 /// Where a command takes its input.
@@ -53,7 +53,7 @@ struct Input {
 }
 
 /// A command that the host may follow again, after its agent slept.
-struct Followed {
+struct FollowHandle {
     outlet: Arc<Outlet>,
     note: String,
 }
@@ -66,12 +66,12 @@ impl Input {
 
 /// The running commands.
 #[derive(Default)]
-pub struct Running {
+pub struct CommandTable {
     entries: Mutex<HashMap<u64, RunningCommand>>,
-    night: Night,
+    night: SleepState,
 }
 
-impl Running {
+impl CommandTable {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, RunningCommand>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +89,7 @@ impl Running {
         let started = match begin(reaper, &request) {
             Ok((started, mut entry)) => {
                 let (outlet, note) = (Arc::clone(&outlet), request.note.clone());
-                entry.followed = request.leaves.then_some(Followed { outlet, note });
+                entry.followed = request.leaves.then_some(FollowHandle { outlet, note });
                 self.lock().insert(request.id, entry);
                 Ok(started)
             }
@@ -155,8 +155,8 @@ impl Running {
         response
     }
 
-    /// What falls with the night: whoever serves connections waits for it.
-    pub fn night(&self) -> &Night {
+    /// Whether the agent sleeps: whoever serves connections waits for it.
+    pub fn sleep_state(&self) -> &SleepState {
         &self.night
     }
 
@@ -202,9 +202,11 @@ impl Running {
                 }
                 return done();
             }
-            Some(Given::All) => {}
-            Some(Given::BrokeOff) => return refuse(StatusCode::BAD_REQUEST, "the input broke off"),
-            Some(Given::Gone) => return refuse(StatusCode::GONE, "the command reads no more"),
+            Some(InputEnd::All) => {}
+            Some(InputEnd::BrokeOff) => {
+                return refuse(StatusCode::BAD_REQUEST, "the input broke off");
+            }
+            Some(InputEnd::Gone) => return refuse(StatusCode::GONE, "the command reads no more"),
         }
         if is_terminal {
             // Closing our end would hang up on it instead.
@@ -238,24 +240,24 @@ impl Running {
 }
 
 /// How the giving of input ended.
-enum Given {
+enum InputEnd {
     All,
     BrokeOff,
     Gone,
 }
 
 /// Gives a command what was left and what comes. It may be dropped at any point: nothing is lost but what the body has.
-async fn give(input: &mut Input, body: &mut Incoming) -> Given {
+async fn give(input: &mut Input, body: &mut Incoming) -> InputEnd {
     loop {
         while !input.left.is_empty() {
             match input.pipe.write_buf(&mut input.left).await {
                 Ok(1..) => {}
-                _ => return Given::Gone,
+                _ => return InputEnd::Gone,
             }
         }
         match body.frame().await {
-            None => return Given::All,
-            Some(Err(_)) => return Given::BrokeOff,
+            None => return InputEnd::All,
+            Some(Err(_)) => return InputEnd::BrokeOff,
             Some(Ok(frame)) => {
                 if let Ok(bytes) = frame.into_data() {
                     input.left.extend_from_slice(&bytes);
@@ -282,11 +284,14 @@ async fn keep(input: &mut Input, body: &mut Incoming) {
 
 /// Tells its process id.
 fn begun(pid: Pid) -> Bytes {
-    let begun = Begun { pid: u32::try_from(pid.as_raw_pid()).unwrap_or(0) };
+    let begun = StartFrame { pid: u32::try_from(pid.as_raw_pid()).unwrap_or(0) };
     frame::encode(Kind::Begun, &serde_json::to_vec(&begun).unwrap_or_default())
 }
 
-fn begin(reaper: &Reaper, request: &RunRequest) -> Result<(Started, RunningCommand), StartError> {
+fn begin(
+    reaper: &Reaper,
+    request: &RunRequest,
+) -> Result<(CommandProcess, RunningCommand), StartError> {
     let mut command = exec::prepare(&request.exec)?;
     if request.exec.jail.is_some() {
         return jailed(reaper, request, command);
@@ -308,7 +313,7 @@ fn jailed(
     reaper: &Reaper,
     request: &RunRequest,
     command: std::process::Command,
-) -> Result<(Started, RunningCommand), StartError> {
+) -> Result<(CommandProcess, RunningCommand), StartError> {
     if request.stdin || request.terminal.is_some() || request.service {
         let words = "it has neither input from the host nor a terminal, and is not a service";
         let unheld = io::Error::new(io::ErrorKind::InvalidInput, words);
@@ -325,7 +330,7 @@ fn with_terminal(
     request: &RunRequest,
     command: &std::process::Command,
     size: cofferdam_guest::process::Size,
-) -> Result<(Started, RunningCommand), StartError> {
+) -> Result<(CommandProcess, RunningCommand), StartError> {
     let (mut session, master) = terminal::attach(command, size).map_err(StartError::Terminal)?;
     exec::drop_to(&mut session, &request.exec);
     let clock = Stopwatch::start();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cofferdam_guest::wire::{self, CollectRequest, ExecRequest, Health};
-use cofferdam_guest::{keep as kept, sleep};
+use cofferdam_guest::{layer_stream as layer_protocol, sleep};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -25,16 +25,17 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, join};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
+use super::agent_sleep::{awake, cut, restore};
 use super::answer::{self, Answer, json, refuse};
 use super::clock::{sleep_ms, within_ms};
 use super::jobs::Jobs;
-use super::kept::Kept;
-use super::night::{cut, dawn, woken};
+use super::persistent_stream::PersistentStream;
 use super::port::Port;
 use super::reaper::Reaper;
-use super::run::Running;
+use super::run::CommandTable;
 use super::{
-    collect, dial, doors, exec, file, keep, lodge, metrics, pack, still, tree, unpack, watch,
+    collect, dial, doors, exec, file, freeze, layer_stream, metrics, pack, subreaper, tree, unpack,
+    watch,
 };
 use crate::machine;
 
@@ -58,22 +59,22 @@ struct Agent {
     /// Whether its stream can be followed by another: it is one socket, or a machine's port.
     sleeps: AtomicBool,
     reaper: Arc<Reaper>,
-    running: Arc<Running>,
+    running: Arc<CommandTable>,
     jobs: Jobs,
 }
 
-/// Serves one connection until it ends; a lodger one after another, until its holder ends it.
+/// Serves one connection until it ends; a subreaper agent one after another, until its provider ends it.
 pub async fn serve(reaper: Reaper) -> io::Result<()> {
     let reaper = Arc::new(reaper);
-    let (waiter, running) = (Arc::clone(&reaper), Arc::new(Running::default()));
+    let (waiter, running) = (Arc::clone(&reaper), Arc::new(CommandTable::default()));
     let reaping = tokio::spawn(async move { waiter.run().await });
     let sleeps = AtomicBool::new(false);
     let agent = Arc::new(Agent { sleeps, reaper, running, jobs: Jobs::default() });
     let served = async {
-        if !agent.reaper.is_lodger() {
+        if !agent.reaper.is_subreaper() {
             return first(&agent).await;
         }
-        let streams = lodge::listen()?;
+        let streams = subreaper::listen()?;
         // Whoever comes later is the one who is served: what was there before has lost its other end, or its
         // right to be here.
         let mut served = tokio::spawn(own(Arc::clone(&agent)));
@@ -104,7 +105,7 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
         || getsockname(&stdin).is_ok_and(|own| own.address_family() == AddressFamily::UNIX);
     let agent = Arc::clone(agent);
     if kind == FileType::CharacterDevice {
-        agent.sleeps.store(machine::keeper().is_some(), Ordering::Release);
+        agent.sleeps.store(machine::layer_line().is_some(), Ordering::Release);
         // It stays open, with what came: it has one opener.
         return by_day(&agent, |_| Port::new(stdin.try_clone()?)).await;
     }
@@ -114,9 +115,9 @@ async fn first(agent: &Arc<Agent>) -> io::Result<()> {
     if kind == FileType::Socket {
         let socket = std::os::unix::net::UnixStream::from(stdin);
         socket.set_nonblocking(true)?;
-        agent.sleeps.store(!agent.reaper.is_lodger(), Ordering::Release);
+        agent.sleeps.store(!agent.reaper.is_subreaper(), Ordering::Release);
         return tokio::select! {
-            served = by_day(&agent, |looks| Kept::of(&socket, looks)) => served,
+            served = by_day(&agent, |looks| PersistentStream::of(&socket, looks)) => served,
             () = hung_up(&socket) => Ok(()),
         };
     }
@@ -140,9 +141,9 @@ async fn by_day<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             ConnectionEnd::CutOff => cut(&mut stream(looks)?).await?,
             ConnectionEnd::Asleep => {}
         }
-        woken(&mut stream(looks)?).await?;
-        if let Some(line) = machine::keeper() {
-            dawn(line).await?;
+        awake(&mut stream(looks)?).await?;
+        if let Some(line) = machine::layer_line() {
+            restore(line).await?;
         }
         agent.running.wake();
     }
@@ -177,7 +178,7 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     agent: Arc<Agent>,
 ) -> io::Result<ConnectionEnd> {
-    let night = agent.running.night().clone();
+    let night = agent.running.sleep_state().clone();
     let service = service_fn(move |request| {
         let agent = Arc::clone(&agent);
         async move { Ok::<_, Infallible>(route(&agent, request).await) }
@@ -216,13 +217,13 @@ async fn route(agent: &Agent, request: Request<Incoming>) -> Response<Answer> {
     let query = parts.uri.query().unwrap_or("");
     match (&parts.method, parts.uri.path()) {
         (&Method::GET, wire::HEALTH) => {}
-        (&Method::POST, kept::KEEP) => {
-            return keep::keep(body, agent.running.night().clone()).await;
+        (&Method::POST, layer_protocol::KEEP) => {
+            return layer_stream::stream_layer(body, agent.running.sleep_state().clone()).await;
         }
         // Of a machine, which stands still then.
         (&Method::POST, sleep::SLEEP) => return fall_asleep(agent),
         // It may change a file, or start what does.
-        _ => still::over().await,
+        _ => freeze::over().await,
     }
     match (&parts.method, parts.uri.path()) {
         (&Method::GET, wire::HEALTH) => {
@@ -284,7 +285,7 @@ async fn parse<T: DeserializeOwned>(body: Incoming) -> Result<T, Response<Answer
         Err(error) => return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, error.to_string())),
     };
     // It may have come slowly.
-    still::over().await;
+    freeze::over().await;
     serde_json::from_slice(&bytes)
         .map_err(|error| refuse(StatusCode::BAD_REQUEST, error.to_string()))
 }

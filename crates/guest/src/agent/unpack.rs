@@ -32,7 +32,7 @@ use rustix::io::Errno;
 use tar::{EntryType, Header, PaxExtensions};
 
 use super::answer::{Answer, done, refuse};
-use super::still;
+use super::freeze;
 use super::tree::{self, TreeError};
 
 const BLOCK: usize = 512;
@@ -89,11 +89,11 @@ async fn take(request: Unpack, mut body: Incoming) -> Result<()> {
     let mut unpacker = Unpacker::into(request)?;
     while let Some(frame) = body.frame().await {
         if let Ok(bytes) = frame.map_err(UnpackError::Lost)?.into_data() {
-            still::over().await;
+            freeze::over().await;
             unpacker.feed(&bytes)?;
         }
     }
-    still::over().await;
+    freeze::over().await;
     unpacker.finish()
 }
 
@@ -109,7 +109,7 @@ struct Attributes {
     mtime: u64,
 }
 
-enum At {
+enum UnpackState {
     Block(Vec<u8>),
     Body { sink: Sink, left: u64, pad: u64 },
     Pad(u64),
@@ -118,7 +118,7 @@ enum At {
 
 /// What extension headers say of the next entry.
 #[derive(Default)]
-struct Said {
+struct ExtensionHeaders {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
@@ -129,8 +129,8 @@ struct Unpacker {
     request: Unpack,
     bytes: u64,
     entries: u64,
-    at: At,
-    said: Said,
+    at: UnpackState,
+    said: ExtensionHeaders,
     /// The files that it brought: device and inode, because a name may be exchanged.
     brought: HashSet<(u64, u64)>,
 }
@@ -142,8 +142,8 @@ impl Unpacker {
             bytes: request.max_bytes,
             entries: request.max_entries,
             request,
-            at: At::Block(Vec::with_capacity(BLOCK)),
-            said: Said::default(),
+            at: UnpackState::Block(Vec::with_capacity(BLOCK)),
+            said: ExtensionHeaders::default(),
             brought: HashSet::new(),
         })
     }
@@ -151,12 +151,12 @@ impl Unpacker {
     fn feed(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let taken = match &mut self.at {
-                At::Block(held) => {
+                UnpackState::Block(held) => {
                     let (now, _) = split(bytes, wide(BLOCK.saturating_sub(held.len())));
                     held.extend_from_slice(now);
                     now.len()
                 }
-                At::Body { sink, left, .. } => {
+                UnpackState::Body { sink, left, .. } => {
                     let (now, _) = split(bytes, *left);
                     match sink {
                         Sink::File(file, attributes) => {
@@ -167,12 +167,12 @@ impl Unpacker {
                     *left = left.saturating_sub(wide(now.len()));
                     now.len()
                 }
-                At::Pad(left) => {
+                UnpackState::Pad(left) => {
                     let (now, _) = split(bytes, *left);
                     *left = left.saturating_sub(wide(now.len()));
                     now.len()
                 }
-                At::End(room) => {
+                UnpackState::End(room) => {
                     *room = room
                         .checked_sub(wide(bytes.len()))
                         .ok_or(UnpackError::Malformed("too much follows its end"))?;
@@ -188,26 +188,30 @@ impl Unpacker {
     /// Goes on where a part is whole.
     fn settle(&mut self) -> Result<()> {
         loop {
-            let fresh = At::Block(Vec::with_capacity(BLOCK));
+            let fresh = UnpackState::Block(Vec::with_capacity(BLOCK));
             match &self.at {
-                At::Block(held) if held.len() == BLOCK => {
-                    let At::Block(block) = std::mem::replace(&mut self.at, fresh) else { continue };
+                UnpackState::Block(held) if held.len() == BLOCK => {
+                    let UnpackState::Block(block) = std::mem::replace(&mut self.at, fresh) else {
+                        continue;
+                    };
                     self.at = self.header(&block)?;
-                    if let At::Block(_) = self.at {
+                    if let UnpackState::Block(_) = self.at {
                         return Ok(());
                     }
                 }
-                At::Body { left: 0, .. } => {
-                    let At::Body { sink, pad, .. } = std::mem::replace(&mut self.at, fresh) else {
+                UnpackState::Body { left: 0, .. } => {
+                    let UnpackState::Body { sink, pad, .. } =
+                        std::mem::replace(&mut self.at, fresh)
+                    else {
                         continue;
                     };
                     match sink {
                         Sink::File(file, attributes) => self.close(&file, &attributes)?,
                         Sink::Text(kind, text) => self.hear(kind, text)?,
                     }
-                    self.at = At::Pad(pad);
+                    self.at = UnpackState::Pad(pad);
                 }
-                At::Pad(0) => self.at = fresh,
+                UnpackState::Pad(0) => self.at = fresh,
                 _ => return Ok(()),
             }
         }
@@ -215,7 +219,7 @@ impl Unpacker {
 
     fn finish(self) -> Result<()> {
         match self.at {
-            At::End(_) => Ok(()),
+            UnpackState::End(_) => Ok(()),
             _ => Err(UnpackError::Malformed("it ends before its end")),
         }
     }
@@ -227,9 +231,9 @@ impl Unpacker {
         Ok(())
     }
 
-    fn header(&mut self, block: &[u8]) -> Result<At> {
+    fn header(&mut self, block: &[u8]) -> Result<UnpackState> {
         if block.iter().all(|byte| *byte == 0) {
-            return Ok(At::End(MAX_TRAILING));
+            return Ok(UnpackState::End(MAX_TRAILING));
         }
         let header = Header::from_byte_slice(block);
         let number = |_| UnpackError::Malformed("a number of a header is none");
@@ -247,7 +251,7 @@ impl Unpacker {
                 });
             }
             let sink = Sink::Text(kind, Vec::new());
-            return Ok(At::Body { sink, left: size, pad: padding(size) });
+            return Ok(UnpackState::Body { sink, left: size, pad: padding(size) });
         }
         let said = std::mem::take(&mut self.said);
         let size = said.size.unwrap_or(size);
@@ -265,7 +269,7 @@ impl Unpacker {
                 let mtime = header.mtime().unwrap_or(0);
                 let file = self.create(&name)?;
                 let sink = Sink::File(file, Attributes { name, mode, mtime });
-                Ok(At::Body { sink, left: size, pad: padding(size) })
+                Ok(UnpackState::Body { sink, left: size, pad: padding(size) })
             }
             // A body that belongs to nothing is how one reader is made to disagree with another.
             _ if size != 0 => bad("has bytes although it is no file"),
@@ -344,13 +348,13 @@ impl Unpacker {
         fchown(node, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
     }
 
-    fn directory(&mut self, name: &str, mode: u32) -> Result<At> {
+    fn directory(&mut self, name: &str, mode: u32) -> Result<UnpackState> {
         // The root itself is as the host made it.
         if !name.is_empty() {
             let (at, last) = self.holder(name)?;
             self.make(&at, last, name, mode)?;
         }
-        Ok(At::Block(Vec::with_capacity(BLOCK)))
+        Ok(UnpackState::Block(Vec::with_capacity(BLOCK)))
     }
 
     /// The place of a node that is to be new.
@@ -392,7 +396,7 @@ impl Unpacker {
     }
 
     /// It may point anywhere: only what runs inside ever follows it, and no entry after it.
-    fn symlink(&mut self, name: &str, target: &[u8]) -> Result<At> {
+    fn symlink(&mut self, name: &str, target: &[u8]) -> Result<UnpackState> {
         if target.is_empty() || target.len() >= MAX_PATH || target.contains(&0) {
             return Err(UnpackError::Entry { name: name.to_owned(), why: "links to no path" });
         }
@@ -403,10 +407,10 @@ impl Unpacker {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             chownat(&at, last, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
         }
-        Ok(At::Block(Vec::with_capacity(BLOCK)))
+        Ok(UnpackState::Block(Vec::with_capacity(BLOCK)))
     }
 
-    fn hard_link(&mut self, name: &str, target: &[u8]) -> Result<At> {
+    fn hard_link(&mut self, name: &str, target: &[u8]) -> Result<UnpackState> {
         let fault = |errno: Errno| io(name, errno.into());
         let bad = || UnpackError::Entry {
             name: name.to_owned(),
@@ -428,7 +432,7 @@ impl Unpacker {
         // By the handle: the name may be another's by now.
         let flags = AtFlags::SYMLINK_FOLLOW;
         linkat(CWD, tree::through(&source), &at, last, flags).map_err(fault)?;
-        Ok(At::Block(Vec::with_capacity(BLOCK)))
+        Ok(UnpackState::Block(Vec::with_capacity(BLOCK)))
     }
 }
 

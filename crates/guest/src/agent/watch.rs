@@ -23,7 +23,7 @@ const MAX_PATHS: usize = 64;
 const READ_BYTES: usize = 4_096;
 const EVENT_BYTES: usize = 16;
 
-struct Watching {
+struct DirWatcher {
     queue: Receiver,
     paths: HashMap<i32, String>,
 }
@@ -49,7 +49,7 @@ pub fn watch(request: Watch) -> Response<Answer> {
     response
 }
 
-fn begin(paths: &[String]) -> Result<Watching, Box<Response<Answer>>> {
+fn begin(paths: &[String]) -> Result<DirWatcher, Box<Response<Answer>>> {
     let fault = |error: io::Error| {
         Box::new(refuse(StatusCode::INSUFFICIENT_STORAGE, format!("watching: {error}")))
     };
@@ -69,10 +69,10 @@ fn begin(paths: &[String]) -> Result<Watching, Box<Response<Answer>>> {
         watched.insert(number, path.trim_end_matches('/').to_owned());
     }
     let queue = Receiver::from_owned_fd_unchecked(queue).map_err(fault)?;
-    Ok(Watching { queue, paths: watched })
+    Ok(DirWatcher { queue, paths: watched })
 }
 
-async fn tell(watching: &Watching, most: u64, frames: &Sender<Bytes>) -> io::Result<u64> {
+async fn tell(watching: &DirWatcher, most: u64, frames: &Sender<Bytes>) -> io::Result<u64> {
     let mut count = 0;
     let mut buffer = vec![0; READ_BYTES];
     while count < most {

@@ -21,7 +21,7 @@ use rustix::thread::{
 
 use super::fault::{Fault, at, make, write};
 use super::stream::Stream;
-use super::{clock, dawn, disk, fill, keeper, limit, random, rehearsal, vsock};
+use super::{clock, disk, file_server, fill, limit, random, restore, vsock, warmup};
 use crate::agent::sleep_blocking_ms;
 
 const PORTS: &str = "/sys/class/virtio-ports";
@@ -59,8 +59,8 @@ pub fn run() -> io::Result<()> {
     // The init's line, until the port takes its place.
     let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let port = open_port().map_err(io::Error::other)?;
-    dawn::show(&line, &port)?;
-    keeper::keep_line(line);
+    restore::show(&line, &port)?;
+    file_server::file_server_line(line);
     prepare().map_err(io::Error::other)?;
     let mut port = Stream::new(port)?.connected()?;
     loop {
@@ -69,7 +69,7 @@ pub fn run() -> io::Result<()> {
         if !setup.is_rehearsal {
             return settle(port, &setup);
         }
-        if let Err(fault) = rehearsal::hold(&setup) {
+        if let Err(fault) = warmup::wait_gone(&setup) {
             return Err(tell(&mut port, fault));
         }
     }

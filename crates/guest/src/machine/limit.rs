@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cofferdam_guest::setup::Setup;
-use cofferdam_guest::wire::{Counted, NoRoute};
+use cofferdam_guest::wire::{LimitCounters, NoRoute};
 use rustix::fs::statvfs;
 
 use super::fault::{CGROUPS, Fault, TRACES, at, write};
@@ -67,9 +67,9 @@ pub(super) fn set(setup: &Setup) -> Result<(), Fault> {
 }
 
 /// What the machine's kernel counted so far; `None` outside of a machine.
-pub fn counted() -> Option<Counted> {
+pub fn counted() -> Option<LimitCounters> {
     let LimitFiles { memory, pids, .. } = COUNTERS.get()?;
-    Some(Counted {
+    Some(LimitCounters {
         oom_kills: keyed(memory, "oom_kill"),
         pids_refused: keyed(pids, "max"),
         layer_full: false,

@@ -10,19 +10,19 @@
 //! the few capabilities of any sandbox: inside the machine it is held as in a container.
 
 mod clock;
-mod dawn;
 mod disk;
 mod enter;
 mod fault;
+mod file_server;
 mod fill;
-mod keeper;
 mod limit;
 mod network;
 mod random;
-mod rehearsal;
+mod restore;
 mod stream;
 mod trace;
 mod vsock;
+mod warmup;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -39,9 +39,9 @@ use rustix::system::{RebootCommand, finit_module, reboot};
 
 pub use enter::run as enter;
 use fault::{CGROUPS, Fault, TRACES, at, make, write};
-pub use keeper::line as keeper;
+pub use file_server::line as layer_line;
 pub use limit::{LayerWatch, counted, no_routes, tried};
-pub use rehearsal::run as rehearse;
+pub use warmup::run as rehearse;
 
 /// The driver of the disk is bound last, when nothing is loaded any more: a machine that is stored has
 /// read the table of the partitions, which is the same on every disk, and no byte of any.
@@ -80,8 +80,8 @@ fn boot() -> Result<(), Fault> {
     // What it holds of the other end would hide the agent's.
     drop(command);
     let mut agent = started.map_err(at("the agent"))?;
-    if let Err(error) = keeper::serve(&ours, agent.id()) {
-        let _ = writeln!(io::stderr(), "cofferdam-machine: the keeper: {error}");
+    if let Err(error) = file_server::serve(&ours, agent.id()) {
+        let _ = writeln!(io::stderr(), "cofferdam-machine: the file server: {error}");
     }
     drop(ours);
     let ended = agent.wait().map_err(at("the agent"))?;

@@ -52,15 +52,15 @@ pub fn pack(
 /// # Errors
 /// Those of [`pack`], but for files that cannot be read.
 pub fn measure(upper: &Path, first: u32, goes_on: &dyn Fn() -> bool) -> io::Result<u64> {
-    let mut counted = PackedSize(0);
+    let mut counted = SizeCounter(0);
     walk(upper, first, false, &mut counted, goes_on)?;
     Ok(counted.0)
 }
 
 /// Bytes that were written.
-struct PackedSize(u64);
+struct SizeCounter(u64);
 
-impl Write for PackedSize {
+impl Write for SizeCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 = self.0.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         Ok(bytes.len())
@@ -80,7 +80,7 @@ fn walk(
 ) -> io::Result<()> {
     let at = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
     let place = node_id(&fstat(&at)?);
-    let mut packing = Packing {
+    let mut packing = LayerPacker {
         at,
         way: vec![WayLevel { place, name: OsString::new(), below: Vec::new() }],
         device: place.device,
@@ -107,7 +107,7 @@ struct WayLevel {
     below: Vec<OsString>,
 }
 
-struct Packing<'a> {
+struct LayerPacker<'a> {
     /// The directory that is open: the last of the way.
     at: OwnedFd,
     way: Vec<WayLevel>,
@@ -125,7 +125,7 @@ struct Packing<'a> {
     piece: Vec<u8>,
 }
 
-impl Packing<'_> {
+impl LayerPacker<'_> {
     fn all(&mut self) -> io::Result<()> {
         self.files().map_err(|error| self.told(None, error))?;
         loop {

@@ -11,7 +11,7 @@ use super::{EntryKind, MAGIC, PIECE, first, wrong};
 /// # Errors
 /// What is not of the form that [`super::unpack`] takes, is cut off or too long; what cannot be written.
 pub fn pass(from: &mut dyn Read, to: &mut dyn Write, most: u64) -> io::Result<()> {
-    let mut copied = Copied { from, to, left: most, most };
+    let mut copied = CopyReader { from, to, left: most, most };
     let mut magic = [0; MAGIC.len()];
     copied.read_exact(&mut magic)?;
     match &magic {
@@ -34,14 +34,14 @@ fn check(from: &mut dyn Read) -> io::Result<()> {
 }
 
 /// What is read is written.
-struct Copied<'a> {
+struct CopyReader<'a> {
     from: &'a mut dyn Read,
     to: &'a mut dyn Write,
     left: u64,
     most: u64,
 }
 
-impl Read for Copied<'_> {
+impl Read for CopyReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
         let left = u64::try_from(count).ok().and_then(|count| self.left.checked_sub(count));

@@ -34,13 +34,13 @@ pub fn unpack(upper: &Path, first: u32, from: &mut dyn Read) -> io::Result<()> {
     let mut magic = [0; MAGIC.len()];
     from.read_exact(&mut magic)?;
     match &magic {
-        MAGIC => Unpacking::of(upper, first)?.all(from),
+        MAGIC => LayerUnpacker::of(upper, first)?.all(from),
         first::MAGIC => first::unpack(upper, first, from),
         _ => Err(wrong("another form, or another version of it")),
     }
 }
 
-struct Unpacking {
+struct LayerUnpacker {
     first: u32,
     top: OwnedFd,
     /// The directory that is open.
@@ -49,11 +49,11 @@ struct Unpacking {
     above: Vec<NodeId>,
     piece: Vec<u8>,
     /// Where files with more than one name lie by their numbers until the last one came.
-    shelf: Option<LinkShelf>,
+    shelf: Option<LinkStore>,
     shared: u32,
 }
 
-impl Unpacking {
+impl LayerUnpacker {
     fn of(upper: &Path, first: u32) -> io::Result<Self> {
         let top = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
         let (at, above, piece) = (top.try_clone()?, Vec::new(), vec![0; PIECE]);
@@ -141,7 +141,7 @@ impl Unpacking {
         let number = self.shared;
         self.shared = self.shared.saturating_add(1);
         if self.shelf.is_none() {
-            self.shelf = Some(LinkShelf::make(&self.top)?);
+            self.shelf = Some(LinkStore::make(&self.top)?);
         }
         let Some(shelf) = &self.shelf else { return Ok(()) };
         linkat(&self.at, name, &shelf.dir, number.to_string(), AtFlags::empty())?;
@@ -156,7 +156,7 @@ impl Unpacking {
             let (from, to) = (&shelf.dir, &self.at);
             return Ok(linkat(from, number.to_string(), to, name, AtFlags::empty())?);
         }
-        // The last one takes the shelf's place, so that it never has more names than it had.
+        // The last one takes the place in the store, so that it never has more names than it had.
         let flags = RenameFlags::NOREPLACE;
         Ok(renameat_with(&shelf.dir, number.to_string(), &self.at, name, flags)?)
     }
@@ -169,7 +169,7 @@ impl Unpacking {
                 unlinkat(&shelf.dir, number.to_string(), AtFlags::empty())?;
             }
         }
-        let LinkShelf { name, dir, .. } = shelf;
+        let LinkStore { name, dir, .. } = shelf;
         drop(dir);
         Ok(unlinkat(&self.top, &*name, AtFlags::REMOVEDIR)?)
     }
@@ -179,14 +179,14 @@ const TOO_MANY_NAMES: &str = "more names of a file than it says";
 
 /// In the layer's root, under a name that no stream can know: files by their numbers. How many names are to come of each is in a
 /// file of the layer as well, so that nothing here grows with the stream.
-struct LinkShelf {
+struct LinkStore {
     name: String,
     dir: OwnedFd,
     /// A number of four bytes for each file; it has no name.
     due: File,
 }
 
-impl LinkShelf {
+impl LinkStore {
     fn make(top: &OwnedFd) -> io::Result<Self> {
         let name = format!(".cofferdam-{:016x}", RandomState::new().build_hasher().finish());
         mkdirat(top, &*name, Mode::RWXU)?;

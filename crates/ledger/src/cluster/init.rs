@@ -15,7 +15,7 @@ use super::account::Account;
 use super::error::ClusterError;
 use super::names::NAME;
 use super::server::Server;
-use super::{lock, place};
+use super::{directories, lock};
 
 /// Half a second on a laptop; a hundred times that on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ pub(super) async fn data(
     let mut bootstrap = lock::exclusive(&script).await?;
     remove(&fresh)?;
     ClusterError::room(home)?;
-    place::create_dir(&fresh, 0o700)?;
+    directories::create_dir(&fresh, 0o700)?;
     account.own(&fresh)?;
 
     let initdb = server.bin.join("initdb");
@@ -66,7 +66,7 @@ pub(super) async fn data(
     super::roles::mark(&fresh)?;
     all_to_disk(&fresh).await?;
     fs::rename(&fresh, &data).map_err(ClusterError::io("rename to", &data))?;
-    place::sync(home)?;
+    directories::sync(home)?;
     remove_script(&script)
 }
 

@@ -6,15 +6,15 @@ use std::path::Path;
 use tokio::process::Child;
 
 use super::account::Account;
+use super::directories::ClusterDirs;
 use super::error::ClusterError;
-use super::place::Place;
 use super::postmaster::Launch;
 use super::server::Search;
-use super::{init, place, postmaster, roles, settings};
+use super::{directories, init, postmaster, roles, settings};
 
 /// Starts the server, and makes its files first where there are none.
 pub(super) async fn launch(
-    place: &Place,
+    place: &ClusterDirs,
     home: &Path,
     hold: File,
     search: &Search,
@@ -24,8 +24,8 @@ pub(super) async fn launch(
     let account = &Account::of(data)?;
     place.admit(home, account, server).await?;
     init::data(home, account, server).await?;
-    let socket_dir = &place::socket_dir(home);
-    place::make_socket_dir(socket_dir, account)?;
+    let socket_dir = &directories::socket_dir(home);
+    directories::make_socket_dir(socket_dir, account)?;
     let config = &settings::write(home, socket_dir, server.major)?;
     roles::write_law(home, place.state())?;
     roles::split(home, data, account, server, config).await?;

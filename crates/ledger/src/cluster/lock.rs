@@ -13,29 +13,29 @@ use super::error::ClusterError;
 const PATIENCE: Duration = Duration::from_secs(150);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits for the only hold on the lock.
+/// Waits for the exclusive lock.
 pub(super) async fn exclusive(path: &Path) -> Result<File, ClusterError> {
     wait(path, File::try_lock).await
 }
 
-/// Waits for a hold that others may have too.
+/// Waits for a lock that others may share.
 pub(super) async fn shared(path: &Path) -> Result<File, ClusterError> {
     wait(path, File::try_lock_shared).await
 }
 
-/// The only hold, without waiting; `None` where somebody else has one.
+/// The exclusive lock, without waiting; `None` where somebody else has one.
 pub(super) fn now(path: &Path) -> Option<File> {
     let file = open(path).ok()?;
     file.try_lock().ok().map(|()| file)
 }
 
-/// Whether the file is there and nobody has a hold on it.
+/// Whether the file is there and nobody has locked it.
 pub(super) fn is_free(path: &Path) -> bool {
     let there = OpenOptions::new().read(true).write(true).open(path);
     there.is_ok_and(|file| file.try_lock().is_ok())
 }
 
-/// Gives up a shared hold; true when nobody else had one, and then the hold is the only one.
+/// Gives up a shared lock; true when nobody else had one, and then the lock is exclusive.
 pub(super) fn is_last(file: &File) -> bool {
     file.unlock().is_ok() && file.try_lock().is_ok()
 }

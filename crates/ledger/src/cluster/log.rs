@@ -27,7 +27,7 @@ pub(super) fn open(home: &Path) -> Result<File, ClusterError> {
 }
 
 /// Keeps the log short for as long as the task lives.
-pub(super) async fn keep_bounded(home: PathBuf) {
+pub(super) async fn bound_size(home: PathBuf) {
     let path = home.join("log");
     loop {
         clock::sleep(PERIOD).await;

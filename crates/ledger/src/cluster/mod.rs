@@ -14,20 +14,20 @@
 //! to stop shuts it down.
 
 mod account;
+mod directories;
 mod error;
 mod fetch;
 mod init;
-mod keeper;
 mod launch;
 mod lock;
 mod log;
 mod names;
-mod place;
 mod postmaster;
 mod probe;
 mod roles;
 mod server;
 mod settings;
+mod supervisor;
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -42,11 +42,11 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use self::account::Account;
+use self::directories::ClusterDirs;
 pub use self::error::ClusterError;
-use self::keeper::Running;
 use self::names::{LEDGER, NAME};
-use self::place::Place;
 pub use self::server::Search;
+use self::supervisor::ServerProcess;
 
 /// How often, and how far apart, `Drop` looks for its turn: a start by another process makes that
 /// process a user anyway, and another one's goodbye takes a millisecond.
@@ -61,7 +61,7 @@ pub struct Cluster {
     home: PathBuf,
     data: PathBuf,
     socket_dir: PathBuf,
-    running: Arc<Running>,
+    running: Arc<ServerProcess>,
     /// The shared hold that counts us as a user; `None` once given up.
     users: Option<File>,
     /// Who starts the server again, and how it is told to end.
@@ -96,7 +96,7 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::start`].
     pub async fn start_with(state_dir: &Path, search: &Search) -> Result<Self, ClusterError> {
-        let place = Place::open(state_dir)?;
+        let place = ClusterDirs::open(state_dir)?;
         let start_lock = place.base.join("start.lock");
         let _starting = lock::exclusive(&start_lock).await?;
         let home = match place.home()? {
@@ -107,14 +107,14 @@ impl Cluster {
                 place.choose(&Account::of(&data)?, &server).await?
             }
         };
-        place::make_home(&home, &place)?;
+        directories::make_home(&home, &place)?;
         let users = lock::shared(&home.join("users.lock")).await?;
-        let running = Arc::new(Running::default());
-        let socket_dir = keeper::bring_up(&place, &home, search, &running).await?.socket_dir;
-        let log_keeper = tokio::spawn(log::keep_bounded(home.clone())).abort_handle();
+        let running = Arc::new(ServerProcess::default());
+        let socket_dir = supervisor::bring_up(&place, &home, search, &running).await?.socket_dir;
+        let log_keeper = tokio::spawn(log::bound_size(home.clone())).abort_handle();
         let (end, ended) = oneshot::channel();
         let keeping =
-            keeper::keep(place, home.clone(), search.clone(), Arc::clone(&running), ended);
+            supervisor::supervise(place, home.clone(), search.clone(), Arc::clone(&running), ended);
         let keeper = Some((end, tokio::spawn(keeping)));
         let data = home.join("data");
         let users = Some(users);
@@ -164,7 +164,7 @@ impl Cluster {
         let users = self.users.take();
         if users.as_ref().is_none_or(lock::is_last) {
             postmaster::stop(&self.data, self.running.child.lock().await.as_mut()).await?;
-            place::remove_socket_dir(&self.home);
+            directories::remove_socket_dir(&self.home);
         }
         Ok(())
     }

@@ -85,9 +85,9 @@ pub(super) struct Ready {
 
 /// What [`find`] found.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum ServerLookup {
     Ready(Ready),
-    /// No server, and the hold on `server.lock` that the next one gets.
+    /// No server, and the lock on `server.lock` that the next one gets.
     Nobody(File),
 }
 
@@ -95,17 +95,17 @@ pub(super) enum Found {
 ///
 /// Every process of a server holds `server.lock`, its standard input: so a server that has not
 /// written its pid file yet, and the last children of one that crashed, are waited for too.
-pub(super) async fn find(home: &Path, data: &Path) -> Result<Found, ClusterError> {
+pub(super) async fn find(home: &Path, data: &Path) -> Result<ServerLookup, ClusterError> {
     let waiting = Stopwatch::start();
     while waiting.elapsed() < START_PATIENCE {
         let server = Postmaster::of(data);
         if !matches!(server, Postmaster::Live { .. })
             && let Some(free) = lock::now(&home.join("server.lock"))
         {
-            return Ok(Found::Nobody(free));
+            return Ok(ServerLookup::Nobody(free));
         }
         if let Some(ready) = server.ready(data).await? {
-            return Ok(Found::Ready(ready));
+            return Ok(ServerLookup::Ready(ready));
         }
         clock::sleep(PAUSE).await;
     }
@@ -148,7 +148,7 @@ pub(super) struct Launch<'a> {
     pub(super) config: &'a Path,
     pub(super) account: &'a Account,
     pub(super) server: &'a Server,
-    /// The hold on `server.lock`.
+    /// The lock on `server.lock`.
     pub(super) hold: File,
 }
 

@@ -21,7 +21,7 @@ use super::account::Account;
 use super::error::ClusterError;
 use super::names::{LEDGER, NAME};
 use super::server::Server;
-use super::{init, lock, place, postmaster};
+use super::{directories, init, lock, postmaster};
 
 /// Says, in the data directory, that the roles are these: it moves with the files.
 const MARKER: &str = "cofferdam-roles";
@@ -95,7 +95,7 @@ pub(super) async fn split(
     command.arg("-D").arg(data).arg(NAME).stdin(init::held(&script, &path)?);
     init::run("postgres --single", home, command).await?;
     mark(data)?;
-    place::sync(data)?;
+    directories::sync(data)?;
     init::remove_script(&path)
 }
 
@@ -131,7 +131,7 @@ pub(super) fn write_law(home: &Path, state: &Path) -> Result<(), ClusterError> {
     for (file, text) in [("hba.conf", law()), ("ident.conf", map(&names))] {
         let path = home.join(file);
         std::fs::write(&path, text).map_err(ClusterError::io("write", &path))?;
-        place::set_mode(&path, 0o644)?;
+        directories::set_mode(&path, 0o644)?;
     }
     Ok(())
 }

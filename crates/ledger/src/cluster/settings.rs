@@ -70,6 +70,6 @@ pub(super) fn write(home: &Path, socket_dir: &Path, major: u32) -> Result<PathBu
     let socket_dir = socket_dir.to_string_lossy().replace('\'', "''");
     text.push_str(&format!("unix_socket_directories = '{socket_dir}'\n"));
     std::fs::write(&path, text).map_err(ClusterError::io("write", &path))?;
-    super::place::set_mode(&path, 0o644)?;
+    super::directories::set_mode(&path, 0o644)?;
     Ok(path)
 }

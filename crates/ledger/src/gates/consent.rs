@@ -11,7 +11,7 @@ use sqlx::Row;
 
 use crate::error::{LedgerError, Result, id, json, load};
 use crate::families::Gates;
-use crate::steps::{Compiled, compiled_insert};
+use crate::steps::{CompileRecord, compiled_insert};
 
 /// A consent, as it stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +30,7 @@ pub struct Approval {
 
 /// What execution is about to use, read afresh.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct CurrentPlan {
     /// The plan that the run names now.
     pub plan_digest: Option<Digest>,
     /// Its budget now.
@@ -43,7 +43,7 @@ pub struct Standing {
 
 impl Gates<'_> {
     /// What a run's consent is compared with, and the consent.
-    pub async fn consent_standing(self, run: &RunId) -> Result<Standing> {
+    pub async fn consent_standing(self, run: &RunId) -> Result<CurrentPlan> {
         let row = sqlx::query(
             "SELECT r.plan_digest AS now_plan, r.budget, r.timeout_ms, p.round, p.approved_by, p.origin, p.plan_digest, p.sandbox_digest,
                     p.egress_digest, p.image_digest, p.budget_digest, p.parts, v.difference
@@ -88,7 +88,7 @@ impl Gates<'_> {
             }
             _ => None,
         };
-        Ok(Standing {
+        Ok(CurrentPlan {
             plan_digest: digest("now_plan")?,
             budget: row
                 .try_get::<Option<Value>, _>("budget")?
@@ -171,7 +171,7 @@ impl Gates<'_> {
     /// The edited plan, and the editor's consent to exactly it, together. A replay changes nothing.
     pub async fn consent_edited(
         self,
-        compiled: &Compiled<'_>,
+        compiled: &CompileRecord<'_>,
         key: &GateKey,
         facts: &Facts,
     ) -> Result<()> {

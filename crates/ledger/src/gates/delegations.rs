@@ -3,11 +3,11 @@
 use cofferdam_contracts::delegation::DelegationRow;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{GroupId, TenantId};
-use cofferdam_contracts::tally::{Delegated, Person};
+use cofferdam_contracts::tally::{ActiveDelegation, Person};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::error::{Checked, LedgerError, Result, id};
+use crate::error::{LedgerError, OpResult, Result, id};
 use crate::families::Delegations;
 use crate::keys::roles_of;
 
@@ -35,7 +35,7 @@ const ROW: &str =
 
 impl Delegations<'_> {
     /// Delegates. The other key must work in the same tenant, and the group be the giver's own.
-    pub async fn create(self, new: &NewDelegation<'_>) -> Checked<DelegationRow> {
+    pub async fn create(self, new: &NewDelegation<'_>) -> OpResult<DelegationRow> {
         let mut tx = self.pool().begin().await?;
         let known: bool = sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM app.api_keys WHERE key_id = $1 AND tenant_id = $2 AND revoked_at IS NULL)",
@@ -84,7 +84,7 @@ impl Delegations<'_> {
         delegation: i64,
         key_id: &str,
         anybody: bool,
-    ) -> Checked<()> {
+    ) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let found: Option<bool> = sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM app.gate_delegation_ends e WHERE e.delegation_id = d.id)
@@ -172,7 +172,7 @@ pub(super) async fn delegated_to(
     conn: &mut sqlx::PgConnection,
     tenant: &TenantId,
     key_id: &str,
-) -> Result<Vec<Delegated>> {
+) -> Result<Vec<ActiveDelegation>> {
     let rows = sqlx::query(
         "SELECT d.id, d.group_name, k.key_id, k.roles, k.groups
            FROM app.gate_delegations d JOIN app.api_keys k ON k.key_id = d.from_key
@@ -186,7 +186,7 @@ pub(super) async fn delegated_to(
     .await?;
     rows.iter()
         .map(|row| {
-            Ok(Delegated {
+            Ok(ActiveDelegation {
                 id: row.try_get("id")?,
                 from: person(row)?,
                 group: row

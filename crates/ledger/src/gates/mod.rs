@@ -16,9 +16,9 @@ mod read;
 mod reply;
 mod time;
 
-pub use consent::{Approval, Standing};
+pub use consent::{Approval, CurrentPlan};
 pub use delegations::NewDelegation;
-pub use reply::{GateLock, Replied, Reply};
+pub use reply::{GateLock, Reply, ReplyReceipt};
 pub use time::Deadline;
 
 pub(crate) use read::{asked, asked_budget};

@@ -1,6 +1,6 @@
 //! Gates as readers see them: the engine's events beside our rows.
 
-use cofferdam_contracts::egress::AskedName;
+use cofferdam_contracts::egress::EgressAsk;
 use cofferdam_contracts::gate::{
     GateState, GateView, InboxRow, InteractionRow, PromptResult, ResultState, SlaStatus, VoteRow,
 };
@@ -103,10 +103,10 @@ fn event<T: serde::de::DeserializeOwned>(row: &PgRow, column: &str) -> Result<Op
 }
 
 /// What the row's gate asks for, if it is a task's question.
-pub(crate) fn asked(row: &PgRow) -> Result<Option<AskedName>> {
+pub(crate) fn asked(row: &PgRow) -> Result<Option<EgressAsk>> {
     let Some(name) = row.try_get::<Option<String>, _>("asked_name")? else { return Ok(None) };
     let phase = load("egress_asks.phase", Value::String(row.try_get("asked_phase")?))?;
-    Ok(Some(AskedName { name, phase }))
+    Ok(Some(EgressAsk { name, phase }))
 }
 
 /// The bound of a budget that the row's gate asks to raise, if it is such a question.

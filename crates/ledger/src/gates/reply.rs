@@ -11,7 +11,7 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::{Choice, GateMessage, Origin};
 use cofferdam_contracts::id::{Digest, GateKey, RunId};
 use cofferdam_contracts::reply::{
-    Earlier, GateStage, LockedGate, Outcome, Recorded, Seen, Vote, Voter,
+    GateStage, InteractionOutcome, LockedGate, Outcome, PriorReply, ReplyContext, Vote, Voter,
 };
 use cofferdam_contracts::tally::{Ballot, Person};
 use serde_json::Value;
@@ -19,7 +19,7 @@ use sqlx::{Postgres, Row, Transaction};
 
 use super::delegations::{delegated_to, groups_of, link_maker};
 use super::{message_text, spec_of};
-use crate::error::{Checked, LedgerError, Result, id, load};
+use crate::error::{LedgerError, OpResult, Result, id, load};
 use crate::failpoint::fail_point;
 use crate::families::Gates;
 use crate::keys::{KEYLESS, Principal};
@@ -75,7 +75,7 @@ pub struct Reply<'a> {
 
 /// An accepted reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replied {
+pub struct ReplyReceipt {
     /// Its run.
     pub run: RunId,
     /// Whether this very reply was there already.
@@ -113,7 +113,7 @@ impl Gates<'_> {
         who: &Principal,
         run_or_workflow: &str,
         key: &GateKey,
-    ) -> Checked<GateLock> {
+    ) -> OpResult<GateLock> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
             "SELECT r.id, r.intent_id, ARRAY[r.key_id, i.key_id] AS submitters,
@@ -181,11 +181,11 @@ impl GateLock {
     }
 
     /// What a reply is decided on, beside the gate.
-    pub async fn read(&mut self, reply: &Reply<'_>) -> Result<Seen> {
+    pub async fn read(&mut self, reply: &Reply<'_>) -> Result<ReplyContext> {
         let ballots = self.ballots().await?;
         let voter = self.voter(reply).await?;
         let earlier = self.earlier(reply.dedupe_key).await?;
-        Ok(Seen { ballots, voter, earlier })
+        Ok(ReplyContext { ballots, voter, earlier })
     }
 
     /// The answers that count so far. Where one decides there is none to count while the gate is open.
@@ -229,7 +229,7 @@ impl GateLock {
         Ok(Voter::Key(person, delegated))
     }
 
-    async fn earlier(&mut self, dedupe_key: &str) -> Result<Option<Earlier>> {
+    async fn earlier(&mut self, dedupe_key: &str) -> Result<Option<PriorReply>> {
         let row = sqlx::query(
             "SELECT key_id, payload_hash, outcome, app.ms(created_at) AS at FROM app.human_interactions
               WHERE workflow_id = $1 AND gate_key = $2 AND topic = $3 AND dedupe_key = $4",
@@ -243,7 +243,7 @@ impl GateLock {
         row.map(|row| {
             let hash: String = row.try_get("payload_hash")?;
             let recorded = Value::String(row.try_get("outcome")?);
-            Ok(Earlier {
+            Ok(PriorReply {
                 key_id: row.try_get("key_id")?,
                 payload_hash: id("human_interactions.payload_hash", &hash)?,
                 recorded: load("human_interactions.outcome", recorded)?,
@@ -254,16 +254,16 @@ impl GateLock {
     }
 
     /// Records what the reply comes to, with everything that follows from it, and lets the gate go.
-    pub async fn record(mut self, reply: &Reply<'_>, outcome: &Outcome) -> Result<Replied> {
+    pub async fn record(mut self, reply: &Reply<'_>, outcome: &Outcome) -> Result<ReplyReceipt> {
         let (row, at) = match outcome {
             Outcome::Replay { at } => {
-                return Ok(Replied { run: self.run, is_replay: true, at: *at });
+                return Ok(ReplyReceipt { run: self.run, is_replay: true, at: *at });
             }
             Outcome::Void { hash, recorded, .. } => {
                 fail_point("reply.read");
                 let (_, at) = self.insert(reply, hash, *recorded, None).await?;
                 self.tx.commit().await?;
-                return Ok(Replied { run: self.run, is_replay: false, at });
+                return Ok(ReplyReceipt { run: self.run, is_replay: false, at });
             }
             Outcome::Counts(vote) => {
                 fail_point("reply.read");
@@ -277,7 +277,7 @@ impl GateLock {
         fail_point("reply.edited");
         self.tx.commit().await?;
         fail_point("reply.committed");
-        Ok(Replied { run: self.run, is_replay: false, at })
+        Ok(ReplyReceipt { run: self.run, is_replay: false, at })
     }
 
     /// The reply and everything that comes with it, in one statement: its row, its vote, and with the
@@ -287,7 +287,7 @@ impl GateLock {
         &mut self,
         reply: &Reply<'_>,
         hash: &Digest,
-        recorded: Recorded,
+        recorded: InteractionOutcome,
         vote: Option<&Vote>,
     ) -> Result<(i64, i64)> {
         let at = self.now_us.div_euclid(1_000);

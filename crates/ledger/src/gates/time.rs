@@ -2,7 +2,7 @@
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::gate::GateMessage;
-use cofferdam_contracts::gate_spec::Silence;
+use cofferdam_contracts::gate_spec::DeadlineAction;
 use cofferdam_contracts::id::{GateKey, GroupId, RunId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -11,7 +11,7 @@ use sqlx::Row;
 use super::{deliver, spec_of};
 use crate::engine::{CONTROL_QUEUE, ESCALATION_WORKFLOW, Enqueue};
 use crate::error::{LedgerError, Result, json};
-use crate::executors::Lead;
+use crate::executors::LeaderTerm;
 use crate::families::Gates;
 
 /// What a wait finds when its time is over.
@@ -23,7 +23,7 @@ pub enum Deadline {
     /// It waits on, so many milliseconds: escalated just now, or not due yet.
     Waits(u64),
     /// Nobody is left to ask.
-    Over(Silence),
+    Over(DeadlineAction),
 }
 
 impl Gates<'_> {
@@ -117,9 +117,9 @@ impl Gates<'_> {
         conn: &mut sqlx::PgConnection,
         run: &RunId,
         key: &GateKey,
-        silence: Silence,
+        silence: DeadlineAction,
     ) -> Result<()> {
-        if silence == Silence::Deny {
+        if silence == DeadlineAction::Deny {
             return Ok(());
         }
         sqlx::query(
@@ -154,7 +154,7 @@ impl Gates<'_> {
     /// Wakes the waits of gates that are still open seconds after their deadline, which is the database's: a
     /// wait that another worker began ends by the wall clock of that worker. The woken one asks how long it
     /// has left. Only for the leader.
-    pub async fn late_wake(self, lead: &Lead) -> Result<()> {
+    pub async fn late_wake(self, lead: &LeaderTerm) -> Result<()> {
         let mut conn = self.steady().acquire().await?;
         let late: Vec<(String, String)> = sqlx::query_as(
             "SELECT g.workflow_id, g.topic FROM app.human_gates g

@@ -81,7 +81,7 @@ impl Target {
 /// Carries what comes to the socket until it is aborted.
 pub(super) async fn serve(listener: UnixListener, target: Target) {
     let target = Arc::new(target);
-    let doubt = Arc::new(Doubt::new());
+    let doubt = Arc::new(WireHealth::new());
     // With the wire, so that none of its connections outlives it.
     let mut carried = tokio::task::JoinSet::new();
     loop {
@@ -99,13 +99,13 @@ pub(super) async fn serve(listener: UnixListener, target: Target) {
     }
 }
 
-async fn carry(client: UnixStream, target: &Target, doubt: &Doubt) {
+async fn carry(client: UnixStream, target: &Target, doubt: &WireHealth) {
     let (mut said, mut told) = client.into_split();
     let Some((server, first)) = greet(&mut said, target).await else { return };
     if told.write_all(&first).await.is_err() {
         return;
     }
-    let moved = Moved::new(doubt);
+    let moved = Activity::new(doubt);
     let (heard, answer) = server.into_split();
     tokio::select! {
         () = up(said, answer, &moved) => {}
@@ -176,13 +176,13 @@ async fn attempt(hello: &[u8], target: &Target) -> io::Result<(TcpStream, Vec<u8
 }
 
 /// What the connections of one wire know of each other.
-struct Doubt {
+struct WireHealth {
     since: Stopwatch,
     /// A question that was asked then, on any of them, was not answered in time.
     unanswered_ms: watch::Sender<Option<u64>>,
 }
 
-impl Doubt {
+impl WireHealth {
     fn new() -> Self {
         Self { since: Stopwatch::start(), unanswered_ms: watch::Sender::new(None) }
     }
@@ -192,16 +192,16 @@ impl Doubt {
 const ANSWERED: u64 = u64::MAX;
 
 /// When something moved last, in milliseconds of the wire's own watch.
-struct Moved<'a> {
-    doubt: &'a Doubt,
+struct Activity<'a> {
+    doubt: &'a WireHealth,
     at_ms: AtomicU64,
     heard_ms: AtomicU64,
     /// The first question since the server was heard, or [`ANSWERED`].
     asked_ms: AtomicU64,
 }
 
-impl<'a> Moved<'a> {
-    fn new(doubt: &'a Doubt) -> Self {
+impl<'a> Activity<'a> {
+    fn new(doubt: &'a WireHealth) -> Self {
         let now = doubt.since.elapsed_ms();
         Self {
             doubt,
@@ -285,7 +285,11 @@ fn lost_at_ms(
     with_others.min(alone)
 }
 
-async fn up(mut from: OwnedReadHalf, mut to: tokio::net::tcp::OwnedWriteHalf, moved: &Moved<'_>) {
+async fn up(
+    mut from: OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    moved: &Activity<'_>,
+) {
     let mut piece = vec![0; PIECE];
     while let Ok(n @ 1..) = from.read(&mut piece).await {
         let Some(mut left) = piece.get(..n) else { return };
@@ -299,7 +303,11 @@ async fn up(mut from: OwnedReadHalf, mut to: tokio::net::tcp::OwnedWriteHalf, mo
     }
 }
 
-async fn down(mut from: tokio::net::tcp::OwnedReadHalf, mut to: OwnedWriteHalf, moved: &Moved<'_>) {
+async fn down(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    moved: &Activity<'_>,
+) {
     let mut piece = vec![0; PIECE];
     while let Ok(n @ 1..) = from.read(&mut piece).await {
         moved.held();

@@ -9,7 +9,7 @@
 //! A database that is reached by a unix socket is on this host and has no wire.
 
 mod carry;
-mod place;
+mod directory;
 
 use std::str::FromStr;
 
@@ -18,7 +18,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
 use carry::{Kind, Target};
-use place::WireDir;
+use directory::WireDir;
 
 use crate::cluster::percent_encoded;
 use crate::error::Result;

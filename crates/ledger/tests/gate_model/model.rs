@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use cofferdam_contracts::error::ErrorCode;
-use cofferdam_contracts::gate_spec::{Escalate, GateSpec, OnTimeout, SelfApproval, Silence};
+use cofferdam_contracts::gate_spec::{
+    DeadlineAction, Escalate, GateSpec, SelfApproval, TimeoutPolicy,
+};
 use cofferdam_contracts::id::{GateKey, GroupId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -49,9 +51,13 @@ impl Law {
             veto: self.veto,
             group: self.grouped.then(|| group("sre")),
             self_approval: if self.deny_self { SelfApproval::Deny } else { SelfApproval::Allow },
-            on_timeout: OnTimeout {
+            on_timeout: TimeoutPolicy {
                 escalate: self.escalates.then_some(escalate),
-                then: if self.silence_is_yes { Silence::Approve } else { Silence::Deny },
+                then: if self.silence_is_yes {
+                    DeadlineAction::Approve
+                } else {
+                    DeadlineAction::Deny
+                },
             },
             ..GateSpec::plain(GateKey::parse(GATE).unwrap())
         }

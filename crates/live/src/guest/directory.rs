@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::guest::error::GuestError;
 use crate::guest::message::GuestMessage;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 
 /// What is at a path; a symbolic link at its end is described, not followed.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub struct RemoveFile {
 impl GuestMessage for StatFile {
     type Reply = Entry;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<Entry, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<Entry, GuestError> {
         Ok(held.agent.files().stat(&self.path).await?)
     }
 }
@@ -65,7 +65,7 @@ impl GuestMessage for StatFile {
 impl GuestMessage for ListDirectory {
     type Reply = Vec<Entry>;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<Vec<Entry>, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<Vec<Entry>, GuestError> {
         Ok(held.agent.files().list(&self.path, self.most).await?)
     }
 }
@@ -73,7 +73,7 @@ impl GuestMessage for ListDirectory {
 impl GuestMessage for MakeDirectory {
     type Reply = ();
 
-    async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<(), GuestError> {
         Ok(held.agent.files().mkdir(&self.path, self.mode, self.owner).await?)
     }
 }
@@ -81,7 +81,7 @@ impl GuestMessage for MakeDirectory {
 impl GuestMessage for RenameFile {
     type Reply = ();
 
-    async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<(), GuestError> {
         Ok(held.agent.files().rename(&self.from, &self.to).await?)
     }
 }
@@ -89,7 +89,7 @@ impl GuestMessage for RenameFile {
 impl GuestMessage for RemoveFile {
     type Reply = ();
 
-    async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<(), GuestError> {
         Ok(held.agent.files().remove(&self.path, self.recursive).await?)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cofferdam_sandbox::Reading;
+use cofferdam_sandbox::FileReader;
 use cofferdam_sandbox::inside::User;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::guest::STREAM_PATIENCE;
 use crate::guest::error::GuestError;
 use crate::guest::message::GuestMessage;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 
 /// Pieces on their way out of a sandbox or into it.
 const QUEUED: usize = 4;
@@ -78,7 +78,7 @@ impl<E: Send + 'static> ByteSink<E> {
 impl GuestMessage for ReadFile {
     type Reply = FileBytes;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<FileBytes, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<FileBytes, GuestError> {
         let share = held.streams(1, STREAM_PATIENCE).await.ok_or(GuestError::Busy)?;
         let Self { path, most, from, to } = self;
         let (size, reading) = held.agent.files().open_part(&path, most, from, to).await?;
@@ -91,7 +91,7 @@ impl GuestMessage for ReadFile {
     }
 }
 
-async fn pour(mut reading: Reading, sender: mpsc::Sender<Bytes>) {
+async fn pour(mut reading: FileReader, sender: mpsc::Sender<Bytes>) {
     loop {
         let next = tokio::select! {
             next = reading.next() => next,
@@ -107,7 +107,7 @@ async fn pour(mut reading: Reading, sender: mpsc::Sender<Bytes>) {
 impl GuestMessage for WriteFile {
     type Reply = ByteSink<GuestError>;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<ByteSink<GuestError>, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<ByteSink<GuestError>, GuestError> {
         let share = held.streams(1, STREAM_PATIENCE).await.ok_or(GuestError::Busy)?;
         let agent = held.agent.clone();
         Ok(ByteSink::of(|pieces| async move {

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::guest::error::GuestError;
 use crate::guest::facts::Facts;
 use crate::guest::message::GuestMessage;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::live::Live;
 
 /// A running sandbox as the API's side has it: what is known of it, and where its inside is asked.
@@ -21,7 +21,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    pub(crate) fn of(live: &Live, held: &Held) -> Self {
+    pub(crate) fn of(live: &Live, held: &LiveHandle) -> Self {
         let (facts, revocation) = (Arc::clone(&held.facts), held.revocation());
         Self { facts, revocation, live: live.clone() }
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::guest::error::GuestError;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 
 /// A message to who holds one sandbox, about its inside.
 pub trait GuestMessage: Serialize + DeserializeOwned + Debug + Send + 'static {
@@ -17,6 +17,6 @@ pub trait GuestMessage: Serialize + DeserializeOwned + Debug + Send + 'static {
     /// What its receiver does with it: who sends it has no handle to call this with.
     fn answer(
         self,
-        held: &Arc<Held>,
+        held: &Arc<LiveHandle>,
     ) -> impl Future<Output = Result<Self::Reply, GuestError>> + Send;
 }

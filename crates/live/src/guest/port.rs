@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::guest::STREAM_PATIENCE;
 use crate::guest::error::GuestError;
 use crate::guest::message::GuestMessage;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 
 /// Connects to a port of a sandbox's loopback; refused where nobody listens.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub struct PortLease {
 impl GuestMessage for DialPort {
     type Reply = PortConnection;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<PortConnection, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<PortConnection, GuestError> {
         let share = held.visit(STREAM_PATIENCE).await.ok_or(GuestError::Busy)?;
         let stream = held.agent.dial(self.port).await?;
         let (open, ended) = oneshot::channel();

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cofferdam_sandbox::inside::{Command, ExecRequest, Size};
-use cofferdam_sandbox::{Manner, Running, Said};
+use cofferdam_sandbox::{CommandEvent, CommandHandle, ExecOptions};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::guest::STREAM_PATIENCE;
 use crate::guest::error::GuestError;
 use crate::guest::message::GuestMessage;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 
 /// Pieces of input on their way to one command; who writes waits beyond.
 const QUEUED_INPUT: usize = 4;
@@ -24,7 +24,7 @@ pub struct StartCommand {
     /// What is run.
     pub request: ExecRequest,
     /// Its input, its terminal, and what outlives it.
-    pub manner: Manner,
+    pub manner: ExecOptions,
     /// Kept beside the command while it runs, for whoever follows it after a pause.
     pub note: String,
 }
@@ -65,11 +65,11 @@ pub struct Process {
     /// Where its input goes; dropping it closes that.
     pub input: Option<mpsc::Sender<Bytes>>,
     /// What it says. Without an end, it was lost with its sandbox.
-    pub output: mpsc::Receiver<Said>,
+    pub output: mpsc::Receiver<CommandEvent>,
 }
 
 impl Process {
-    fn of(running: Running, has_input: bool, mut share: OwnedSemaphorePermit) -> Self {
+    fn of(running: CommandHandle, has_input: bool, mut share: OwnedSemaphorePermit) -> Self {
         let (number, pid, remote) = (running.number(), running.pid(), running.remote());
         let input = has_input.then(|| {
             let (sender, pieces) = mpsc::channel(QUEUED_INPUT);
@@ -91,7 +91,7 @@ impl Process {
 }
 
 /// Passes on what a command says, to its end or until nobody listens, which ends it.
-async fn pump(mut running: Running, listener: mpsc::Sender<Said>) {
+async fn pump(mut running: CommandHandle, listener: mpsc::Sender<CommandEvent>) {
     loop {
         let said = tokio::select! {
             said = running.next() => said,
@@ -104,21 +104,21 @@ async fn pump(mut running: Running, listener: mpsc::Sender<Said>) {
                 return;
             }
         };
-        let is_end = matches!(said, Said::End(_));
+        let is_end = matches!(said, CommandEvent::End(_));
         if listener.send(said).await.is_err() || is_end {
             return;
         }
     }
 }
 
-async fn share(held: &Held, has_input: bool) -> Result<OwnedSemaphorePermit, GuestError> {
+async fn share(held: &LiveHandle, has_input: bool) -> Result<OwnedSemaphorePermit, GuestError> {
     held.streams(1 + u32::from(has_input), STREAM_PATIENCE).await.ok_or(GuestError::Busy)
 }
 
 impl GuestMessage for StartCommand {
     type Reply = Process;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<Process, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<Process, GuestError> {
         let Self { request, manner, note } = self;
         let share = share(held, manner.stdin).await?;
         let running = held.agent.start_noted(request, manner, note).await?;
@@ -129,7 +129,7 @@ impl GuestMessage for StartCommand {
 impl GuestMessage for FollowCommand {
     type Reply = Process;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<Process, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<Process, GuestError> {
         let share = share(held, self.0.stdin).await?;
         let running = held.agent.follow(&self.0).await?;
         Ok(Process::of(running, self.0.stdin, share))
@@ -139,7 +139,7 @@ impl GuestMessage for FollowCommand {
 impl GuestMessage for ListCommands {
     type Reply = Vec<Command>;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<Vec<Command>, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<Vec<Command>, GuestError> {
         Ok(held.agent.commands().await?)
     }
 }
@@ -147,7 +147,7 @@ impl GuestMessage for ListCommands {
 impl GuestMessage for SignalCommand {
     type Reply = ();
 
-    async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<(), GuestError> {
         Ok(held.agent.remote(self.number).signal(self.signal).await?)
     }
 }
@@ -155,7 +155,7 @@ impl GuestMessage for SignalCommand {
 impl GuestMessage for ResizeTerminal {
     type Reply = ();
 
-    async fn answer(self, held: &Arc<Held>) -> Result<(), GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<(), GuestError> {
         Ok(held.agent.remote(self.number).resize(self.size).await?)
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::accounts::Account;
 use crate::guest::error::GuestError;
 use crate::guest::message::GuestMessage;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 
 /// What a sandbox uses, as it says: a program inside may have taken the agent over.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,11 +57,11 @@ impl GuestEnvironment {
 
 /// Whether a sandbox lives on, and is not ordered to end.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct LivesOn;
+pub struct CheckAlive;
 
 /// The same for a request that might resume it: waits while its files are read, for so long.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct LivesOnForRequest {
+pub struct AwaitAlive {
     /// The longest that it waits.
     pub patience: Duration,
 }
@@ -69,7 +69,7 @@ pub struct LivesOnForRequest {
 impl GuestMessage for ReadUsage {
     type Reply = GuestUsage;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<GuestUsage, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<GuestUsage, GuestError> {
         let usage = held.agent.metrics().await?;
         Ok(GuestUsage { usage, lived_ms: held.since.elapsed_ms() })
     }
@@ -78,23 +78,23 @@ impl GuestMessage for ReadUsage {
 impl GuestMessage for ReadEnvironment {
     type Reply = GuestEnvironment;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<GuestEnvironment, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<GuestEnvironment, GuestError> {
         Ok(GuestEnvironment { variables: held.env(), is_connected: !held.egress().is_none() })
     }
 }
 
-impl GuestMessage for LivesOn {
+impl GuestMessage for CheckAlive {
     type Reply = bool;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<bool, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<bool, GuestError> {
         Ok(held.goes_on())
     }
 }
 
-impl GuestMessage for LivesOnForRequest {
+impl GuestMessage for AwaitAlive {
     type Reply = bool;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<bool, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<bool, GuestError> {
         Ok(held.stays(self.patience).await)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_sandbox::Watching;
+use cofferdam_sandbox::WatchStream;
 use cofferdam_sandbox::inside::Change;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::guest::STREAM_PATIENCE;
 use crate::guest::error::GuestError;
 use crate::guest::message::GuestMessage;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 
 /// Changes on their way to who watches. Those that wait are kept, and weighed, where they come from.
 const QUEUED: usize = 16;
@@ -28,7 +28,7 @@ pub struct WatchDirectories {
 impl GuestMessage for WatchDirectories {
     type Reply = mpsc::Receiver<Change>;
 
-    async fn answer(self, held: &Arc<Held>) -> Result<mpsc::Receiver<Change>, GuestError> {
+    async fn answer(self, held: &Arc<LiveHandle>) -> Result<mpsc::Receiver<Change>, GuestError> {
         let patience = if self.waits { STREAM_PATIENCE } else { Duration::ZERO };
         let share = held.streams(1, patience).await.ok_or(GuestError::Busy)?;
         let paths: Vec<&str> = self.paths.iter().map(String::as_str).collect();
@@ -42,7 +42,7 @@ impl GuestMessage for WatchDirectories {
     }
 }
 
-async fn forward(mut watching: Watching, sender: mpsc::Sender<Change>) {
+async fn forward(mut watching: WatchStream, sender: mpsc::Sender<Change>) {
     loop {
         // An agent that was taken over may leave a question open for ever: who hung up does not wait for it.
         let next = tokio::select! {

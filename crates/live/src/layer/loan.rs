@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cofferdam_sandbox::PlainLayer;
+use cofferdam_sandbox::DetachedLayer;
 use tokio::sync::{mpsc, oneshot};
 
 /// Where the answer to [`Ask::Lend`] goes.
@@ -27,7 +27,7 @@ pub(crate) enum Ask {
 #[derive(Debug)]
 pub(crate) enum LoanAnswer {
     /// The layer is this life's, if it begins.
-    Lent(Loan, Arc<PlainLayer>),
+    Lent(Loan, Arc<DetachedLayer>),
     /// Another life has the layer.
     Busy,
     /// This process does not lend the layer any more: the life begins with the sealed file.

@@ -58,9 +58,9 @@ use std::time::Duration;
 use cofferdam_ledger::snapshots::SealedFile;
 
 use crate::layer::loan::{EndReply, LoanReply};
-use crate::layer::rest::LayerRest;
+use crate::layer::retention::LayerRetention;
 use crate::layer::retry::Tries;
-use crate::layer::sealer::Given;
+use crate::layer::sealer::SealInput;
 use crate::layer::sealer::line::Line;
 
 /// What becomes of a layer's files.
@@ -71,22 +71,22 @@ pub(super) enum State {
     Waiting(Tries),
     /// A life has a layer that is sealed. Its sealer waits until the file has its name.
     Sealed(SealedFile, Line),
-    /// The task names the file and finds out whether the layer may rest. What is asked meanwhile is heard afterwards.
+    /// The task names the file and finds out whether the layer may be retained. What is asked meanwhile is heard afterwards.
     Settling,
     /// The files are sealed and on record, and the layer stays for the next life.
-    Resting(LayerRest),
+    Resting(LayerRetention),
     /// No further sealer is tried: the layer stays as long as this process runs.
     Unsealable,
-    /// The layer is given up, and the task looks whether a process keeps it. Its rest's memory and the callers that wait for the end.
-    Ending(Option<LayerRest>, Vec<EndReply>),
-    /// A process keeps the layer that was given up: its rest's memory, and which process.
-    Kept(Option<LayerRest>, String),
+    /// The layer is given up, and the task looks whether a process keeps it. Its retention's memory and the callers that wait for the end.
+    Ending(Option<LayerRetention>, Vec<EndReply>),
+    /// A process keeps the layer that was given up: its retention's memory, and which process.
+    Kept(Option<LayerRetention>, String),
     /// The layer has ended or is the next life's. Callers that wait for the end are answered once the task holds nothing of it.
     Over(Vec<EndReply>),
 }
 
 /// Who has the layer.
-pub(super) enum Lease {
+pub(super) enum LoanState {
     /// Its task.
     Free,
     /// Its task; a life waits for it.
@@ -121,13 +121,13 @@ pub(super) enum Event {
     Started(Line),
     /// No sealer could be started, and why.
     Unstarted(String),
-    /// The sealed layer rests.
-    Rests(LayerRest),
+    /// The sealed layer is retained.
+    Rests(LayerRetention),
     /// The sealed layer has ended.
     Ended,
-    /// The sealed layer is to end, and may have a rest that is not on record.
-    InUse(Option<LayerRest>),
-    /// The rest is over, or this process stops.
+    /// The sealed layer is to end, and may have a retention that is not on record.
+    InUse(Option<LayerRetention>),
+    /// The retention is over, or this process stops.
     Expired,
     /// The look at who keeps the layer: an error says which process.
     Looked(Result<(), String>),
@@ -150,12 +150,12 @@ pub(super) enum Action {
     /// Ends the sealer and waits until it has ended.
     EndSealer(Line),
     /// Starts a sealer; with `is_held`, one that waits for the order to go on.
-    Start { given: Arc<Given>, is_held: bool },
+    Start { given: Arc<SealInput>, is_held: bool },
     /// Starts the next sealer so much later.
     Retry(Duration),
     /// Records that the files cannot be sealed, and why.
     Unsealable(String),
-    /// Names the file, ends the sealer, lets the layer rest or ends it, and records that.
+    /// Names the file, ends the sealer, retains the layer or ends it, and records that.
     Settle(SealedFile, Line),
     /// Gives the layer up and looks who keeps it.
     Look,
@@ -168,24 +168,24 @@ pub(super) enum Action {
     /// Leaves the layer to the life that has begun, and records that.
     NextLife,
     /// Records that the layer has ended, then gives back its memory.
-    Ended(Option<LayerRest>),
+    Ended(Option<LayerRetention>),
 }
 
 /// What follows an event.
 pub(super) struct Step {
     pub state: State,
-    pub lease: Lease,
+    pub lease: LoanState,
     pub actions: Vec<Action>,
 }
 
 impl Step {
-    fn to(state: State, lease: Lease, actions: Vec<Action>) -> Self {
+    fn to(state: State, lease: LoanState, actions: Vec<Action>) -> Self {
         Self { state, lease, actions }
     }
 }
 
 /// What follows an event, by the table of this module. Pure.
-pub(super) fn next(state: State, lease: Lease, event: Event) -> Step {
+pub(super) fn next(state: State, lease: LoanState, event: Event) -> Step {
     match (state, event) {
         (state, Event::Lend { reply, has_ids }) => lend(state, lease, reply, has_ids),
         (state, Event::Back) => take_back(state, lease),
@@ -195,7 +195,7 @@ pub(super) fn next(state: State, lease: Lease, event: Event) -> Step {
         (State::Waiting(tries), event) => waiting(tries, lease, event),
         (State::Settling, event) => settling(lease, event),
         (state @ (State::Resting(_) | State::Unsealable), Event::Expired)
-            if matches!(lease, Lease::Free) =>
+            if matches!(lease, LoanState::Free) =>
         {
             end(state, lease, None)
         }
@@ -220,53 +220,54 @@ pub(super) fn next(state: State, lease: Lease, event: Event) -> Step {
 }
 
 /// A life asks for the layer.
-fn lend(state: State, lease: Lease, reply: LoanReply, has_ids: bool) -> Step {
+fn lend(state: State, lease: LoanState, reply: LoanReply, has_ids: bool) -> Step {
     match (state, lease) {
         (state @ (State::Ending(..) | State::Kept(..) | State::Over(_)), lease) => {
             Step::to(state, lease, vec![Action::File(reply)])
         }
-        (state, lease @ (Lease::Asked(_) | Lease::Lent | Lease::Recalled(_))) => {
+        (state, lease @ (LoanState::Asked(_) | LoanState::Lent | LoanState::Recalled(_))) => {
             Step::to(state, lease, vec![Action::Busy(reply)])
         }
-        (state, Lease::Free) if !has_ids => Step::to(state, Lease::Free, vec![Action::File(reply)]),
-        (state @ (State::Resting(_) | State::Unsealable), Lease::Free) => {
-            Step::to(state, Lease::Lent, vec![Action::Lend(reply)])
+        (state, LoanState::Free) if !has_ids => {
+            Step::to(state, LoanState::Free, vec![Action::File(reply)])
         }
-        (state, Lease::Free) => {
+        (state @ (State::Resting(_) | State::Unsealable), LoanState::Free) => {
+            Step::to(state, LoanState::Lent, vec![Action::Lend(reply)])
+        }
+        (state, LoanState::Free) => {
             let actions = match state {
                 State::Sealing(..) => vec![Action::Hold],
                 // The next sealer is to have the layer before the life has it.
                 State::Waiting(_) => vec![Action::Retry(Duration::ZERO)],
                 _ => Vec::new(),
             };
-            Step::to(state, Lease::Asked(reply), actions)
+            Step::to(state, LoanState::Asked(reply), actions)
         }
     }
 }
 
 /// The life that has the layer did not begin.
-fn take_back(state: State, lease: Lease) -> Step {
+fn take_back(state: State, lease: LoanState) -> Step {
     match (state, lease) {
         // The life may have changed what is sealed.
-        (state @ State::Resting(_), lease @ Lease::Lent) | (state, lease @ Lease::Recalled(_)) => {
-            end(state, lease, None)
+        (state @ State::Resting(_), lease @ LoanState::Lent)
+        | (state, lease @ LoanState::Recalled(_)) => end(state, lease, None),
+        (state @ State::Sealing(..), LoanState::Lent) => {
+            Step::to(state, LoanState::Free, vec![Action::GoOn])
         }
-        (state @ State::Sealing(..), Lease::Lent) => {
-            Step::to(state, Lease::Free, vec![Action::GoOn])
+        (State::Sealed(file, line), LoanState::Lent) => {
+            Step::to(State::Settling, LoanState::Free, vec![Action::Settle(file, line)])
         }
-        (State::Sealed(file, line), Lease::Lent) => {
-            Step::to(State::Settling, Lease::Free, vec![Action::Settle(file, line)])
-        }
-        (state, Lease::Lent) => Step::to(state, Lease::Free, Vec::new()),
+        (state, LoanState::Lent) => Step::to(state, LoanState::Free, Vec::new()),
         (state, lease) => Step::to(state, lease, Vec::new()),
     }
 }
 
 /// The life that has the layer is on record as running.
-fn begin(state: State, lease: Lease) -> Step {
+fn begin(state: State, lease: LoanState) -> Step {
     let replies = match lease {
-        Lease::Lent => Vec::new(),
-        Lease::Recalled(replies) => replies,
+        LoanState::Lent => Vec::new(),
+        LoanState::Recalled(replies) => replies,
         lease => return Step::to(state, lease, Vec::new()),
     };
     let mut actions = Vec::new();
@@ -274,11 +275,11 @@ fn begin(state: State, lease: Lease) -> Step {
         actions.push(Action::EndSealer(line));
     }
     actions.push(Action::NextLife);
-    Step::to(State::Over(replies), Lease::Free, actions)
+    Step::to(State::Over(replies), LoanState::Free, actions)
 }
 
 /// The snapshot is erased.
-fn recall(state: State, lease: Lease, reply: EndReply) -> Step {
+fn recall(state: State, lease: LoanState, reply: EndReply) -> Step {
     match (state, lease) {
         (State::Ending(rest, mut replies), lease) => {
             replies.push(reply);
@@ -292,22 +293,22 @@ fn recall(state: State, lease: Lease, reply: EndReply) -> Step {
             let told = Action::Fail(reply, why.clone());
             Step::to(State::Kept(rest, why), lease, vec![told])
         }
-        (state, Lease::Lent) => Step::to(state, Lease::Recalled(vec![reply]), Vec::new()),
-        (state, Lease::Recalled(mut replies)) => {
+        (state, LoanState::Lent) => Step::to(state, LoanState::Recalled(vec![reply]), Vec::new()),
+        (state, LoanState::Recalled(mut replies)) => {
             replies.push(reply);
-            Step::to(state, Lease::Recalled(replies), Vec::new())
+            Step::to(state, LoanState::Recalled(replies), Vec::new())
         }
-        (state, lease @ (Lease::Free | Lease::Asked(_))) => end(state, lease, Some(reply)),
+        (state, lease @ (LoanState::Free | LoanState::Asked(_))) => end(state, lease, Some(reply)),
     }
 }
 
 /// The layer is given up: no life has it any more, and a life that waits for it uses the file.
-fn end(state: State, lease: Lease, reply: Option<EndReply>) -> Step {
+fn end(state: State, lease: LoanState, reply: Option<EndReply>) -> Step {
     let (mut actions, mut replies) = (Vec::new(), Vec::from_iter(reply));
     match lease {
-        Lease::Asked(asker) => actions.push(Action::File(asker)),
-        Lease::Recalled(all) => replies.extend(all),
-        Lease::Free | Lease::Lent => {}
+        LoanState::Asked(asker) => actions.push(Action::File(asker)),
+        LoanState::Recalled(all) => replies.extend(all),
+        LoanState::Free | LoanState::Lent => {}
     }
     let mut memory = None;
     match state {
@@ -316,20 +317,20 @@ fn end(state: State, lease: Lease, reply: Option<EndReply>) -> Step {
         _ => {}
     }
     actions.push(Action::Look);
-    Step::to(State::Ending(memory, replies), Lease::Free, actions)
+    Step::to(State::Ending(memory, replies), LoanState::Free, actions)
 }
 
 /// A sealer has the layer, and says something or ends.
-fn sealing(line: Line, mut tries: Tries, lease: Lease, event: Event) -> Step {
+fn sealing(line: Line, mut tries: Tries, lease: LoanState, event: Event) -> Step {
     match (lease, event) {
-        (Lease::Asked(reply), Event::Held) => {
-            Step::to(State::Sealing(line, tries), Lease::Lent, vec![Action::Lend(reply)])
+        (LoanState::Asked(reply), Event::Held) => {
+            Step::to(State::Sealing(line, tries), LoanState::Lent, vec![Action::Lend(reply)])
         }
         // It was started for a life that has given the layer back.
-        (Lease::Free, Event::Held) => {
-            Step::to(State::Sealing(line, tries), Lease::Free, vec![Action::GoOn])
+        (LoanState::Free, Event::Held) => {
+            Step::to(State::Sealing(line, tries), LoanState::Free, vec![Action::GoOn])
         }
-        (lease @ (Lease::Free | Lease::Asked(_)), Event::Sealed(file)) => {
+        (lease @ (LoanState::Free | LoanState::Asked(_)), Event::Sealed(file)) => {
             Step::to(State::Settling, lease, vec![Action::Settle(file, line)])
         }
         (lease, Event::Sealed(file)) => Step::to(State::Sealed(file, line), lease, Vec::new()),
@@ -343,10 +344,10 @@ fn sealing(line: Line, mut tries: Tries, lease: Lease, event: Event) -> Step {
 }
 
 /// The next sealer is due, or was to be started.
-fn waiting(mut tries: Tries, lease: Lease, event: Event) -> Step {
+fn waiting(mut tries: Tries, lease: LoanState, event: Event) -> Step {
     match event {
         Event::Due => {
-            let is_held = !matches!(lease, Lease::Free);
+            let is_held = !matches!(lease, LoanState::Free);
             let start = Action::Start { given: Arc::clone(&tries.given), is_held };
             Step::to(State::Waiting(tries), lease, vec![start])
         }
@@ -360,8 +361,8 @@ fn waiting(mut tries: Tries, lease: Lease, event: Event) -> Step {
 }
 
 /// One more sealer failed.
-fn fail(mut tries: Tries, lease: Lease, mut actions: Vec<Action>) -> Step {
-    if let Some(pause) = tries.fail(!matches!(lease, Lease::Free)) {
+fn fail(mut tries: Tries, lease: LoanState, mut actions: Vec<Action>) -> Step {
+    if let Some(pause) = tries.fail(!matches!(lease, LoanState::Free)) {
         actions.push(Action::Retry(pause));
         return Step::to(State::Waiting(tries), lease, actions);
     }
@@ -371,7 +372,7 @@ fn fail(mut tries: Tries, lease: Lease, mut actions: Vec<Action>) -> Step {
 }
 
 /// The file is whole, and the task has settled what becomes of the layer.
-fn settling(lease: Lease, event: Event) -> Step {
+fn settling(lease: LoanState, event: Event) -> Step {
     let mut actions = Vec::new();
     match event {
         Event::Rests(rest) => {
@@ -379,10 +380,10 @@ fn settling(lease: Lease, event: Event) -> Step {
             Step::to(State::Resting(rest), lease, actions)
         }
         Event::Ended => {
-            if let Lease::Asked(asker) = lease {
+            if let LoanState::Asked(asker) = lease {
                 actions.push(Action::File(asker));
             }
-            Step::to(State::Over(Vec::new()), Lease::Free, actions)
+            Step::to(State::Over(Vec::new()), LoanState::Free, actions)
         }
         Event::InUse(rest) => end(rest.map_or(State::Settling, State::Resting), lease, None),
         _ => Step::to(State::Settling, lease, actions),
@@ -390,11 +391,11 @@ fn settling(lease: Lease, event: Event) -> Step {
 }
 
 /// The layer is free for the life that waits for it, if one does.
-fn lent(lease: Lease, actions: &mut Vec<Action>) -> Lease {
+fn lent(lease: LoanState, actions: &mut Vec<Action>) -> LoanState {
     match lease {
-        Lease::Asked(asker) => {
+        LoanState::Asked(asker) => {
             actions.push(Action::Lend(asker));
-            Lease::Lent
+            LoanState::Lent
         }
         lease => lease,
     }

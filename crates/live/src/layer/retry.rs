@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layer::sealer::Given;
+use crate::layer::sealer::SealInput;
 
 /// After the first one that failed; after each further one twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ pub(crate) const TRIES: u32 = 12;
 #[derive(Debug)]
 pub(crate) struct Tries {
     /// What each of them is given.
-    pub given: Arc<Given>,
+    pub given: Arc<SealInput>,
     /// Why the last one failed.
     pub why: String,
     failed: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Tries {
 
 impl Tries {
     /// Before the first one failed.
-    pub(crate) fn of(given: Arc<Given>) -> Self {
+    pub(crate) fn of(given: Arc<SealInput>) -> Self {
         Self { given, why: "it ended".to_owned(), failed: 0 }
     }
 
@@ -49,7 +49,7 @@ fn pause(failed: u32, is_wanted: bool) -> Option<Duration> {
 #[cfg(test)]
 impl Tries {
     /// With so many more to fail.
-    pub(crate) fn with_left(given: Arc<Given>, left: u32) -> Self {
+    pub(crate) fn with_left(given: Arc<SealInput>, left: u32) -> Self {
         Self { failed: TRIES - left, ..Self::of(given) }
     }
 }

@@ -18,9 +18,9 @@
 
 mod job;
 pub(crate) mod line;
+mod message;
 mod orders;
 mod process;
-mod said;
 pub(crate) mod spare;
 mod start;
 
@@ -35,9 +35,9 @@ use cofferdam_ledger::snapshots::SealedFile;
 use cofferdam_sandbox::outside_mounts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub(crate) use job::Given;
+pub(crate) use job::SealInput;
+pub(crate) use message::SealerMessage;
 pub use process::seal_layer;
-pub(crate) use said::Said;
 pub(crate) use start::SealStart;
 
 use crate::background::blocking;
@@ -59,14 +59,14 @@ pub(crate) struct Sealer {
 
 impl Sealer {
     /// Starts one. Once this returns, it holds the layer.
-    pub(crate) fn start(given: &Given, start: SealStart) -> io::Result<Self> {
+    pub(crate) fn start(given: &SealInput, start: SealStart) -> io::Result<Self> {
         Self::waiting()?.with_work(given, start)
     }
 
     /// Gives the work to one that waits, or starts one where none does. Once this returns, it holds the layer.
     pub(crate) fn begin(
         waiting: Option<Self>,
-        given: &Given,
+        given: &SealInput,
         start: SealStart,
     ) -> io::Result<Self> {
         match waiting.map(|waiting| waiting.with_work(given, start)) {
@@ -78,7 +78,7 @@ impl Sealer {
     /// Bytes of the stream, of one that measures. Blocking.
     pub(crate) fn measured(&self, goes_on: &dyn Fn() -> bool) -> io::Result<u64> {
         match self.says(goes_on)? {
-            Said::Measured(bytes) => Ok(bytes),
+            SealerMessage::Measured(bytes) => Ok(bytes),
             said => Err(said.fault()),
         }
     }
@@ -86,13 +86,13 @@ impl Sealer {
     /// The file, once it is written. Blocking; once `goes_on` says no, it is an error.
     pub(crate) fn sealed(&self, goes_on: &dyn Fn() -> bool) -> io::Result<SealedFile> {
         match self.says(goes_on)? {
-            Said::Sealed(file) => Ok(file),
+            SealerMessage::Sealed(file) => Ok(file),
             said => Err(said.fault()),
         }
     }
 
     /// The next line that it says, and nothing behind it.
-    fn says(&self, goes_on: &dyn Fn() -> bool) -> io::Result<Said> {
+    fn says(&self, goes_on: &dyn Fn() -> bool) -> io::Result<SealerMessage> {
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
             if !goes_on() {
@@ -109,7 +109,7 @@ impl Sealer {
             line.extend(byte);
         }
         let said = String::from_utf8_lossy(&line);
-        Said::parse(&said).ok_or_else(|| io::Error::other("a sealer sent an unknown line"))
+        SealerMessage::parse(&said).ok_or_else(|| io::Error::other("a sealer sent an unknown line"))
     }
 
     /// Starts one without work.
@@ -131,7 +131,7 @@ impl Sealer {
     }
 
     /// One that cannot be given it has ended.
-    fn with_work(self, given: &Given, start: SealStart) -> io::Result<Self> {
+    fn with_work(self, given: &SealInput, start: SealStart) -> io::Result<Self> {
         let handed = [&given.job, &given.layer, &given.file].map(|one| one.as_fd());
         match orders::hand(&self.orders, start.order(), &handed) {
             Ok(()) => Ok(self),

@@ -11,22 +11,22 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::id::TenantId;
 use cofferdam_flows::BoxFuture;
 use cofferdam_ledger::failpoint::{fail_point, shortened};
-use cofferdam_ledger::snapshots::PlainEnd;
-use cofferdam_sandbox::PlainLayer;
+use cofferdam_ledger::snapshots::LayerRelease;
+use cofferdam_sandbox::DetachedLayer;
 use tokio::sync::{mpsc, watch};
 
 use crate::background::blocking;
+use crate::layer::layer_memory::LayerMemory;
 use crate::layer::layers::Layers;
-use crate::layer::left_memory::LeftMemory;
 use crate::layer::loan::{Ask, Loan, LoanAnswer, LoanReply};
-use crate::layer::machine::{Action, Event, Lease, State, next};
-use crate::layer::plain::Plain;
-use crate::layer::plain_layers::HeldLayer;
+use crate::layer::local_layers::LayerAddress;
+use crate::layer::machine::{Action, Event, LoanState, State, next};
+use crate::layer::paused_layer::PausedLayer;
 use crate::layer::retry::Tries;
 use crate::layer::sealer::line::Line;
-use crate::layer::sealer::{Given, Said, SealStart, Sealer};
+use crate::layer::sealer::{SealInput, SealStart, Sealer, SealerMessage};
 use crate::live::Live;
-use crate::snapshot::shelf::{KeptFile, Shelf};
+use crate::snapshot::store::{SnapshotFile, SnapshotStore};
 
 /// Between two looks for the process that keeps a layer: each is a walk over all processes.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -34,18 +34,18 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// A layer, as its task has it.
 struct LayerTask {
     live: Live,
-    shelf: Arc<Shelf>,
-    layer: Arc<PlainLayer>,
-    memory: Arc<LeftMemory>,
+    shelf: Arc<SnapshotStore>,
+    layer: Arc<DetachedLayer>,
+    memory: Arc<LayerMemory>,
     /// With its lock: what removes the file waits for the layer.
-    kept: KeptFile,
+    kept: SnapshotFile,
     tenant: TenantId,
     /// Whether a life had the layer that did not begin: it may differ from what is sealed.
     was_lent: bool,
     /// Whether the files are on record as sealed.
     sealed: watch::Sender<bool>,
     state: State,
-    lease: Lease,
+    lease: LoanState,
     /// What `Waiting`, `Ending` and `Kept` wait for.
     pending: Option<BoxFuture<'static, Event>>,
     asks: mpsc::UnboundedReceiver<Ask>,
@@ -54,8 +54,8 @@ struct LayerTask {
 
 impl Layers {
     /// Takes care of a layer whose pause is on record, or may be.
-    pub(crate) fn keep(&self, shelf: Arc<Shelf>, plain: Plain) {
-        let Plain { layer, memory, mut kept, tenant, again, given, sealer } = plain;
+    pub(crate) fn keep(&self, shelf: Arc<SnapshotStore>, plain: PausedLayer) {
+        let PausedLayer { layer, memory, mut kept, tenant, again, given, sealer } = plain;
         kept.leave();
         let (own, asks) = mpsc::unbounded_channel();
         let (sealed, is_sealed) = watch::channel(false);
@@ -63,7 +63,7 @@ impl Layers {
         let sealed_open = sealed.clone();
         let (id, layers) = (kept.id.clone(), Arc::clone(&self.live.0.layers));
         let held =
-            HeldLayer { again, asks: own.clone(), tenant: tenant.clone(), sealed: is_sealed };
+            LayerAddress { again, asks: own.clone(), tenant: tenant.clone(), sealed: is_sealed };
         layers.put(id.clone(), held);
         let tries = Tries::of(Arc::new(given));
         let (state, pending) = match Line::of(sealer) {
@@ -80,7 +80,7 @@ impl Layers {
             was_lent: false,
             sealed,
             state,
-            lease: Lease::Free,
+            lease: LoanState::Free,
             pending,
             asks,
             own,
@@ -122,7 +122,7 @@ impl LayerTask {
     /// What happens next. What is asked comes first.
     async fn next_event(&mut self) -> Event {
         let closed = self.live.0.layers.closed();
-        let is_free = matches!(self.lease, Lease::Free);
+        let is_free = matches!(self.lease, LoanState::Free);
         tokio::select! {
             biased;
             Some(ask) = self.asks.recv() => self.event_of(ask),
@@ -144,7 +144,7 @@ impl LayerTask {
         let mut event = Some(event);
         while let Some(next_event) = event.take() {
             let state = std::mem::replace(&mut self.state, State::Settling);
-            let lease = std::mem::replace(&mut self.lease, Lease::Free);
+            let lease = std::mem::replace(&mut self.lease, LoanState::Free);
             let step = next(state, lease, next_event);
             (self.state, self.lease) = (step.state, step.lease);
             for action in step.actions {
@@ -186,10 +186,10 @@ impl LayerTask {
             Action::NextLife => {
                 self.layer.let_go();
                 // Before the lock of its file is another's: who has that says that its process has ended.
-                self.ended(PlainEnd::NextLife).await;
+                self.ended(LayerRelease::NextLife).await;
             }
             Action::Ended(rest) => {
-                self.ended(PlainEnd::Ended).await;
+                self.ended(LayerRelease::Ended).await;
                 self.memory.give_up();
                 drop(rest);
             }
@@ -217,7 +217,7 @@ impl LayerTask {
         let _ = reply.send(LoanAnswer::Lent(Loan::of(&self.own), Arc::clone(&self.layer)));
     }
 
-    async fn start(&mut self, given: Arc<Given>, is_held: bool) -> Event {
+    async fn start(&mut self, given: Arc<SealInput>, is_held: bool) -> Event {
         let start = if is_held { SealStart::Held } else { SealStart::Soon };
         let started = blocking(move || Sealer::start(&given, start)).await;
         match started.and_then(Line::of) {
@@ -247,7 +247,7 @@ fn due_in(pause: Duration) -> BoxFuture<'static, Event> {
     })
 }
 
-/// What a state waits for beside what is asked. A rest, and the stop of this process, end no layer that a life has.
+/// What a state waits for beside what is asked. A retention, and the stop of this process, end no layer that a life has.
 async fn own_event(
     state: &mut State,
     is_free: bool,
@@ -280,11 +280,13 @@ async fn own_event(
 async fn sealer_event(line: &mut Line) -> Event {
     loop {
         return match line.said().await {
-            Some(Said::Held) => Event::Held,
-            Some(Said::Sealed(file)) => Event::Sealed(file),
-            Some(Said::Measured(_)) => continue,
-            Some(Said::Full) => Event::Excused("its file exceeds the quota or the disk".to_owned()),
-            Some(Said::Failed(why)) => Event::Excused(why),
+            Some(SealerMessage::Held) => Event::Held,
+            Some(SealerMessage::Sealed(file)) => Event::Sealed(file),
+            Some(SealerMessage::Measured(_)) => continue,
+            Some(SealerMessage::Full) => {
+                Event::Excused("its file exceeds the quota or the disk".to_owned())
+            }
+            Some(SealerMessage::Failed(why)) => Event::Excused(why),
             None => Event::Silent,
         };
     }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use cofferdam_ambient::clock;
 use cofferdam_flows::Result;
-use cofferdam_ledger::kept_files::KeptTable;
-use cofferdam_ledger::snapshots::{PlainEnd, Resting};
+use cofferdam_ledger::snapshots::{LayerRelease, RetainedLayer};
+use cofferdam_ledger::stored_files::StoredFileTable;
 use cofferdam_sandbox::Host;
 
 use crate::background::blocking;
 use crate::live::Live;
 use crate::patience::REST;
-use crate::snapshot::shelf::{FileUser, Shelf};
+use crate::snapshot::store::{FileUser, SnapshotStore};
 
 /// Erases kept files that nothing needs.
 #[derive(Debug, Clone)]
@@ -27,18 +27,18 @@ impl Eraser {
     }
 
     /// Erases what no sandbox needs any more. What fails is tried again at the next call.
-    pub(crate) async fn tidy(&self) {
+    pub(crate) async fn clean_up(&self) {
         if let Err(error) = self.tidied().await {
             tracing::warn!(%error, "snapshots that are not needed are not erased yet");
         }
     }
 
     /// The same a moment later: whoever was just answered has the processors.
-    pub(crate) fn tidy_soon(&self) {
+    pub(crate) fn clean_up_soon(&self) {
         let live = self.live.clone();
         tokio::spawn(async move {
             clock::sleep(REST).await;
-            Self::of(&live).tidy().await;
+            Self::of(&live).clean_up().await;
         });
     }
 
@@ -49,12 +49,16 @@ impl Eraser {
         if let Some(maker) = self.live.0.registry.maker() {
             self.rests_settled(&maker.host, true).await?;
         }
-        self.erased_removed(shelf, KeptTable::Snapshots).await
+        self.erased_removed(shelf, StoredFileTable::Snapshots).await
     }
 
     /// Removes files whose keys are destroyed.
-    pub(crate) async fn erased_removed(&self, shelf: &Arc<Shelf>, table: KeptTable) -> Result<()> {
-        let rows = self.live.0.ledger.kept_files(table);
+    pub(crate) async fn erased_removed(
+        &self,
+        shelf: &Arc<SnapshotStore>,
+        table: StoredFileTable,
+    ) -> Result<()> {
+        let rows = self.live.0.ledger.stored_files(table);
         for id in rows.erased(&shelf.place()).await? {
             if let Err(why) = self.live.0.layers.end(&id).await {
                 tracing::warn!(snapshot = %id, why, "the layer of an erased snapshot has not ended");
@@ -66,7 +70,7 @@ impl Eraser {
                 continue;
             }
             match blocking(move || shelf.remove(&name)).await {
-                Ok(()) => rows.gone(&id).await?,
+                Ok(()) => rows.record_removal(&id).await?,
                 Err(why) => {
                     tracing::warn!(file = %id, ?table, %why, "an erased file is still there")
                 }
@@ -79,8 +83,9 @@ impl Eraser {
     /// ones alone, where an answer waits.
     pub(crate) async fn rests_settled(&self, host: &Host, erased_alone: bool) -> Result<()> {
         let shelf = &self.live.0.store;
-        let resting = self.live.0.ledger.snapshots().resting(&shelf.place(), erased_alone).await?;
-        for Resting { id, is_erased, session } in resting {
+        let resting =
+            self.live.0.ledger.snapshots().retained_layers(&shelf.place(), erased_alone).await?;
+        for RetainedLayer { id, is_erased, session } in resting {
             // Its task here says what becomes of it.
             if self.live.0.layers.has(&id) {
                 continue;
@@ -96,7 +101,7 @@ impl Eraser {
             if let Some(session) = &session {
                 host.forget_ids(session);
             }
-            self.live.0.ledger.snapshots().plain_ended(&id, PlainEnd::ProcessEnded).await?;
+            self.live.0.ledger.snapshots().layer_release(&id, LayerRelease::ProcessEnded).await?;
         }
         Ok(())
     }

@@ -15,20 +15,20 @@ use std::sync::Arc;
 
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_flows::Result;
-use cofferdam_sandbox::{SleepError, Still};
+use cofferdam_sandbox::{FrozenSandbox, SleepError};
 
 use crate::background::blocking;
-use crate::held::{Held, Order};
+use crate::handle::{EndOrder, LiveHandle};
 use crate::ids::fresh;
 use crate::refusal::{conflict, refuse};
-use crate::snapshot::again::Again;
 use crate::snapshot::new_file::NewFile;
-use crate::snapshot::shelf::KeptFile;
+use crate::snapshot::resume_spec::ResumeSpec;
 use crate::snapshot::snapshots::Snapshots;
+use crate::snapshot::store::SnapshotFile;
 
 /// Whether the memory is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeptMemory {
+pub(crate) enum MemoryOption {
     /// Files alone.
     No,
     /// Where the class can; what cannot be kept refuses the pause.
@@ -37,7 +37,7 @@ pub(crate) enum KeptMemory {
     IfPossible,
 }
 
-impl KeptMemory {
+impl MemoryOption {
     /// What a caller asks for: by default its memory, where the class can.
     pub(crate) fn asked(memory: Option<bool>) -> Self {
         if memory == Some(false) { Self::No } else { Self::Asked }
@@ -47,21 +47,22 @@ impl KeptMemory {
 impl Snapshots {
     /// Keeps memory and files of a sandbox, whose processes end. `None`: its files alone are to be kept, and nothing has
     /// happened to it.
-    pub(crate) async fn keep_memory(
+    pub(crate) async fn snapshot_memory(
         &self,
-        held: &Arc<Held>,
-        memory: KeptMemory,
-    ) -> Result<Option<(Still, KeptFile)>> {
-        let Some(keeper) = held.keeper.as_ref().ok().filter(|keeper| keeper.keeps_memory()) else {
+        held: &Arc<LiveHandle>,
+        memory: MemoryOption,
+    ) -> Result<Option<(FrozenSandbox, SnapshotFile)>> {
+        let Some(keeper) = held.keeper.as_ref().ok().filter(|keeper| keeper.can_snapshot_memory())
+        else {
             return Ok(None);
         };
-        if memory == KeptMemory::No {
+        if memory == MemoryOption::No {
             return Ok(None);
         }
         let room = self.room(&held.facts.tenant).await?;
         let (shelf, id) = (Arc::clone(&self.live.0.store), fresh()?);
         let unkept = |why: String| match memory {
-            KeptMemory::Asked => Err(conflict(format!(
+            MemoryOption::Asked => Err(conflict(format!(
                 "the memory of the sandbox cannot be kept: {why}; pause it with its files alone (`memory: false`), or try \
                  again"
             ))),
@@ -82,7 +83,7 @@ impl Snapshots {
             Ok(sleeping) => sleeping,
             Err(SleepError::Refused(why)) => return unkept(why),
             Err(error) => {
-                held.end(Order::Unkept);
+                held.end(EndOrder::Unkept);
                 return Err(refuse(ErrorCode::Unavailable, error.to_string()));
             }
         };
@@ -91,7 +92,7 @@ impl Snapshots {
         }
         let (keeping, memory_last) = (Arc::clone(held), keeper.is_memory_last());
         let kept = blocking(move || {
-            let again = Again { memory: true, memory_last, ..keeping.itself() };
+            let again = ResumeSpec { memory: true, memory_last, ..keeping.itself() };
             let (goes_on, falls_asleep) = (|| keeping.goes_on(), || keeping.fell_asleep());
             let new = NewFile { shelf: &shelf, id, room: &room };
             new.keep_memory(&again, sleeping, &goes_on, &falls_asleep)
@@ -105,7 +106,7 @@ impl Snapshots {
             }
             Err(why) => {
                 if held.is_asleep() {
-                    held.end(Order::Unkept);
+                    held.end(EndOrder::Unkept);
                 }
                 Err(refuse(ErrorCode::Unavailable, why.to_string()))
             }
@@ -119,8 +120,8 @@ mod tests {
 
     #[test]
     fn a_pause_keeps_memory_unless_its_caller_says_no() {
-        assert_eq!(KeptMemory::asked(None), KeptMemory::Asked);
-        assert_eq!(KeptMemory::asked(Some(true)), KeptMemory::Asked);
-        assert_eq!(KeptMemory::asked(Some(false)), KeptMemory::No);
+        assert_eq!(MemoryOption::asked(None), MemoryOption::Asked);
+        assert_eq!(MemoryOption::asked(Some(true)), MemoryOption::Asked);
+        assert_eq!(MemoryOption::asked(Some(false)), MemoryOption::No);
     }
 }

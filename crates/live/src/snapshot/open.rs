@@ -6,27 +6,27 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{SnapshotId, TenantId};
 use cofferdam_flows::Result;
-use cofferdam_ledger::snapshots::KeptSnapshot;
-use cofferdam_sandbox::Filling;
+use cofferdam_ledger::snapshots::StoredSnapshot;
+use cofferdam_sandbox::InitialFiles;
 
 use crate::background::blocking;
 use crate::patience::CREATE_PATIENCE;
 use crate::refusal::{conflict, damaged, refuse};
-use crate::snapshot::again::Again;
-use crate::snapshot::compared::unopened;
-use crate::snapshot::keep::SEAL_LOOK;
-use crate::snapshot::sealed::FileOwner;
+use crate::snapshot::capture::SEAL_LOOK;
+use crate::snapshot::comparison::unopened;
+use crate::snapshot::resume_spec::ResumeSpec;
 use crate::snapshot::snapshots::Snapshots;
+use crate::snapshot::writer::FileOwner;
 use crate::spec::checked;
 use crate::template::host::base_name;
 use crate::template::templates::Templates;
 
 impl Snapshots {
     /// A snapshot on record, once its files are sealed.
-    async fn once_sealed(&self, tenant: &TenantId, id: &SnapshotId) -> Result<KeptSnapshot> {
+    async fn once_sealed(&self, tenant: &TenantId, id: &SnapshotId) -> Result<StoredSnapshot> {
         let waited = Stopwatch::start();
         loop {
-            let kept = self.live.0.ledger.snapshots().kept(tenant, id).await?;
+            let kept = self.live.0.ledger.snapshots().stored_snapshot(tenant, id).await?;
             let kept = kept.ok_or_else(|| Refusal::not_found("snapshot"))?;
             if kept.sha256.is_some() {
                 return Ok(kept);
@@ -51,7 +51,7 @@ impl Snapshots {
         &self,
         tenant: &TenantId,
         id: &SnapshotId,
-    ) -> Result<(Again, Filling)> {
+    ) -> Result<(ResumeSpec, InitialFiles)> {
         let kept = self.once_sealed(tenant, id).await?;
         let shelf = Arc::clone(&self.live.0.store);
         if kept.place != shelf.place() {
@@ -82,7 +82,7 @@ impl Snapshots {
     }
 
     /// Refuses files whose template is another one now: what they change is not there, or is something else.
-    pub(crate) fn fits(&self, again: &Again) -> Result<()> {
+    pub(crate) fn fits(&self, again: &ResumeSpec) -> Result<()> {
         let (name, _) = checked(&again.request)?;
         let now = match (&again.built, &again.image) {
             // Its image is named by its digest, so it is there as it was or not at all.

@@ -1,4 +1,4 @@
-//! The room that a tenant has for what is kept of its sandboxes.
+//! The allowance that a tenant has for what is kept of its sandboxes.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use cofferdam_flows::Result;
 
 use crate::background::blocking;
 use crate::refusal::refuse;
-use crate::snapshot::room::{KeptRoom, on_disk};
+use crate::snapshot::allowance::{WriteAllowance, on_disk};
 use crate::snapshot::snapshots::Snapshots;
 
 impl Snapshots {
     /// What may be kept of this tenant's sandboxes now; refuses where its quota is full.
-    pub(crate) async fn room(&self, tenant: &TenantId) -> Result<Arc<KeptRoom>> {
+    pub(crate) async fn room(&self, tenant: &TenantId) -> Result<Arc<WriteAllowance>> {
         let shelf = Arc::clone(&self.live.0.store);
         let mut room = self.live.0.unrecorded.open(tenant);
         let disk = blocking(move || {
             shelf.make()?;
             on_disk(shelf.dir())
         });
-        let rest = self.live.0.ledger.runs().quota_rest(tenant);
+        let rest = self.live.0.ledger.runs().quota_left_bytes(tenant);
         let (admitted, disk, quota) =
             tokio::join!(self.live.0.flows.quota.admit(tenant), disk, rest);
         admitted?;

@@ -8,26 +8,26 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::SnapshotId;
 use cofferdam_flows::{Result, patiently};
-use cofferdam_ledger::kept_files::KeptTable;
-use cofferdam_ledger::snapshots::{PlainEnd, Unsealed};
+use cofferdam_ledger::snapshots::{LayerRelease, PendingSnapshot};
+use cofferdam_ledger::stored_files::StoredFileTable;
 use cofferdam_sandbox::{Host, IdRanges, has_swap};
 
 use crate::background::blocking;
 use crate::layer::layers::Layers;
 use crate::live::Live;
 use crate::refusal::{conflict, damaged, refuse};
-use crate::snapshot::compared::Comparison;
+use crate::snapshot::capture::SEAL_LOOK;
+use crate::snapshot::comparison::Comparison;
 use crate::snapshot::eraser::Eraser;
-use crate::snapshot::keep::SEAL_LOOK;
-use crate::snapshot::sealed::FileOwner;
-use crate::snapshot::shelf::{Found, Shelf};
 use crate::snapshot::snapshots::Snapshots;
+use crate::snapshot::store::{FileState, SnapshotStore};
+use crate::snapshot::writer::FileOwner;
 use crate::template::build::Builds;
 use crate::template::uploads::Uploads;
 
 /// What templates keep ages by days, and is looked at this often.
 const AGED: Duration = Duration::from_secs(600);
-/// Another process may erase what rests here, or end with what is erased: both are looked for this often.
+/// Another process may erase what is retained here, or end with what is erased: both are looked for this often.
 const ELSEWHERE: Duration = Duration::from_secs(5);
 /// A sealer that lost its worker ends within seconds: a minute, half a second apart.
 const TIDIES: usize = 120;
@@ -59,24 +59,24 @@ impl Sweep {
             if let Err(error) = Eraser::of(&self.live).rests_settled(&host, false).await {
                 tracing::warn!(%error, "layers of processes that have ended are held by the record");
             }
-            Eraser::of(&self.live).tidy().await;
+            Eraser::of(&self.live).clean_up().await;
             if aged.elapsed() < AGED {
                 continue;
             }
             aged = Stopwatch::start();
-            Builds::of(&self.live).tidy().await;
+            Builds::of(&self.live).clean_up().await;
             ids_reclaimed().await;
         }
     }
 
-    /// Ends rests that are longer than their tenants' are now.
+    /// Ends retentions that are longer than their tenants' are now.
     async fn rests_bounded(&self) {
         let (mut lengths, has_swap) = (BTreeMap::new(), has_swap());
         for tenant in self.live.0.layers.tenants() {
             // Where it cannot be read, it is as it was.
             if has_swap {
                 lengths.insert(tenant, Duration::ZERO);
-            } else if let Ok(length) = Layers::of(&self.live).rest_length(&tenant).await {
+            } else if let Ok(length) = Layers::of(&self.live).retention_period(&tenant).await {
                 lengths.insert(tenant, length);
             }
         }
@@ -91,7 +91,14 @@ impl Sweep {
         let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
         let mut written = Vec::new();
         for id in shelf.left().map_err(fault)? {
-            match self.live.0.ledger.kept_files(KeptTable::Snapshots).is_recorded(&id).await? {
+            match self
+                .live
+                .0
+                .ledger
+                .stored_files(StoredFileTable::Snapshots)
+                .is_recorded(&id)
+                .await?
+            {
                 true if self.live.0.ledger.snapshots().is_sealed(&id).await? => {
                     shelf.rename(&id).map_err(fault)?;
                 }
@@ -104,14 +111,14 @@ impl Sweep {
         Snapshots::of(&self.live).compared(Comparison::Start).await?;
         Eraser::of(&self.live).rests_settled(host, false).await?;
         let unsealed = self.live.0.ledger.snapshots().unsealed(&shelf.place(), None).await?;
-        Builds::of(&self.live).tidy().await;
+        Builds::of(&self.live).clean_up().await;
         let (live, shelf, host) = (self.live.clone(), Arc::clone(shelf), host.clone());
         tokio::spawn(async move {
             for one in &unsealed {
                 if let Err(error) = Sweep::of(&live).settled(&shelf, one).await {
                     tracing::error!(snapshot = %one.id, %error, "the files of a paused sandbox are unsealed on record");
                 }
-                // Another process may have it still, or at rest.
+                // Another process may have it still, or retain it.
                 let is_nobodys = !shelf.is_written(&one.id) && !live.0.layers.has(&one.id);
                 if let (true, Some(session)) = (is_nobodys, &one.session) {
                     host.forget_ids(session);
@@ -124,8 +131,14 @@ impl Sweep {
             }
             // What is erased and still written, too.
             for _ in 0..TIDIES {
-                Eraser::of(&live).tidy().await;
-                match live.0.ledger.kept_files(KeptTable::Snapshots).erased(&shelf.place()).await {
+                Eraser::of(&live).clean_up().await;
+                match live
+                    .0
+                    .ledger
+                    .stored_files(StoredFileTable::Snapshots)
+                    .erased(&shelf.place())
+                    .await
+                {
                     Ok(left) if left.is_empty() => return,
                     _ => clock::sleep(TIDY_PAUSE).await,
                 }
@@ -135,7 +148,7 @@ impl Sweep {
     }
 
     /// Waits for the file of a pause whose worker was lost, and records that its files are sealed, or lost.
-    async fn settled(&self, shelf: &Arc<Shelf>, one: &Unsealed) -> Result<()> {
+    async fn settled(&self, shelf: &Arc<SnapshotStore>, one: &PendingSnapshot) -> Result<()> {
         let vault = self.live.0.flows.secrets.vault()?;
         if *vault.fingerprint() != one.sealed_by {
             return Err(conflict("its key is sealed under another secrets key"));
@@ -158,15 +171,17 @@ impl Sweep {
             });
             let found = found.await.map_err(|why| damaged(&one.id, &why.to_string()))?;
             match found {
-                Found::Written => {}
-                Found::Whole(file) => {
-                    let end = Some(PlainEnd::ProcessEnded);
+                FileState::Written => {}
+                FileState::Whole(file) => {
+                    let end = Some(LayerRelease::ProcessEnded);
                     patiently(|| self.live.0.ledger.snapshots().sealed(&one.id, &file, end))
                         .await?;
                     return Ok(());
                 }
-                Found::Lost => {
-                    if patiently(|| self.live.0.ledger.snapshots().lost(&one.id, LOST)).await? {
+                FileState::Lost => {
+                    if patiently(|| self.live.0.ledger.snapshots().record_loss(&one.id, LOST))
+                        .await?
+                    {
                         tracing::error!(snapshot = %one.id, "the files of a paused sandbox were lost before they were sealed");
                         return Ok(());
                     }
@@ -177,13 +192,15 @@ impl Sweep {
     }
 
     /// Waits for the sealer of a pause that is not on record, and removes what it wrote: its key is nowhere.
-    async fn unwritten(&self, shelf: &Arc<Shelf>, id: &SnapshotId) -> Result<()> {
+    async fn unwritten(&self, shelf: &Arc<SnapshotStore>, id: &SnapshotId) -> Result<()> {
         while shelf.is_written(id) {
             clock::sleep(SEAL_LOOK).await;
         }
         // It was another living worker's, and was recorded meanwhile.
-        if !patiently(|| self.live.0.ledger.kept_files(KeptTable::Snapshots).is_recorded(id))
-            .await?
+        if !patiently(|| {
+            self.live.0.ledger.stored_files(StoredFileTable::Snapshots).is_recorded(id)
+        })
+        .await?
         {
             let removed = shelf.remove(id);
             removed.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;

@@ -9,12 +9,12 @@ use cofferdam_contracts::template_build::{BuildPlan, BuildState};
 use cofferdam_ledger::builds::Build;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::template_layers::NewLayer;
-use cofferdam_sandbox::Filling;
+use cofferdam_sandbox::InitialFiles;
 
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::live::Live;
-use crate::snapshot::again::Again;
-use crate::template::basis::{Basis, Built};
+use crate::snapshot::resume_spec::ResumeSpec;
+use crate::template::resolved_template::{BuildOutput, ResolvedTemplate};
 
 /// Builds of templates.
 #[derive(Debug, Clone)]
@@ -36,9 +36,9 @@ pub(crate) type Contents = HashMap<Digest, Option<Digest>>;
 /// What a build begins from.
 pub(crate) struct Base {
     /// What its sandbox is made of.
-    pub basis: Basis,
+    pub basis: ResolvedTemplate,
     /// The files that it begins with, where it does with some.
-    pub filling: Option<Filling>,
+    pub filling: Option<InitialFiles>,
     /// The files of the tenant's template that it is.
     pub files: Option<SnapshotId>,
     pub state: BuildState,
@@ -50,12 +50,12 @@ pub(crate) struct Base {
 pub(crate) struct Work {
     pub who: Principal,
     pub build: Build,
-    pub held: Arc<Held>,
+    pub held: Arc<LiveHandle>,
     pub plan: BuildPlan,
     /// What its keys say that its files are.
     pub contents: Contents,
     pub image: Option<String>,
-    pub built: Built,
+    pub built: BuildOutput,
     /// Keys of its steps, as far as they have one.
     pub keys: Vec<Digest>,
     /// Steps that its files had behind them when it began.
@@ -64,8 +64,8 @@ pub(crate) struct Work {
 
 impl Work {
     /// What lies at the head of the files that this build keeps.
-    pub(crate) fn again(&self, built: Built) -> Again {
-        Again {
+    pub(crate) fn again(&self, built: BuildOutput) -> ResumeSpec {
+        ResumeSpec {
             request: LiveRequest::of(self.build.template.as_str()),
             image: self.image.clone(),
             tokens: None,

@@ -4,10 +4,10 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::TemplateName;
 use cofferdam_contracts::live::BASE_TEMPLATE;
 use cofferdam_flows::{Error, Result};
-use cofferdam_sandbox::image::{Images, NamedImage};
+use cofferdam_sandbox::image::{ImageRecord, Images};
 
 use crate::refusal::refuse;
-use crate::template::basis::Basis;
+use crate::template::resolved_template::ResolvedTemplate;
 use crate::template::templates::Templates;
 
 /// E2B's images that a host's template stands for; the first is what its clients begin with by default.
@@ -27,14 +27,14 @@ fn plain(text: &str) -> &str {
 }
 
 /// The image of this name: exactly, or but for what Docker adds. Pure.
-fn chosen<'a>(known: &'a [NamedImage], text: &str) -> Option<&'a NamedImage> {
+fn chosen<'a>(known: &'a [ImageRecord], text: &str) -> Option<&'a ImageRecord> {
     let exact = known.iter().find(|image| image.name == text);
     exact.or_else(|| known.iter().find(|image| plain(&image.name) == plain(text)))
 }
 
 impl Templates {
     /// What a sandbox of this image of the host is made of; for E2B's own images, of the template that stands for it.
-    pub(crate) fn image(&self, text: &str) -> Result<Basis> {
+    pub(crate) fn image(&self, text: &str) -> Result<ResolvedTemplate> {
         let known = self.images();
         let Some(image) = chosen(&known, text) else {
             let stand_in = STAND_INS.into_iter().find(|(image, _)| *image == plain(text));
@@ -44,11 +44,18 @@ impl Templates {
         };
         let name = TemplateName::parse(BASE_TEMPLATE).map_err(Error::corrupt("template"))?;
         let image = format!("{}@sha256:{}", image.name, image.digest);
-        Ok(Basis { name, image: Some(image), cpu: None, mem_mb: None, program: None, built: None })
+        Ok(ResolvedTemplate {
+            name,
+            image: Some(image),
+            cpu: None,
+            mem_mb: None,
+            program: None,
+            built: None,
+        })
     }
 
     /// The images of this host, as far as this process may look.
-    fn images(&self) -> Vec<NamedImage> {
+    fn images(&self) -> Vec<ImageRecord> {
         let dir = &self.live.0.state_dir;
         if !dir.join("images").is_dir() {
             return Vec::new();
@@ -61,7 +68,7 @@ impl Templates {
     }
 }
 
-fn unknown(known: &[NamedImage], text: &str) -> Error {
+fn unknown(known: &[ImageRecord], text: &str) -> Error {
     let text: String = text.chars().take(200).collect();
     let names: Vec<&str> = known.iter().take(MAX_NAMED).map(|image| image.name.as_str()).collect();
     let has = match names.is_empty() {
@@ -82,7 +89,7 @@ mod tests {
 
     #[test]
     fn an_image_is_found_under_dockers_names_of_it() {
-        let image = |name: &str| NamedImage {
+        let image = |name: &str| ImageRecord {
             name: name.to_owned(),
             digest: Digest::parse(&"0".repeat(64)).unwrap(),
             source: "x".into(),

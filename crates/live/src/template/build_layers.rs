@@ -18,15 +18,15 @@ use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::template_build::{BuildState, BuildStep};
 use cofferdam_flows::{Error, Result, config};
 use cofferdam_ledger::keys::Principal;
-use cofferdam_sandbox::Filling;
+use cofferdam_sandbox::InitialFiles;
 use serde_json::{Value, json};
 
-use crate::snapshot::again::Again;
+use crate::snapshot::capture::SnapshotPurpose;
 use crate::snapshot::eraser::Eraser;
-use crate::snapshot::keep::SealedAs;
+use crate::snapshot::resume_spec::ResumeSpec;
 use crate::snapshot::snapshots::Snapshots;
-use crate::template::basis::Built;
 use crate::template::build::{Base, Builds, Contents, Work};
+use crate::template::resolved_template::BuildOutput;
 use crate::work;
 
 /// Raise it when layers of before must not be used any more.
@@ -37,12 +37,12 @@ const WORTH: Duration = Duration::from_secs(1);
 const COSTS: u32 = 2;
 
 /// A layer that a build goes on from.
-pub(crate) struct FoundLayer {
+pub(crate) struct BaseLayer {
     pub id: SnapshotId,
     /// Steps that it has behind it.
     pub steps: usize,
     pub state: BuildState,
-    pub filling: Filling,
+    pub filling: InitialFiles,
 }
 
 /// When a build keeps its next layer.
@@ -116,7 +116,7 @@ impl Builds {
             .settle("the sandbox", &mut sandbox)?;
         let name = SandboxId::parse(&format!("sb{}", secret_hex(10)));
         let name = name.map_err(Error::corrupt("id"))?;
-        let Ok(ground) = host.ground(&sandbox, &name) else { return Ok(Vec::new()) };
+        let Ok(ground) = host.input_digest(&sandbox, &name) else { return Ok(Vec::new()) };
         let ground = json!({
             "version": VERSION, "release": env!("CARGO_PKG_VERSION"), "ground": ground, "files": base.files,
             "state": base.state, "limits": sandbox.limits, "net": sandbox.egress,
@@ -130,7 +130,7 @@ impl Builds {
         who: &Principal,
         keys: &[Digest],
         image: Option<&String>,
-    ) -> Result<Option<FoundLayer>> {
+    ) -> Result<Option<BaseLayer>> {
         if keys.is_empty() {
             return Ok(None);
         }
@@ -139,10 +139,11 @@ impl Builds {
         let Some((id, steps)) = found else { return Ok(None) };
         let opened = Snapshots::of(&self.live).open(&who.tenant, &id).await;
         match opened {
-            Ok((Again { built: Some(Built { state, .. }), image: own, .. }, filling))
-                if own.as_ref() == image =>
-            {
-                Ok(Some(FoundLayer { id, steps, state, filling: filling.files_alone() }))
+            Ok((
+                ResumeSpec { built: Some(BuildOutput { state, .. }), image: own, .. },
+                filling,
+            )) if own.as_ref() == image => {
+                Ok(Some(BaseLayer { id, steps, state, filling: filling.files_alone() }))
             }
             other => {
                 let why =
@@ -159,7 +160,7 @@ impl Builds {
         if let Err(error) = self.live.0.ledger.layers().spoiled(layer).await {
             tracing::warn!(%layer, %error, "a layer that cannot be used is still there");
         }
-        Eraser::of(&self.live).tidy().await;
+        Eraser::of(&self.live).clean_up().await;
     }
 
     /// Keeps the files after so many steps, if these were worth it; the bytes of the layer. Without room for it the build goes on
@@ -194,11 +195,13 @@ impl Builds {
         key: &Digest,
         steps: usize,
     ) -> Result<u64> {
-        let built = Built { state: state.clone(), start: None, ready: None, ..work.built.clone() };
-        let kept = Snapshots::of(&self.live).keep_and_go_on(&work.held, work.again(built)).await?;
-        let (name, layer) = (work.build.name.as_str(), SealedAs::Layer(work.layer(key, steps)));
+        let built =
+            BuildOutput { state: state.clone(), start: None, ready: None, ..work.built.clone() };
+        let kept = Snapshots::of(&self.live).snapshot(&work.held, work.again(built)).await?;
+        let (name, layer) =
+            (work.build.name.as_str(), SnapshotPurpose::Layer(work.layer(key, steps)));
         Ok(Snapshots::of(&self.live)
-            .keep_as(&work.who, &work.held, kept, Some(name), layer)
+            .record_as(&work.who, &work.held, kept, Some(name), layer)
             .await?
             .bytes)
     }

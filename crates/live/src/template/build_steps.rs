@@ -7,11 +7,11 @@ use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, TemplateId};
 use cofferdam_contracts::template_build::{BuildState, BuildStep, MAX_BUILD_S, TemplateUser};
-use cofferdam_sandbox::inside::{Ended, ExecRequest, Unpack};
-use cofferdam_sandbox::{AgentError, Manner, Said, USUAL_PATH};
+use cofferdam_sandbox::inside::{CommandExit, ExecRequest, Unpack};
+use cofferdam_sandbox::{AgentError, CommandEvent, ExecOptions, USUAL_PATH};
 
 use crate::accounts::Account;
-use crate::held::Held;
+use crate::handle::LiveHandle;
 use crate::live::Live;
 use crate::template::build::Contents;
 use crate::template::build_log::BuildLog;
@@ -81,7 +81,7 @@ fn left_ms(since: Duration) -> u64 {
 /// Runs steps one after the other.
 pub(crate) struct Steps<'a> {
     pub live: &'a Live,
-    pub held: &'a Arc<Held>,
+    pub held: &'a Arc<LiveHandle>,
     pub template: &'a TemplateId,
     pub contents: &'a Contents,
     pub state: BuildState,
@@ -188,14 +188,14 @@ impl Steps<'_> {
 
     /// Runs a command to its end, and all that it leaves; its output is in the log.
     async fn command(&mut self, request: ExecRequest, what: &str) -> Result<(), String> {
-        let running = self.held.agent.start(request, Manner::default()).await;
+        let running = self.held.agent.start(request, ExecOptions::default()).await;
         let mut running = running.map_err(|error| format!("{what}: {error}"))?;
         let mut written = Stopwatch::start();
         let end = loop {
             match tokio::time::timeout(FLUSH, running.next()).await {
                 Err(_) => {}
-                Ok(Ok(Said::Output(stream, piece))) => self.log.feed(stream, &piece),
-                Ok(Ok(Said::End(end))) => break end,
+                Ok(Ok(CommandEvent::Output(stream, piece))) => self.log.feed(stream, &piece),
+                Ok(Ok(CommandEvent::End(end))) => break end,
                 Ok(Err(error)) => return Err(format!("{what} was cut off: {error}")),
             }
             if self.log.is_due() || written.elapsed() >= FLUSH {
@@ -207,13 +207,13 @@ impl Steps<'_> {
         self.log.flush(self.live).await;
         match end.ended {
             _ if end.timed_out => Err(format!("{what} ran longer than a build may")),
-            Ended::Exit(0) => Ok(()),
-            Ended::Exit(code) => {
+            CommandExit::Exit(0) => Ok(()),
+            CommandExit::Exit(code) => {
                 let said = self.log.last_words();
                 Err(format!("{what} failed with exit status {code}{said}"))
             }
-            Ended::Signal(signal) => Err(format!("{what} was ended by signal {signal}")),
-            Ended::Unstarted(why) => Err(format!("{what} did not start: {why}")),
+            CommandExit::Signal(signal) => Err(format!("{what} was ended by signal {signal}")),
+            CommandExit::Unstarted(why) => Err(format!("{what} did not start: {why}")),
         }
     }
 }

@@ -15,7 +15,7 @@ use cofferdam_contracts::id::{BuildId, TemplateId, TemplateName};
 use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::sandbox::{Egress, IsolationClass, Limits, Phase};
 use cofferdam_contracts::template_build::{
-    BuildFrom, BuildPlan, BuildState, BuildStatus, DEFAULT_TAG, MAX_BUILD_S,
+    BuildPlan, BuildSource, BuildState, BuildStatus, DEFAULT_TAG, MAX_BUILD_S,
 };
 use cofferdam_flows::{Error, Result, patiently};
 use cofferdam_ledger::audit::Audit;
@@ -26,16 +26,16 @@ use crate::ids::fresh_letters;
 use crate::live::Live;
 use crate::message::Message;
 use crate::refusal::{conflict, refuse};
+use crate::snapshot::capture::SnapshotPurpose;
 use crate::snapshot::eraser::Eraser;
-use crate::snapshot::keep::SealedAs;
 use crate::snapshot::snapshots::Snapshots;
 use crate::spec::{Source, Spec};
-use crate::template::basis::{Basis, Building, Built};
 use crate::template::build::{Base, Builds, Contents, Work};
-use crate::template::build_layers::{FoundLayer, Pace};
+use crate::template::build_layers::{BaseLayer, Pace};
 use crate::template::build_log::BuildLog;
 use crate::template::build_steps::{Steps, line};
 use crate::template::program::begin;
+use crate::template::resolved_template::{BuildAssignment, BuildOutput, ResolvedTemplate};
 use crate::template::templates::Templates;
 use crate::template::uploads::Uploads;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ const LABEL: &str = "templateBuild";
 
 /// What a build is asked for with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct BuildAsked {
+pub struct BuildRequest {
     /// The template's name.
     pub name: TemplateName,
     /// Tags that it gets once it is ready; none: [`DEFAULT_TAG`].
@@ -64,7 +64,7 @@ pub struct BuildAsked {
 
 /// A build that was opened.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct BuildOpened {
+pub struct BuildResponse {
     /// The template.
     pub template: TemplateId,
     /// The build.
@@ -79,11 +79,11 @@ pub struct OpenBuild {
     /// Who asks.
     pub who: Principal,
     /// What is asked for.
-    pub asked: BuildAsked,
+    pub asked: BuildRequest,
 }
 
 impl Message for OpenBuild {
-    type Reply = BuildOpened;
+    type Reply = BuildResponse;
 
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
         Builds::of(live).open(&self.who, &self.asked).await
@@ -151,12 +151,12 @@ impl Message for StartBuild {
 }
 
 /// Why a build failed, and at which step.
-struct Failed {
+struct BuildFailure {
     step: String,
     why: String,
 }
 
-impl Failed {
+impl BuildFailure {
     fn last(why: impl Into<String>) -> Self {
         Self { step: LAST_STEP.to_owned(), why: why.into() }
     }
@@ -175,7 +175,7 @@ impl Builds {
     ///
     /// # Errors
     /// A name of the host's, or too many templates.
-    async fn open(&self, who: &Principal, asked: &BuildAsked) -> Result<BuildOpened> {
+    async fn open(&self, who: &Principal, asked: &BuildRequest) -> Result<BuildResponse> {
         let is_hosts = Templates::of(&self.live).list()?.iter().any(|one| one.name == asked.name);
         if is_hosts || asked.name == crate::template::host::base_name()? {
             let why = format!("{} is a template of the host: choose another name", asked.name);
@@ -199,7 +199,7 @@ impl Builds {
         };
         let audit = Audit::by(who, "template.build", build.as_str());
         let template = self.live.0.ledger.builds().open(&new, &audit).await?;
-        Ok(BuildOpened { template, build, tags })
+        Ok(BuildResponse { template, build, tags })
     }
 
     /// A build of the caller's tenant.
@@ -218,20 +218,20 @@ impl Builds {
     async fn delete(&self, who: &Principal, template: &TemplateId) -> Result<()> {
         let audit = Audit::by(who, "template.delete", template.as_str());
         self.live.0.ledger.builds().delete(template, &audit).await?;
-        self.tidy().await;
+        self.clean_up().await;
         Ok(())
     }
 
     /// Erases files of builds that no tag names any more, and uploads that nothing needs.
-    pub(crate) async fn tidy(&self) {
+    pub(crate) async fn clean_up(&self) {
         if let Err(error) = self.live.0.ledger.builds().erase_untagged().await {
             tracing::warn!(%error, "files of builds that no tag names are not erased yet");
         }
         if let Err(error) = self.live.0.ledger.layers().erase_unneeded().await {
             tracing::warn!(%error, "layers of builds that are not needed are not erased yet");
         }
-        Eraser::of(&self.live).tidy().await;
-        Uploads::of(&self.live).tidy().await;
+        Eraser::of(&self.live).clean_up().await;
+        Uploads::of(&self.live).clean_up().await;
     }
 
     /// Starts a build: answers once its sandbox is made, or the build has failed, which is on record.
@@ -286,8 +286,8 @@ impl Builds {
         let layer = self.layer_found(who, usable, basis.image.as_ref()).await?;
         let cached = layer.as_ref().map_or(0, |layer| layer.steps);
         let tried = layer.as_ref().map(|layer| layer.id.clone());
-        let mut building = Building { id: build.clone(), layer: None };
-        if let Some(FoundLayer { id, steps, state: left, filling: files }) = layer {
+        let mut building = BuildAssignment { id: build.clone(), layer: None };
+        if let Some(BaseLayer { id, steps, state: left, filling: files }) = layer {
             state = left;
             filling = Some(files);
             building.layer = Some((id, steps));
@@ -301,7 +301,7 @@ impl Builds {
             let held = live.launch_new(&who, spec, Some(building)).await?;
             let mem_mb = mem_mb.and_then(|mem_mb| u32::try_from(mem_mb).ok());
             let (template, name) = (of.template.clone(), of.name.clone());
-            let built = Built { template, name, state, start, ready, cpu, mem_mb };
+            let built = BuildOutput { template, name, state, start, ready, cpu, mem_mb };
             let work = Work { who, build: of, held, plan, contents, image, built, keys, cached };
             tokio::spawn(async move { Builds::of(&live).work(work).await });
             Ok(())
@@ -326,16 +326,18 @@ impl Builds {
     /// What a build begins from.
     async fn base(&self, who: &Principal, plan: &BuildPlan, view: &Build) -> Result<Base> {
         let (found, filling, built, files) = match &plan.from {
-            BuildFrom::Template(text) => match Templates::of(&self.live).named(who, text).await? {
-                Some(snapshot) => {
-                    let (again, files) =
-                        Snapshots::of(&self.live).open(&who.tenant, &snapshot).await?;
-                    let basis = Templates::of(&self.live).again(&again)?;
-                    (basis, Some(files.files_alone()), again.built, Some(snapshot))
+            BuildSource::Template(text) => {
+                match Templates::of(&self.live).named(who, text).await? {
+                    Some(snapshot) => {
+                        let (again, files) =
+                            Snapshots::of(&self.live).open(&who.tenant, &snapshot).await?;
+                        let basis = Templates::of(&self.live).again(&again)?;
+                        (basis, Some(files.files_alone()), again.built, Some(snapshot))
+                    }
+                    None => (Templates::of(&self.live).host(&host_name(text)?)?, None, None, None),
                 }
-                None => (Templates::of(&self.live).host(&host_name(text)?)?, None, None, None),
-            },
-            BuildFrom::Image(text) => (Templates::of(&self.live).image(text)?, None, None, None),
+            }
+            BuildSource::Image(text) => (Templates::of(&self.live).image(text)?, None, None, None),
         };
         let (state, start, ready) = match (built, found.program) {
             (Some(built), _) => (built.state, built.start, built.ready),
@@ -349,7 +351,7 @@ impl Builds {
         };
         let name =
             TemplateName::parse(view.template.as_str()).map_err(Error::corrupt("template"))?;
-        let basis = Basis {
+        let basis = ResolvedTemplate {
             name,
             image: found.image,
             cpu: view.cpu.or(found.cpu),
@@ -363,7 +365,7 @@ impl Builds {
     /// Runs a build to its end, which is on record then, and ends its sandbox.
     async fn work(&self, work: Work) {
         let mut log = BuildLog::new(work.build.id.clone());
-        if let Err(Failed { step, why }) = self.run(&work, &mut log).await {
+        if let Err(BuildFailure { step, why }) = self.run(&work, &mut log).await {
             log.enter(step.clone());
             log.say("error", &why);
             log.flush(&self.live).await;
@@ -379,14 +381,14 @@ impl Builds {
         if let Err(error) = self.live.kill(&work.who, &work.held.facts.id).await {
             tracing::warn!(build = %work.build.id, %error, "the sandbox of a build did not end");
         }
-        self.tidy().await;
+        self.clean_up().await;
     }
 
-    async fn run(&self, work: &Work, log: &mut BuildLog) -> Result<(), Failed> {
+    async fn run(&self, work: &Work, log: &mut BuildLog) -> Result<(), BuildFailure> {
         let Work { build, held, plan, .. } = work;
         log.say("info", &format!("building {} in the sandbox {}", build.name, held.facts.id));
         if let Err(why) = &held.keeper {
-            return Err(Failed { step: BASE_STEP.to_owned(), why: why.to_string() });
+            return Err(BuildFailure { step: BASE_STEP.to_owned(), why: why.to_string() });
         }
         let mut steps = Steps {
             live: &self.live,
@@ -406,7 +408,7 @@ impl Builds {
                 continue;
             }
             let ran = steps.run(step).await;
-            ran.map_err(|why| Failed { step: step_name, why })?;
+            ran.map_err(|why| BuildFailure { step: step_name, why })?;
             // After the last one the template's own files are the layer.
             if number < plan.steps.len()
                 && let Some(bytes) = self.layer_due(work, &mut pace, &steps.state, number).await
@@ -416,25 +418,25 @@ impl Builds {
         }
         let state = steps.state;
         log.enter(LAST_STEP);
-        let built = Built { state, ..work.built.clone() };
+        let built = BuildOutput { state, ..work.built.clone() };
         let again = work.again(built.clone());
-        let failed = |error: Error| Failed::last(error.refusal().message);
-        let kept = Snapshots::of(&self.live).keep_and_go_on(held, again).await.map_err(failed)?;
+        let failed = |error: Error| BuildFailure::last(error.refusal().message);
+        let kept = Snapshots::of(&self.live).snapshot(held, again).await.map_err(failed)?;
         if let Some(begins) = built.program() {
             log.say("info", "starting the program, and waiting until it is ready");
             log.flush(&self.live).await;
             // It ends with the sandbox.
             let program = begin(&held.agent, &begins, &held.env()).await;
-            drop(program.map_err(Failed::last)?);
+            drop(program.map_err(BuildFailure::last)?);
         }
         log.say("info", &format!("ready: {} bytes of files, sealed", kept.bytes));
         log.flush(&self.live).await;
         let count = plan.steps.len();
         let key = count.checked_sub(1).and_then(|last| work.keys.get(last));
         let layer = key.map(|key| work.layer(key, count));
-        let (name, template) = (build.name.as_str(), SealedAs::Template(&build.id, layer));
+        let (name, template) = (build.name.as_str(), SnapshotPurpose::Template(&build.id, layer));
         Snapshots::of(&self.live)
-            .keep_as(&work.who, held, kept, Some(name), template)
+            .record_as(&work.who, held, kept, Some(name), template)
             .await
             .map_err(failed)?;
         Ok(())

@@ -14,8 +14,8 @@ use cofferdam_sandbox::templates::{Template, template, templates};
 use crate::live::Live;
 use crate::message::Message;
 use crate::refusal::refuse;
-use crate::snapshot::again::Again;
-use crate::template::basis::Basis;
+use crate::snapshot::resume_spec::ResumeSpec;
+use crate::template::resolved_template::ResolvedTemplate;
 use crate::template::templates::Templates;
 use serde::{Deserialize, Serialize};
 
@@ -35,14 +35,14 @@ pub(crate) fn base_name() -> Result<TemplateName> {
 
 /// The files of the ready build that a text names among the tenant's templates; `None`: it names none of these.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct NamedTemplate {
+pub struct FindTemplateFiles {
     /// Who asks.
     pub who: Principal,
     /// `ID`, `NAME`, `ID:TAG` or `NAME:TAG`.
     pub text: String,
 }
 
-impl Message for NamedTemplate {
+impl Message for FindTemplateFiles {
     type Reply = Option<SnapshotId>;
 
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
@@ -96,15 +96,15 @@ impl Templates {
     ///
     /// # Errors
     /// This host has none of this name.
-    pub(crate) fn host(&self, name: &TemplateName) -> Result<Basis> {
-        Ok(Basis::of_host(name, self.read(name)?))
+    pub(crate) fn host(&self, name: &TemplateName) -> Result<ResolvedTemplate> {
+        Ok(ResolvedTemplate::of_host(name, self.read(name)?))
     }
 
     /// What the files of a sandbox, or of a built template, are to lie on and begin with.
-    pub(crate) fn again(&self, again: &Again) -> Result<Basis> {
+    pub(crate) fn again(&self, again: &ResumeSpec) -> Result<ResolvedTemplate> {
         let (name, _) = crate::spec::checked(&again.request)?;
         match &again.built {
-            Some(built) => Ok(Basis::of_built(name, again.image.clone(), built.clone())),
+            Some(built) => Ok(ResolvedTemplate::of_built(name, again.image.clone(), built.clone())),
             None => self.host(&name),
         }
     }

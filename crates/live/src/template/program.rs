@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::template_build::BuildState;
-use cofferdam_sandbox::inside::{Ended, ExecEnd, ExecRequest};
-use cofferdam_sandbox::{Agent, Manner, Running, Stream};
+use cofferdam_sandbox::inside::{CommandExit, ExecEnd, ExecRequest};
+use cofferdam_sandbox::{Agent, CommandHandle, ExecOptions, Stream};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::accounts::Account;
-use crate::template::basis::Begins;
+use crate::template::resolved_template::StartupProgram;
 
 /// How long a template's program may take until it is ready. Eleven interpreters that begin at once on two processors that
 /// others use as well take 18 s. A caller waits 50 s for the whole creation, of which room and the sandbox itself need the rest.
@@ -36,14 +36,14 @@ pub(crate) type Program = JoinHandle<Option<String>>;
 /// In words: it ended without success before it was ready, or is not ready within [`READY_PATIENCE`].
 pub(crate) async fn begin(
     agent: &Agent,
-    begins: &Begins,
+    begins: &StartupProgram,
     env: &BTreeMap<String, String>,
 ) -> Result<Option<Program>, String> {
     let since = Stopwatch::start();
     let exec = |command: &str, timeout_ms: u64| request(&begins.state, command, env, timeout_ms);
     let mut program = match &begins.start {
         Some(start) => {
-            let program = agent.start(exec(start, FOR_EVER_MS), manner()).await;
+            let program = agent.start(exec(start, FOR_EVER_MS), exec_options()).await;
             let program = program.map_err(|error| format!("the start command: {error}"))?;
             // It lives as long as the sandbox: the end of the agent ends this task.
             Some(tokio::spawn(followed(program)))
@@ -81,23 +81,23 @@ pub(crate) async fn begin(
 
 /// Whether the ready command succeeds.
 async fn asked(agent: &Agent, request: ExecRequest) -> Result<(), String> {
-    let running = agent.start(request, manner()).await.map_err(|error| error.to_string())?;
+    let running = agent.start(request, exec_options()).await.map_err(|error| error.to_string())?;
     let mut said = Vec::new();
     let end = running.follow(|_, piece| keep(&mut said, piece)).await;
     let end = end.map_err(|error| error.to_string())?;
     match end.ended {
-        Ended::Exit(0) if !end.timed_out => Ok(()),
+        CommandExit::Exit(0) if !end.timed_out => Ok(()),
         _ => Err(told(&end, &said)),
     }
 }
 
 /// Follows the program to its end, whose last words are kept where it failed.
-async fn followed(program: Running) -> Option<String> {
+async fn followed(program: CommandHandle) -> Option<String> {
     let mut said = Vec::new();
     let sink = |_: Stream, piece: &[u8]| keep(&mut said, piece);
     match program.follow(sink).await {
         // It left its work to others, or has done it.
-        Ok(ExecEnd { ended: Ended::Exit(0), .. }) => None,
+        Ok(ExecEnd { ended: CommandExit::Exit(0), .. }) => None,
         Ok(end) => Some(told(&end, &said)),
         // Its agent is gone, and the sandbox with it.
         Err(error) => {
@@ -126,9 +126,9 @@ fn keep(said: &mut Vec<u8>, piece: &[u8]) {
 fn told(end: &ExecEnd, said: &[u8]) -> String {
     let how = match &end.ended {
         _ if end.timed_out => "it took too long".to_owned(),
-        Ended::Exit(code) => format!("exit status {code}"),
-        Ended::Signal(signal) => format!("signal {signal}"),
-        Ended::Unstarted(why) => why.clone(),
+        CommandExit::Exit(code) => format!("exit status {code}"),
+        CommandExit::Signal(signal) => format!("signal {signal}"),
+        CommandExit::Unstarted(why) => why.clone(),
     };
     match String::from_utf8_lossy(said).trim() {
         "" => how,
@@ -136,8 +136,8 @@ fn told(end: &ExecEnd, said: &[u8]) -> String {
     }
 }
 
-fn manner() -> Manner {
-    Manner { stdin: false, terminal: None, service: true, leaves: true }
+fn exec_options() -> ExecOptions {
+    ExecOptions { stdin: false, terminal: None, service: true, leaves: true }
 }
 
 /// A shell command under what steps have set, with these variables behind those.

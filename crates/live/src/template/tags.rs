@@ -64,7 +64,7 @@ impl Builds {
     ) -> Result<BuildId> {
         let audit = Audit::by(who, "template.tag", template.as_str());
         let build = self.live.0.ledger.builds().tags_assign(template, from, tags, &audit).await?;
-        self.tidy().await;
+        self.clean_up().await;
         Ok(build)
     }
 
@@ -75,7 +75,7 @@ impl Builds {
     async fn untag(&self, who: &Principal, template: &TemplateId, tags: &[String]) -> Result<()> {
         let audit = Audit::by(who, "template.untag", template.as_str());
         self.live.0.ledger.builds().tags_remove(template, tags, &audit).await?;
-        self.tidy().await;
+        self.clean_up().await;
         Ok(())
     }
 }

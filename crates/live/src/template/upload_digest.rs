@@ -14,12 +14,12 @@ pub(crate) const PACKED: [u8; 2] = [0x1f, 0x8b];
 const MAX_TAR: u64 = 8 * MAX_UPLOAD_BYTES;
 
 /// A tar that is digested.
-struct Hashed {
+struct DigestWriter {
     hasher: Sha256,
     left: u64,
 }
 
-impl Write for Hashed {
+impl Write for DigestWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         self.left = self.left.checked_sub(size).ok_or(io::ErrorKind::FileTooLarge)?;
@@ -35,8 +35,8 @@ impl Write for Hashed {
 enum Form {
     /// The first bytes, which say what it is.
     Head(Vec<u8>),
-    Plain(Hashed),
-    Packed(Box<MultiGzDecoder<Hashed>>),
+    Plain(DigestWriter),
+    Packed(Box<MultiGzDecoder<DigestWriter>>),
     /// It is no archive, or too large a one.
     Unknown,
 }
@@ -57,7 +57,7 @@ impl TarDigest {
                     return;
                 }
                 let head = std::mem::take(head);
-                let hashed = Hashed { hasher: Sha256::new(), left: MAX_TAR };
+                let hashed = DigestWriter { hasher: Sha256::new(), left: MAX_TAR };
                 self.0 = match head.starts_with(&PACKED) {
                     true => Form::Packed(Box::new(MultiGzDecoder::new(hashed))),
                     false => Form::Plain(hashed),
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn an_archive_that_unpacks_to_too_much_has_none() {
-        let mut hashed = Hashed { hasher: Sha256::new(), left: 10 };
+        let mut hashed = DigestWriter { hasher: Sha256::new(), left: 10 };
         assert!(hashed.write_all(&[0; 10]).is_ok() && hashed.write_all(&[0]).is_err());
     }
 }

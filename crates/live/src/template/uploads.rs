@@ -13,7 +13,7 @@ use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
 use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
 use cofferdam_flows::{Error, Result};
-use cofferdam_ledger::kept_files::KeptTable;
+use cofferdam_ledger::stored_files::StoredFileTable;
 use cofferdam_ledger::template_files::{NewUpload, Upload};
 use flate2::read::MultiGzDecoder;
 use serde::{Deserialize, Serialize};
@@ -25,12 +25,12 @@ use crate::ids::fresh;
 use crate::live::Live;
 use crate::message::Message;
 use crate::refusal::{conflict, refuse};
+use crate::snapshot::capture::synced;
 use crate::snapshot::eraser::Eraser;
-use crate::snapshot::keep::synced;
 use crate::snapshot::new_file::NewFile;
-use crate::snapshot::opened::OpenedFile;
-use crate::snapshot::sealed::FileOwner;
+use crate::snapshot::reader::SnapshotReader;
 use crate::snapshot::snapshots::Snapshots;
+use crate::snapshot::writer::FileOwner;
 use crate::template::upload_digest::{PACKED, TarDigest};
 
 /// Bytes of a tar that are read at once.
@@ -38,7 +38,7 @@ const PIECE: usize = 256 * 1_024;
 
 /// Whether a template has an archive of this name that this host can open.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct HasUpload {
+pub struct FindUpload {
     /// Whose it is.
     pub tenant: TenantId,
     /// The template.
@@ -47,7 +47,7 @@ pub struct HasUpload {
     pub hash: Digest,
 }
 
-impl Message for HasUpload {
+impl Message for FindUpload {
     type Reply = bool;
 
     async fn answer(self, live: &Live) -> Result<Self::Reply> {
@@ -186,7 +186,7 @@ impl Uploads {
             content: content.as_ref(),
         };
         let added = self.live.0.ledger.builds().upload_add(&new).await;
-        if !Snapshots::of(&self.live).recorded(&mut kept, added, KeptTable::Uploads).await? {
+        if !Snapshots::of(&self.live).recorded(&mut kept, added, StoredFileTable::Uploads).await? {
             // It was looked at before the first byte, and minutes may lie between.
             let is_revoked = self.live.0.ledger.keys().is_revoked(key_id).await?;
             return Err(match is_revoked {
@@ -200,7 +200,7 @@ impl Uploads {
         shelf.give_name(&mut kept);
         // Its lock: one that another upload erased meanwhile is removed by whoever is last.
         drop(kept);
-        self.tidy().await;
+        self.clean_up().await;
         Ok(())
     }
 
@@ -231,7 +231,7 @@ impl Uploads {
         let of = tenant.clone();
         let opened = blocking(move || {
             let owner = FileOwner { tenant: &of, snapshot: &found.id };
-            OpenedFile::new(shelf.file(&found.id)?, &key, owner)
+            SnapshotReader::new(shelf.file(&found.id)?, &key, owner)
         });
         let opened =
             opened.await.map_err(|why| conflict(format!("the upload cannot be read: {why}")))?;
@@ -245,7 +245,7 @@ impl Uploads {
     }
 
     /// Erases archives that nothing needs any more. What fails is tried again at the next call.
-    pub(crate) async fn tidy(&self) {
+    pub(crate) async fn clean_up(&self) {
         if let Err(error) = self.tidied().await {
             tracing::warn!(%error, "uploads that are not needed are not erased yet");
         }
@@ -255,7 +255,7 @@ impl Uploads {
         let shelf = &self.live.0.uploads;
         self.live.0.ledger.builds().end_unstarted().await?;
         self.live.0.ledger.builds().uploads_erase_unneeded().await?;
-        Eraser::of(&self.live).erased_removed(shelf, KeptTable::Uploads).await
+        Eraser::of(&self.live).erased_removed(shelf, StoredFileTable::Uploads).await
     }
 
     /// Puts in order what killed processes left.
@@ -263,7 +263,8 @@ impl Uploads {
         let shelf = &self.live.0.uploads;
         let fault = |why: io::Error| conflict(format!("the directory of uploads: {why}"));
         for id in shelf.left().map_err(fault)? {
-            match self.live.0.ledger.kept_files(KeptTable::Uploads).is_recorded(&id).await? {
+            match self.live.0.ledger.stored_files(StoredFileTable::Uploads).is_recorded(&id).await?
+            {
                 true => shelf.rename(&id).map_err(fault)?,
                 false if shelf.is_written(&id) => {}
                 false => shelf.remove(&id).map_err(fault)?,

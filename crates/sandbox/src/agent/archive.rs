@@ -10,7 +10,7 @@ use hyper::Method;
 use tar::EntryType;
 use tokio::sync::mpsc;
 
-use super::body::Outgoing;
+use super::body::RequestBody;
 use super::{AgentError, AgentFiles, Frames, Result, TOO_MUCH, encode, parse, wide};
 
 /// The most that an entry takes beside its bytes: its header, one header and 9 blocks each for a name and a
@@ -86,7 +86,7 @@ impl AgentFiles<'_> {
         let query = request.to_query().map_err(|error| AgentError::Request(error.into()))?;
         let route = format!("{}?{query}", wire::UNPACK);
         let (pieces, body) = mpsc::channel(QUEUED);
-        let request = self.agent.request(Method::PUT, &route, Outgoing::Stream(body));
+        let request = self.agent.request(Method::PUT, &route, RequestBody::Stream(body));
         tokio::pin!(request);
         // A refusal may come before the tar's end, and then nobody takes the rest.
         let answer = tokio::select! {

@@ -10,14 +10,14 @@ use tokio::sync::mpsc::Receiver;
 
 /// One piece, or pieces as they come.
 #[derive(Debug)]
-pub(super) enum Outgoing {
+pub(super) enum RequestBody {
     Whole(Option<Bytes>),
     Stream(Receiver<Bytes>),
     /// Pieces of what is whole only once `None` came: a queue that ends without it breaks the request off.
     Counted(Receiver<Option<Bytes>>),
 }
 
-impl Body for Outgoing {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = io::Error;
 

@@ -16,8 +16,8 @@ use cofferdam_guest::name;
 use cofferdam_guest::tree::NodeKind;
 use rustix::fs::FileType;
 
-use super::ignored::{Ignored, is_gits};
-use crate::agent::{Agent, AgentError, Collected};
+use super::gitignore::{GitIgnore, is_gits};
+use crate::agent::{Agent, AgentError, CollectedFile};
 use crate::host::tenant_tree::{TenantDir, TenantTree, is_whiteout, kind_of, size_of};
 
 /// Directories below each other: the layer is memory, so this is only reached by who tries.
@@ -57,7 +57,7 @@ pub enum ChangesError {
 
 /// Where an upper layer is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Changed {
+pub(crate) enum UpperLocation {
     /// On the host.
     Host {
         /// What was written.
@@ -73,7 +73,7 @@ pub(crate) enum Changed {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Regular files that are new or other than before.
-    pub written: Vec<Collected>,
+    pub written: Vec<CollectedFile>,
     /// Those of `written` that their owner may execute.
     pub executable: Vec<String>,
     /// Paths that are gone.
@@ -105,7 +105,7 @@ impl Changes {
         if mode & EXECUTABLE != 0 {
             self.executable.push(path.clone());
         }
-        self.written.push(Collected { path, bytes });
+        self.written.push(CollectedFile { path, bytes });
     }
 
     fn list(&mut self, to: fn(&mut Self) -> &mut Vec<String>, path: String) {
@@ -126,7 +126,13 @@ impl Changes {
     }
 
     /// Whether git keeps it, so that it is an edit. Without steps left for its rules that is not known: it is left out.
-    fn is_edit(&mut self, path: &str, is_dir: bool, ignored: &Ignored, steps: &Cell<u64>) -> bool {
+    fn is_edit(
+        &mut self,
+        path: &str,
+        is_dir: bool,
+        ignored: &GitIgnore,
+        steps: &Cell<u64>,
+    ) -> bool {
         if is_gits(path) {
             return false;
         }
@@ -161,7 +167,7 @@ const MOVED: &str = "trusted.overlay.redirect";
 pub(crate) fn below(
     upper: &Path,
     merged: &Path,
-    ignored: &Ignored,
+    ignored: &GitIgnore,
 ) -> Result<Changes, ChangesError> {
     let unread = |path: &Path, source| ChangesError::Read { path: path.to_owned(), source };
     let tree = TenantTree::open(upper).map_err(|source| unread(upper, source))?;
@@ -210,7 +216,7 @@ pub(crate) fn below(
 /// A look at a layer of this host.
 struct LayerLook<'a> {
     changes: Changes,
-    ignored: &'a Ignored,
+    ignored: &'a GitIgnore,
     /// Bytes that may still be kept.
     room: u64,
     /// Comparisons with the rules that are left.
@@ -257,7 +263,7 @@ pub(crate) async fn inside(
     agent: &Agent,
     target: &str,
     shown: &str,
-    ignored: &Ignored,
+    ignored: &GitIgnore,
 ) -> Result<Changes, ChangesError> {
     let most = u64::try_from(MAX_LISTED).unwrap_or(u64::MAX);
     let mut changes = Changes::default();
@@ -324,10 +330,10 @@ mod tests {
         let odd = std::ffi::OsStr::from_bytes(b"sub/\xff\n");
         fs::write(dir.path().join(odd), "odd").unwrap();
         fs::write(dir.path().join("sub/%FF\n"), "plain").unwrap();
-        let changes = below(dir.path(), dir.path(), &Ignored::default()).unwrap();
+        let changes = below(dir.path(), dir.path(), &GitIgnore::default()).unwrap();
         let names: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(names, ["a.txt", "sub/%25FF\n", "sub/b.txt", "sub/%FF\n"]);
-        let encoded: Vec<bool> = changes.written.iter().map(Collected::is_encoded).collect();
+        let encoded: Vec<bool> = changes.written.iter().map(CollectedFile::is_encoded).collect();
         assert_eq!(encoded, [false, true, false, true]);
         assert_eq!(changes.special, ["link"]);
         assert_eq!(changes.links["link"], "/etc/passwd");
@@ -352,7 +358,8 @@ mod tests {
                     fs::rename(outer.path().join("was"), upper.join("a")).unwrap();
                 }
             });
-            let looks = (0..3_000).filter_map(|_| below(&upper, &upper, &Ignored::default()).ok());
+            let looks =
+                (0..3_000).filter_map(|_| below(&upper, &upper, &GitIgnore::default()).ok());
             let shown = looks.flat_map(|changes| changes.written);
             let shown = shown.map(|file| file.bytes).collect::<std::collections::BTreeSet<_>>();
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -370,7 +377,7 @@ mod tests {
         }
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(dir.path().join("run.sh"), mode).unwrap();
-        let changes = below(dir.path(), dir.path(), &Ignored::parse("node_modules/\n")).unwrap();
+        let changes = below(dir.path(), dir.path(), &GitIgnore::parse("node_modules/\n")).unwrap();
         let names: Vec<&str> = changes.written.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(names, ["run.sh", "src/main.rs"]);
         assert_eq!(changes.executable, ["run.sh"]);
@@ -385,7 +392,7 @@ mod tests {
             fs::write(dir.path().join(format!("deep/er/{n:05}")), "x").unwrap();
         }
         fs::write(dir.path().join("zz-edit.txt"), "the edit").unwrap();
-        let changes = below(dir.path(), dir.path(), &Ignored::default()).unwrap();
+        let changes = below(dir.path(), dir.path(), &GitIgnore::default()).unwrap();
         assert_eq!(changes.written.len(), MAX_COLLECT_FILES);
         assert!(changes.written.iter().any(|file| file.path == "zz-edit.txt"));
         assert_eq!((changes.left_out.len(), changes.unlisted), (6, 0));

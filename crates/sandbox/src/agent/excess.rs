@@ -1,6 +1,6 @@
 //! Files that are more than one collection takes: which bound, by how much, where it was left, and what to do.
 
-use cofferdam_guest::wire::Over;
+use cofferdam_guest::wire::CollectExcess;
 
 /// Characters of a path that are shown: a task chose it.
 const MAX_SHOWN: usize = 200;
@@ -47,13 +47,17 @@ pub enum Excess {
     },
 }
 
-impl From<Over> for Excess {
-    fn from(over: Over) -> Self {
+impl From<CollectExcess> for Excess {
+    fn from(over: CollectExcess) -> Self {
         let shown = |path: String| path.chars().take(MAX_SHOWN).collect::<String>();
         match over {
-            Over::Files { most, found, path } => Self::Files { most, found, path: shown(path) },
-            Over::Bytes { most, found, path } => Self::Bytes { most, found, path: shown(path) },
-            Over::Entries { most, path } => Self::Entries { most, path: shown(path) },
+            CollectExcess::Files { most, found, path } => {
+                Self::Files { most, found, path: shown(path) }
+            }
+            CollectExcess::Bytes { most, found, path } => {
+                Self::Bytes { most, found, path: shown(path) }
+            }
+            CollectExcess::Entries { most, path } => Self::Entries { most, path: shown(path) },
         }
     }
 }

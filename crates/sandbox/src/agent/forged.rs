@@ -116,7 +116,7 @@ async fn an_old_agent_is_never_asked_what_it_does_not_know() {
     let (agent, _driver) = forger(StatusCode::OK, b"{\"version\":\"0.0.1\"}".to_vec()).await;
     assert_eq!(agent.health().await.unwrap().level, 1);
     for error in [
-        agent.start(exec_request(), Manner::default()).await.unwrap_err(),
+        agent.start(exec_request(), ExecOptions::default()).await.unwrap_err(),
         agent.dial(80).await.unwrap_err(),
         agent.metrics().await.unwrap_err(),
         agent.files().read("/a", 1).await.unwrap_err(),
@@ -348,7 +348,7 @@ async fn kept(frames: &[(Kind, &[u8])]) -> (std::io::Result<()>, Vec<u8>) {
     let (agent, _driver) = forger(StatusCode::OK, body).await;
     agent.level.store(wire::LEVEL, Ordering::Release);
     let read = tokio::task::spawn_blocking(move || {
-        let mut files = agent.keep(&|| true).unwrap();
+        let mut files = agent.open_layer_stream(&|| true).unwrap();
         let mut out = Vec::new();
         let passed = crate::host::upper::pass(&mut files, &mut out, 200);
         (passed.and_then(|()| files.end()).map(drop), out)
@@ -401,7 +401,7 @@ async fn a3l_who_gives_up_does_not_wait_for_a_machine_that_says_nothing() {
     let asked = tokio::task::spawn_blocking(move || {
         let looks = std::cell::Cell::new(0);
         let wanted = || looks.replace(looks.get() + 1) < 3;
-        (agent.keep(&wanted).map(drop), looks.get())
+        (agent.open_layer_stream(&wanted).map(drop), looks.get())
     });
     let (kept, looks) = asked.await.unwrap();
     assert!(matches!(kept, Err(AgentError::Lost)) && looks == 4, "{kept:?} {looks}");

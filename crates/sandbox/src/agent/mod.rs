@@ -7,24 +7,24 @@ mod archive;
 mod body;
 pub(crate) mod changes;
 mod doors;
-pub(crate) mod ending;
 pub(crate) mod excess;
 #[cfg(test)]
 mod forged;
-pub(crate) mod ignored;
+pub(crate) mod gitignore;
 mod job;
-pub(crate) mod keep;
-mod lasting;
+pub(crate) mod layer_stream;
+mod persistent_stream;
 mod run;
 pub(crate) mod sink;
 mod sleep;
 mod snapshot;
+pub(crate) mod stop;
 mod tree;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use body::Outgoing;
+use body::RequestBody;
 use bytes::Bytes;
 use cofferdam_guest::frame::{Decoder, FrameError, Kind};
 use cofferdam_guest::wire::{
@@ -35,7 +35,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use lasting::{LastingStream, Sleep, asleep};
+use persistent_stream::{PersistentStream, Sleep, asleep};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -43,11 +43,11 @@ use tokio::sync::watch;
 use crate::agent::excess::Excess;
 use crate::host::task::Driver;
 
-pub(crate) use doors::Trunk;
-pub use run::{Manner, Remote, Running, Said};
+pub(crate) use doors::DoorConnection;
+pub use run::{CommandControl, CommandEvent, CommandHandle, ExecOptions};
 pub use sink::{OutputSink, Stream};
 pub use snapshot::{IgnoreRules, SnapshotError};
-pub use tree::{AgentFiles, Reading, Watching};
+pub use tree::{AgentFiles, FileReader, WatchStream};
 
 /// Bytes of a short answer.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -61,14 +61,14 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// A file that was read out of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Collected {
+pub struct CollectedFile {
     /// Relative to the collection's root, as [`cofferdam_guest::name`] writes it.
     pub path: String,
     /// Its content.
     pub bytes: Vec<u8>,
 }
 
-impl Collected {
+impl CollectedFile {
     /// Whether its path is written otherwise than it is: it has bytes that are not UTF-8, or would be read
     /// as one that has.
     #[must_use]
@@ -128,7 +128,7 @@ impl AgentError {
 
 type Result<T> = std::result::Result<T, AgentError>;
 
-type AgentRequests = http2::SendRequest<Outgoing>;
+type AgentRequests = http2::SendRequest<RequestBody>;
 
 /// A connected agent.
 #[derive(Debug, Clone)]
@@ -189,10 +189,10 @@ impl Agent {
     }
 
     /// Reads files out; the bounds of the request hold whatever the agent sends.
-    pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Vec<Collected>> {
+    pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Vec<CollectedFile>> {
         let response = self.send(Method::POST, wire::COLLECT, encode(request)?).await?;
         let mut frames = Frames::of(response);
-        let mut files: Vec<Collected> = Vec::new();
+        let mut files: Vec<CollectedFile> = Vec::new();
         let (mut room, mut owed) = (request.max_bytes, 0);
         loop {
             let (kind, payload) = frames.next().await?;
@@ -205,7 +205,7 @@ impl Agent {
                     }
                     check_name(&head.path, files.last())?;
                     owed = head.size;
-                    files.push(Collected { path: head.path, bytes: Vec::new() });
+                    files.push(CollectedFile { path: head.path, bytes: Vec::new() });
                 }
                 Kind::Chunk => {
                     let file = files.last_mut().ok_or(AgentError::Forged("bytes of no file"))?;
@@ -229,14 +229,14 @@ impl Agent {
     }
 
     async fn send(&self, method: Method, route: &str, body: Bytes) -> Result<Response<Incoming>> {
-        self.request(method, route, Outgoing::Whole(Some(body))).await
+        self.request(method, route, RequestBody::Whole(Some(body))).await
     }
 
     async fn request(
         &self,
         method: Method,
         route: &str,
-        body: Outgoing,
+        body: RequestBody,
     ) -> Result<Response<Incoming>> {
         let request = Request::builder()
             .method(method)
@@ -266,7 +266,7 @@ async fn handshake(
         // What was on its way when a stream was let go is reset, and the library ends a connection after
         // a thousand of these. A sandbox lives longer, and whoever floods costs its own processor's time.
         .max_local_error_reset_streams(None)
-        .handshake(TokioIo::new(LastingStream(stream)))
+        .handshake(TokioIo::new(PersistentStream(stream)))
         .await?;
     let sleep = sleep.clone();
     let driver = tokio::spawn(async move {
@@ -317,7 +317,7 @@ async fn follow(
 const TOO_MUCH: AgentError = AgentError::Forged("more files or bytes than were asked for");
 
 /// A collected path becomes a file name on the host one day: plain names only, in strict order.
-fn check_name(path: &str, last: Option<&Collected>) -> Result<()> {
+fn check_name(path: &str, last: Option<&CollectedFile>) -> Result<()> {
     let plain = path.split('/').all(|name| !matches!(name, "" | "." | ".."));
     if !plain || path.contains('\0') {
         return Err(AgentError::Forged("a path that leaves its root"));

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use cofferdam_guest::frame::Kind;
-use cofferdam_guest::process::{Begun, Control, RunRequest, Size, Usage};
+use cofferdam_guest::process::{Control, RunRequest, Size, StartFrame, Usage};
 use cofferdam_guest::sleep::MAX_NOTE;
 use cofferdam_guest::wire::{self, ExecEnd, ExecRequest};
 use http_body_util::BodyExt as _;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::body::Outgoing;
+use super::body::RequestBody;
 use super::{Agent, AgentError, Frames, OutputSink, Result, Stream, encode, follow, parse, short};
 
 /// Pieces on their way to a command or port; the writer waits beyond.
@@ -25,7 +25,7 @@ const DUPLEX_BYTES: usize = 64 * 1024;
 
 /// How a command is run, beyond what an exec knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Manner {
+pub struct ExecOptions {
     /// Whether it gets input.
     pub stdin: bool,
     /// A terminal of this size.
@@ -38,16 +38,16 @@ pub struct Manner {
 
 /// What comes from a command.
 #[derive(Debug)]
-pub enum Said {
+pub enum CommandEvent {
     /// A piece of its output.
     Output(Stream, Bytes),
     /// Its end, after which nothing comes.
     End(Box<ExecEnd>),
 }
 
-/// A command that runs. Dropping it, or what [`Running::follow`] gave, kills the command.
+/// A command that runs. Dropping it, or what [`CommandHandle::follow`] gave, kills the command.
 #[derive(Debug)]
-pub struct Running {
+pub struct CommandHandle {
     pub(super) agent: Agent,
     pub(super) id: u64,
     pub(super) frames: Frames,
@@ -59,16 +59,16 @@ pub struct Running {
 
 /// What can be said to a running command.
 #[derive(Debug, Clone)]
-pub struct Remote {
+pub struct CommandControl {
     agent: Agent,
     id: u64,
 }
 
-impl Running {
+impl CommandHandle {
     /// Its other half, for another task.
     #[must_use]
-    pub fn remote(&self) -> Remote {
-        Remote { agent: self.agent.clone(), id: self.id }
+    pub fn remote(&self) -> CommandControl {
+        CommandControl { agent: self.agent.clone(), id: self.id }
     }
 
     /// Its number among the agent's commands, by which [`Agent::remote`] finds it.
@@ -77,22 +77,22 @@ impl Running {
         self.id
     }
 
-    /// Its process id as its sandbox sees it, where it was started with [`Manner::leaves`] and did start.
+    /// Its process id as its sandbox sees it, where it was started with [`ExecOptions::leaves`] and did start.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
     /// The next piece of it. Who does not ask stops the command once its pipes are full.
-    pub async fn next(&mut self) -> Result<Said> {
+    pub async fn next(&mut self) -> Result<CommandEvent> {
         let (kind, payload) = match self.first.take() {
             Some(first) => first,
             None => self.frames.next().await?,
         };
         match kind {
-            Kind::Stdout => Ok(Said::Output(Stream::Stdout, payload)),
-            Kind::Stderr => Ok(Said::Output(Stream::Stderr, payload)),
-            Kind::End => Ok(Said::End(Box::new(parse(&payload)?))),
+            Kind::Stdout => Ok(CommandEvent::Output(Stream::Stdout, payload)),
+            Kind::Stderr => Ok(CommandEvent::Output(Stream::Stderr, payload)),
+            Kind::End => Ok(CommandEvent::End(Box::new(parse(&payload)?))),
             _ => Err(AgentError::Forged("a file in a command's output")),
         }
     }
@@ -108,11 +108,11 @@ impl Running {
     }
 }
 
-impl Remote {
+impl CommandControl {
     /// Gives it all its input, as the pieces come, then the end of input. It may be called once.
     pub async fn stdin(&self, pieces: mpsc::Receiver<Bytes>) -> Result<()> {
         let route = format!("{}?id={}", wire::STDIN, self.id);
-        self.agent.request(Method::PUT, &route, Outgoing::Stream(pieces)).await.map(|_| ())
+        self.agent.request(Method::PUT, &route, RequestBody::Stream(pieces)).await.map(|_| ())
     }
 
     /// Sends a signal to its process group.
@@ -132,7 +132,7 @@ impl Remote {
 
 impl Agent {
     /// Starts a command; its end tells whether it could be.
-    pub async fn start(&self, exec: ExecRequest, manner: Manner) -> Result<Running> {
+    pub async fn start(&self, exec: ExecRequest, manner: ExecOptions) -> Result<CommandHandle> {
         self.start_noted(exec, manner, String::new()).await
     }
 
@@ -140,13 +140,13 @@ impl Agent {
     pub async fn start_noted(
         &self,
         exec: ExecRequest,
-        manner: Manner,
+        manner: ExecOptions,
         mut note: String,
-    ) -> Result<Running> {
+    ) -> Result<CommandHandle> {
         self.needs(2)?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let limit = exec.stream_limit_bytes;
-        let Manner { stdin, terminal, service, leaves } = manner;
+        let ExecOptions { stdin, terminal, service, leaves } = manner;
         if leaves {
             self.needs(8)?;
         }
@@ -158,17 +158,17 @@ impl Agent {
         let (mut frames, mut pid, mut first) = (Frames::of(response), None, None);
         if leaves {
             match frames.next().await? {
-                (Kind::Begun, payload) => pid = Some(parse::<Begun>(&payload)?.pid),
+                (Kind::Begun, payload) => pid = Some(parse::<StartFrame>(&payload)?.pid),
                 other => first = Some(other),
             }
         }
-        Ok(Running { agent: self.clone(), id, frames, limit, pid, first })
+        Ok(CommandHandle { agent: self.clone(), id, frames, limit, pid, first })
     }
 
     /// What can be said to the command of this number; once it has ended, that is refused.
     #[must_use]
-    pub fn remote(&self, number: u64) -> Remote {
-        Remote { agent: self.clone(), id: number }
+    pub fn remote(&self, number: u64) -> CommandControl {
+        CommandControl { agent: self.clone(), id: number }
     }
 
     /// What the sandbox uses, as it says: the task may have taken the agent over.
@@ -183,7 +183,7 @@ impl Agent {
         self.needs(2)?;
         let (pieces, body) = mpsc::channel(QUEUED);
         let route = format!("{}?port={port}", wire::DIAL);
-        let response = self.request(Method::POST, &route, Outgoing::Stream(body)).await?;
+        let response = self.request(Method::POST, &route, RequestBody::Stream(body)).await?;
         Ok(join(response, pieces).0)
     }
 }

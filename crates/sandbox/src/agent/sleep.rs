@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_guest::frame::Kind;
-use cofferdam_guest::process::Begun;
+use cofferdam_guest::process::StartFrame;
 use cofferdam_guest::sleep::{self, Command, Follow};
 use hyper::Method;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 
-use super::lasting::Sleep;
-use super::{Agent, AgentError, Frames, Result, Running, encode, parse};
+use super::persistent_stream::Sleep;
+use super::{Agent, AgentError, CommandHandle, Frames, Result, encode, parse};
 
 /// From the agent's answer to its sleep: its own bound is 0.15 s.
 const FALL_ASLEEP: Duration = Duration::from_secs(5);
@@ -79,17 +79,17 @@ impl Agent {
     }
 
     /// Follows a command that was started before the agent slept. Dropping what is given kills the command.
-    pub async fn follow(&self, command: &Command) -> Result<Running> {
+    pub async fn follow(&self, command: &Command) -> Result<CommandHandle> {
         self.needs(LEVEL)?;
         let body = encode(&Follow { id: command.id })?;
         let response = self.send(Method::POST, sleep::FOLLOW, body).await?;
         let mut frames = Frames::of(response);
         let (mut pid, mut first) = (None, None);
         match frames.next().await? {
-            (Kind::Begun, payload) => pid = Some(parse::<Begun>(&payload)?.pid),
+            (Kind::Begun, payload) => pid = Some(parse::<StartFrame>(&payload)?.pid),
             other => first = Some(other),
         }
         let agent = self.clone();
-        Ok(Running { agent, id: command.id, frames, limit: u64::MAX, pid, first })
+        Ok(CommandHandle { agent, id: command.id, frames, limit: u64::MAX, pid, first })
     }
 }

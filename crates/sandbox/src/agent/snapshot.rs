@@ -10,7 +10,7 @@ use cofferdam_contracts::tree_change::{Node, Tree};
 use cofferdam_guest::name;
 use cofferdam_guest::tree::{Entry, NodeKind};
 
-use super::ignored::{self, Ignored, is_gits};
+use super::gitignore::{self, GitIgnore, is_gits};
 use super::{AgentError, AgentFiles};
 
 /// Files and directories of a project that are compared: beyond it each look would take minutes.
@@ -44,7 +44,7 @@ pub enum SnapshotError {
 
 /// The rules of a project's `.gitignore`, as they were.
 #[derive(Debug, Clone)]
-pub struct IgnoreRules(Ignored);
+pub struct IgnoreRules(GitIgnore);
 
 impl IgnoreRules {
     fn ignore(&self, path: &str, is_dir: bool, steps: &Cell<u64>) -> Result<bool, SnapshotError> {
@@ -56,8 +56,8 @@ impl IgnoreRules {
 impl AgentFiles<'_> {
     /// The rules of the `.gitignore` at a directory's top; none where there is none.
     pub async fn ignore_rules(self, root: &str) -> IgnoreRules {
-        let rules = self.read(&format!("{root}/.gitignore"), ignored::MAX_BYTES).await;
-        let rules = rules.map(|bytes| Ignored::parse(&String::from_utf8_lossy(&bytes)));
+        let rules = self.read(&format!("{root}/.gitignore"), gitignore::MAX_BYTES).await;
+        let rules = rules.map(|bytes| GitIgnore::parse(&String::from_utf8_lossy(&bytes)));
         IgnoreRules(rules.unwrap_or_default())
     }
 

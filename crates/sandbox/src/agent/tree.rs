@@ -9,7 +9,7 @@ use cofferdam_guest::wire::{self, CollectEnd, User};
 use hyper::Method;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::body::Outgoing;
+use super::body::RequestBody;
 use super::{Agent, AgentError, Frames, Result, TOO_MUCH, encode, parse, short, wide};
 
 /// Changes that wait for their reader; beyond them a [`ChangeKind::Lost`] stands for the others. As
@@ -30,14 +30,14 @@ const PARTS: u32 = 11;
 /// They are always taken off the connection, because HTTP/2 ends one on which too many small pieces
 /// wait, and with it the sandbox.
 #[derive(Debug)]
-pub struct Watching {
-    changes: mpsc::Receiver<Waiting>,
+pub struct WatchStream {
+    changes: mpsc::Receiver<ChangeItem>,
 }
 
 /// A change, and its part of what may wait.
-type Waiting = (Result<Change>, Option<OwnedSemaphorePermit>);
+type ChangeItem = (Result<Change>, Option<OwnedSemaphorePermit>);
 
-impl Watching {
+impl WatchStream {
     /// The next change; `None` after as many as were asked for.
     pub async fn next(&mut self) -> Result<Option<Change>> {
         self.changes.recv().await.map(|(change, _)| change).transpose()
@@ -46,12 +46,12 @@ impl Watching {
 
 /// A file that is read. Dropping it ends the reading.
 #[derive(Debug)]
-pub struct Reading {
+pub struct FileReader {
     frames: Frames,
     owed: u64,
 }
 
-impl Reading {
+impl FileReader {
     /// The next piece; `None` once all bytes came.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         match self.frames.next().await? {
@@ -70,7 +70,7 @@ impl Reading {
 }
 
 /// Takes changes until there are no more, or nobody wants them.
-async fn take(mut frames: Frames, mut room: u64, changes: mpsc::Sender<Waiting>) {
+async fn take(mut frames: Frames, mut room: u64, changes: mpsc::Sender<ChangeItem>) {
     let waiting = Arc::new(Semaphore::new(usize::try_from(WAITING_BYTES).unwrap_or(usize::MAX)));
     let mut lost = false;
     loop {
@@ -183,7 +183,7 @@ impl AgentFiles<'_> {
     }
 
     /// The bytes of one regular file as they come, and how many there are: at most `most`.
-    pub async fn open(self, path: &str, most: u64) -> Result<(u64, Reading)> {
+    pub async fn open(self, path: &str, most: u64) -> Result<(u64, FileReader)> {
         self.reading(&Path::whole(path.to_owned(), most)).await
     }
 
@@ -195,12 +195,12 @@ impl AgentFiles<'_> {
         most: u64,
         from: u64,
         to: u64,
-    ) -> Result<(u64, Reading)> {
+    ) -> Result<(u64, FileReader)> {
         let part = Some((from, to)).filter(|_| self.agent.needs(PARTS).is_ok());
         self.reading(&Path { path: path.to_owned(), most, part }).await
     }
 
-    async fn reading(self, request: &Path) -> Result<(u64, Reading)> {
+    async fn reading(self, request: &Path) -> Result<(u64, FileReader)> {
         self.agent.needs(2)?;
         let response = self.agent.send(Method::POST, wire::READ, encode(request)?).await?;
         let mut frames = Frames::of(response);
@@ -215,7 +215,7 @@ impl AgentFiles<'_> {
         if size > request.most {
             return Err(TOO_MUCH);
         }
-        Ok((size, Reading { frames, owed: size }))
+        Ok((size, FileReader { frames, owed: size }))
     }
 
     /// Writes a file as its pieces come, parents included, with this owner. It is whole once `None` came; where the
@@ -230,7 +230,7 @@ impl AgentFiles<'_> {
         self.agent.needs(8)?;
         let (path, User { uid, gid }) = (wire::encode_path(path), owner);
         let route = format!("{}?path={path}&mode={mode:o}&uid={uid}&gid={gid}", wire::FILE);
-        self.agent.request(Method::PUT, &route, Outgoing::Counted(pieces)).await.map(|_| ())
+        self.agent.request(Method::PUT, &route, RequestBody::Counted(pieces)).await.map(|_| ())
     }
 
     /// What is at a path; a symbolic link at its end is described, not followed.
@@ -298,13 +298,13 @@ impl AgentFiles<'_> {
     }
 
     /// Watches directories from this moment on, for at most `most` changes.
-    pub async fn watch(self, paths: &[&str], most: u64) -> Result<Watching> {
+    pub async fn watch(self, paths: &[&str], most: u64) -> Result<WatchStream> {
         self.agent.needs(2)?;
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
         let response =
             self.agent.send(Method::POST, wire::WATCH, encode(&Watch { paths, most })?).await?;
         let (sender, changes) = mpsc::channel(QUEUED_CHANGES);
         tokio::spawn(take(Frames::of(response), most, sender));
-        Ok(Watching { changes })
+        Ok(WatchStream { changes })
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::steps::CopyStep;
-use crate::host::hostpath::{Allowed, HostPath, Links, ListError, Opened};
+use crate::host::hostpath::{AllowedPaths, HostHandle, HostPath, Links, ListError};
 use crate::images::error::{ImageError, at};
 use crate::spec::input::Input;
 
@@ -34,7 +34,7 @@ impl CopyRoot<'_> {
     }
 
     /// What a step names below it.
-    fn open(&self, asked: &Path) -> Result<Opened, ImageError> {
+    fn open(&self, asked: &Path) -> Result<HostHandle, ImageError> {
         let out = || {
             let why = "is missing, or leads out of the build file's directory";
             ImageError::hostile(asked, why)
@@ -42,12 +42,12 @@ impl CopyRoot<'_> {
         let root = match self {
             Self::Given(root) => *root,
             // No tenant wrote in it: it need not be kept from a state directory.
-            Self::Own(_) => return Opened::own(asked).map_err(at(asked)),
+            Self::Own(_) => return HostHandle::own(asked).map_err(at(asked)),
         };
         let text = asked.to_str();
         let text =
             text.ok_or_else(|| ImageError::hostile(asked, "has a name that is not UTF-8"))?;
-        let allowed = Allowed::new(&[root.to_owned()], Vec::new());
+        let allowed = AllowedPaths::new(&[root.to_owned()], Vec::new());
         let allowed = allowed.map_err(|(path, error)| at(&path)(error))?;
         allowed.open(&HostPath::said(text), Links::Beneath).map_err(|_| out())
     }

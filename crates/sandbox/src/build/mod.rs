@@ -30,7 +30,7 @@ use crate::images::manifest::{
 };
 use crate::images::name::{ImageName, ImageRef, text_of};
 use crate::images::resolve::ImageRoot;
-use crate::images::store::{Images, NamedImage};
+use crate::images::store::{ImageRecord, Images};
 use crate::life::{Host, HostConfig, provision, reconcile};
 use crate::plan::plan_on;
 use crate::spec::input::Input;
@@ -60,7 +60,7 @@ pub enum BuildNote<'a> {
 }
 
 /// The image so far.
-pub(crate) struct BuiltSteps {
+pub(crate) struct PartialImage {
     pub layers: Vec<Descriptor>,
     pub diff_ids: Vec<Digest>,
     pub settings: Settings,
@@ -76,7 +76,7 @@ pub async fn build(
     context: &Path,
     name: &ImageName,
     note: impl FnMut(BuildNote<'_>) + Send,
-) -> Result<NamedImage, ImageError> {
+) -> Result<ImageRecord, ImageError> {
     build_from(images, runtime, file, CopyRoot::Given(context), name, note).await
 }
 
@@ -88,7 +88,7 @@ pub(crate) async fn build_from(
     from: CopyRoot<'_>,
     name: &ImageName,
     mut note: impl FnMut(BuildNote<'_>) + Send,
-) -> Result<NamedImage, ImageError> {
+) -> Result<ImageRecord, ImageError> {
     let state_dir = images.dir.join("build");
     fs::create_dir_all(&state_dir).map_err(at(&state_dir))?;
     let path = state_dir.join("lock");
@@ -117,10 +117,10 @@ pub(crate) async fn build_from(
 /// Gives a name to an image whose layers are blobs of the store.
 pub(crate) fn store(
     images: &Images,
-    made: BuiltSteps,
+    made: PartialImage,
     name: &ImageName,
     source: &str,
-) -> Result<NamedImage, ImageError> {
+) -> Result<ImageRecord, ImageError> {
     let config = Config {
         architecture: architecture().to_owned(),
         os: "linux".to_owned(),
@@ -146,7 +146,7 @@ struct Build<'a, N> {
 }
 
 impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
-    async fn all(&mut self) -> Result<BuiltSteps, ImageError> {
+    async fn all(&mut self) -> Result<PartialImage, ImageError> {
         let mut made = self.base()?;
         let of = self.file.steps.len();
         for (index, step) in self.file.steps.iter().enumerate() {
@@ -189,9 +189,9 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
         Ok(made)
     }
 
-    fn base(&self) -> Result<BuiltSteps, ImageError> {
+    fn base(&self) -> Result<PartialImage, ImageError> {
         if self.file.from == SCRATCH {
-            return Ok(BuiltSteps {
+            return Ok(PartialImage {
                 layers: Vec::new(),
                 diff_ids: Vec::new(),
                 settings: Settings::default(),
@@ -200,10 +200,10 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
         let named = self.images.names.find(&ImageRef::parse(&self.file.from)?)?;
         let (manifest, config) = self.images.blobs.image(&named.manifest)?;
         let diff_ids = config.diff_ids(manifest.layers.len())?;
-        Ok(BuiltSteps { layers: manifest.layers, diff_ids, settings: config.config })
+        Ok(PartialImage { layers: manifest.layers, diff_ids, settings: config.config })
     }
 
-    fn root(&self, made: &BuiltSteps) -> Result<ImageRoot, ImageError> {
+    fn root(&self, made: &PartialImage) -> Result<ImageRoot, ImageError> {
         let root = self.images.roots.make(&made.layers, &made.diff_ids)?;
         ImageRoot::new(format!("image:{}", self.file.from), root, &made.settings)
     }
@@ -211,7 +211,7 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
     /// One sandbox; what it wrote becomes a layer. Why not, in words.
     async fn layer(
         &mut self,
-        made: &mut BuiltSteps,
+        made: &mut PartialImage,
         argv: &[String],
         inputs: Vec<Input>,
         run: bool,

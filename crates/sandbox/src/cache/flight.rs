@@ -42,7 +42,7 @@ impl Drop for Flight {
 
 /// Whether one may build.
 #[derive(Debug)]
-pub enum Boarding {
+pub enum FlightOutcome {
     /// Nobody else does.
     Lead(Flight),
     /// Somebody does: who, as far as that is written yet.
@@ -60,12 +60,12 @@ fn name(key: &Digest, dead: Option<&str>) -> String {
 impl Caches {
     /// Takes the flight of a key for `who`, unless somebody has it. `dead`: the last holder that is known to
     /// be dead and did not let go.
-    pub fn board(
+    pub fn join(
         &self,
         key: &Digest,
         who: &str,
         dead: Option<&str>,
-    ) -> Result<Boarding, CacheError> {
+    ) -> Result<FlightOutcome, CacheError> {
         let path = self.flights().join(name(key, dead));
         loop {
             let mut options = File::options();
@@ -76,10 +76,10 @@ impl Caches {
                 Ok(()) if !same(&file, &path) => {}
                 Ok(()) => {
                     sign(&mut file, who).map_err(at(&path))?;
-                    return Ok(Boarding::Lead(Flight { path, file }));
+                    return Ok(FlightOutcome::Lead(Flight { path, file }));
                 }
                 Err(Errno::WOULDBLOCK) => {
-                    return Ok(Boarding::Taken(holder(&mut file).map_err(at(&path))?));
+                    return Ok(FlightOutcome::Taken(holder(&mut file).map_err(at(&path))?));
                 }
                 Err(errno) => return Err(at(&path)(errno.into())),
             }
@@ -118,9 +118,9 @@ mod tests {
     use cofferdam_contracts::canonical::digest_bytes;
 
     fn lead(caches: &Caches, key: &Digest, who: &str, dead: Option<&str>) -> Flight {
-        match caches.board(key, who, dead).unwrap() {
-            Boarding::Lead(flight) => flight,
-            Boarding::Taken(by) => panic!("taken by {by:?}"),
+        match caches.join(key, who, dead).unwrap() {
+            FlightOutcome::Lead(flight) => flight,
+            FlightOutcome::Taken(by) => panic!("taken by {by:?}"),
         }
     }
 
@@ -130,15 +130,15 @@ mod tests {
         let caches = Caches::open(state.path()).unwrap();
         let (key, other) = (digest_bytes(b"a"), digest_bytes(b"b"));
         let first = lead(&caches, &key, "ex-1", None);
-        let taken = caches.board(&key, "ex-2", None).unwrap();
-        assert!(matches!(taken, Boarding::Taken(Some(who)) if who == "ex-1"));
+        let taken = caches.join(&key, "ex-2", None).unwrap();
+        assert!(matches!(taken, FlightOutcome::Taken(Some(who)) if who == "ex-1"));
         drop(lead(&caches, &other, "ex-2", None));
         // One that is dead and holds on: the next meet at a lock of their own.
         let next = lead(&caches, &key, "ex-2", Some("ex-1"));
-        let taken = caches.board(&key, "ex-3", Some("ex-1")).unwrap();
-        assert!(matches!(taken, Boarding::Taken(Some(who)) if who == "ex-2"));
+        let taken = caches.join(&key, "ex-3", Some("ex-1")).unwrap();
+        assert!(matches!(taken, FlightOutcome::Taken(Some(who)) if who == "ex-2"));
         caches.sweep().unwrap();
-        assert!(matches!(caches.board(&key, "ex-3", None).unwrap(), Boarding::Taken(_)));
+        assert!(matches!(caches.join(&key, "ex-3", None).unwrap(), FlightOutcome::Taken(_)));
         drop((first, next));
         drop(lead(&caches, &key, "ex-3", None));
         assert_eq!(fs::read_dir(caches.flights()).unwrap().count(), 0, "nothing stays");

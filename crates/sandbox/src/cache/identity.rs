@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::host::base::{self, Base};
 use crate::host::hostpath::{HostPath, Links};
-use crate::spec::cached::Planned;
+use crate::spec::cache::CachePlan;
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
 use crate::spec::plan::Plan;
@@ -46,7 +46,7 @@ const MARKS: [&str; 14] = [
 
 /// The base that a task wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheWanted {
+pub struct BaseRequest {
     /// The tenant.
     pub org: TenantId,
     /// The repository: where the task's files come from.
@@ -65,7 +65,7 @@ pub(crate) fn identify(
     inputs: &[Input],
     facts: &HostFacts,
     org: &TenantId,
-) -> Result<Option<CacheWanted>, PlanError> {
+) -> Result<Option<BaseRequest>, PlanError> {
     let Some(planned) = &plan.cache else { return Ok(None) };
     let mut locks = Vec::with_capacity(planned.locks.len());
     for (index, path) in planned.locks.iter().enumerate() {
@@ -85,7 +85,7 @@ pub(crate) fn identify(
     });
     let lock_hash =
         digest(&identity).map_err(|error| PlanError::new("spec.cache", error.to_string()))?;
-    Ok(Some(CacheWanted {
+    Ok(Some(BaseRequest {
         key: key(org, &planned.source, &lock_hash),
         org: org.clone(),
         repo: planned.source.clone(),
@@ -95,7 +95,7 @@ pub(crate) fn identify(
 }
 
 /// What the request itself puts before the build, lock files aside: a build may run any of it.
-fn given(planned: &Planned, inputs: &[Input]) -> Vec<Value> {
+fn given(planned: &CachePlan, inputs: &[Input]) -> Vec<Value> {
     let mut given: Vec<(&str, Digest)> = Vec::new();
     for input in inputs {
         if let Input::Bytes { path, bytes, .. } = input
@@ -109,7 +109,7 @@ fn given(planned: &Planned, inputs: &[Input]) -> Vec<Value> {
 
 /// What a sandbox of this plan begins as, without its files and its limits: two of one digest find the same programs, in the
 /// same class.
-pub(crate) fn ground(plan: &Plan, facts: &HostFacts) -> Result<Digest, PlanError> {
+pub(crate) fn input_digest(plan: &Plan, facts: &HostFacts) -> Result<Digest, PlanError> {
     let identity = json!({
         "version": VERSION,
         "arch": std::env::consts::ARCH,

@@ -15,8 +15,8 @@ use cofferdam_guest::archive::Pack;
 
 use super::copy::Walk;
 use super::error::{CacheError, at};
-use super::identity::CacheWanted;
-use super::store::{Begun, Bounds, Caches, Promotion};
+use super::identity::BaseRequest;
+use super::store::{BaseWriter, Bounds, Caches, Promotion};
 use super::unpack::unpack;
 use crate::agent::Agent;
 use crate::host::task::blocking;
@@ -29,7 +29,7 @@ pub(crate) async fn promote(
     agent: &Agent,
     shown: &[String],
     caches: Caches,
-    wanted: CacheWanted,
+    wanted: BaseRequest,
 ) -> Result<Promotion, CacheError> {
     let Some(mut begun) = begin(&caches, &wanted).await? else { return Ok(Promotion::Late) };
     let mut left = caches.bounds;
@@ -51,15 +51,15 @@ pub(crate) async fn promote(
     blocking(move || finish(&caches, &wanted, &begun, &places)).await
 }
 
-async fn begin(caches: &Caches, wanted: &CacheWanted) -> Result<Option<Begun>, CacheError> {
+async fn begin(caches: &Caches, wanted: &BaseRequest) -> Result<Option<BaseWriter>, CacheError> {
     let (caches, wanted) = (caches.clone(), wanted.clone());
     blocking(move || caches.begin(&wanted)).await
 }
 
 fn finish(
     caches: &Caches,
-    wanted: &CacheWanted,
-    begun: &Begun,
+    wanted: &BaseRequest,
+    begun: &BaseWriter,
     places: &[PathBuf],
 ) -> Result<Promotion, CacheError> {
     let mut walk = Walk::new(caches.bounds);

@@ -1,10 +1,10 @@
 //! The dependency cache of a state directory: what a build phase left, for the next task to begin with.
 //!
 //! ```text
-//! plan  --Planned-->  identify (lock files, root, build command) --CacheWanted (key)-->
-//!    open: Found::Base   each directory is an overlay: the base below, the task's own layer above
-//!          nothing       each directory is a place in the layer; the build fills it, then
-//!                        promote: copy to drafts/ -> manifest -> one rename to bases/<key>
+//! plan  --CachePlan-->  identify (lock files, root, build command) --BaseRequest (key)-->
+//!    open: BaseLookup::Base   each directory is an overlay: the base below, the task's own layer above
+//!          nothing            each directory is one of the layer; the build fills it, then
+//!                             promote: copy to drafts/ -> manifest -> one rename to bases/<key>
 //!
 //! <state>/cache/bases/<key>/manifest.json   what the base is: key, digests, sizes
 //! <state>/cache/bases/<key>/layer/<n>       its directories, in their order
@@ -33,9 +33,9 @@ mod store;
 mod unpack;
 
 pub use error::CacheError;
-pub use flight::{Boarding, Flight};
-pub use identity::CacheWanted;
-pub use store::{Bounds as CacheBounds, CacheBase, Caches, Found, Promotion, Removal};
+pub use flight::{Flight, FlightOutcome};
+pub use identity::BaseRequest;
+pub use store::{BaseLookup, Bounds as CacheBounds, CacheBase, Caches, Promotion, Removal};
 
-pub(crate) use identity::{ground, identify};
+pub(crate) use identity::{identify, input_digest};
 pub(crate) use inside::{look as look_inside, promote as promote_inside};

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::copy::Walk;
 use super::error::{CacheError, at};
-use super::identity::CacheWanted;
+use super::identity::BaseRequest;
 use crate::host::{base, live};
 
 const SCHEMA_VERSION: u32 = 1;
@@ -116,7 +116,7 @@ impl CacheBase {
 
 /// What stands under a key.
 #[derive(Debug)]
-pub enum Found {
+pub enum BaseLookup {
     /// A base, whole.
     Base(Box<CacheBase>),
     /// Nothing, or somebody is taking it away.
@@ -155,13 +155,13 @@ impl Drop for BaseDraft {
 }
 
 /// A base that is being written.
-pub(super) struct Begun {
+pub(super) struct BaseWriter {
     draft: BaseDraft,
     place: PathBuf,
     _lock: File,
 }
 
-impl Begun {
+impl BaseWriter {
     /// Makes the place of one of its directories.
     pub(super) fn make(&self, index: usize) -> Result<PathBuf, CacheError> {
         let path = layers(&self.draft.0).join(index.to_string());
@@ -228,25 +228,25 @@ impl Caches {
 
     /// The base of a key, held, if it is the one with this digest: manifest, paths and metadata are
     /// compared, not every byte.
-    pub fn find(&self, key: &Digest, digest: &Digest) -> Result<Found, CacheError> {
+    pub fn find(&self, key: &Digest, digest: &Digest) -> Result<BaseLookup, CacheError> {
         match self.held(key)? {
-            None => Ok(Found::Missing),
+            None => Ok(BaseLookup::Missing),
             Some(held) => self.read(key, Some(digest), held),
         }
     }
 
     /// Every byte of a base against its manifest.
-    pub fn verify(&self, key: &Digest) -> Result<Found, CacheError> {
-        let Some(held) = self.held(key)? else { return Ok(Found::Missing) };
+    pub fn verify(&self, key: &Digest) -> Result<BaseLookup, CacheError> {
+        let Some(held) = self.held(key)? else { return Ok(BaseLookup::Missing) };
         let found = self.read(key, None, held)?;
-        let Found::Base(base) = &found else { return Ok(found) };
+        let BaseLookup::Base(base) = &found else { return Ok(found) };
         let mut walk = Walk::new(self.bounds);
         let mut places = (0..base.manifest.dirs.len()).filter_map(|index| base.layer(index));
         let walked = places.try_for_each(|place| walk.tree(&place, None));
         match walked {
-            Err(error) => Ok(Found::Damaged(error.to_string())),
+            Err(error) => Ok(BaseLookup::Damaged(error.to_string())),
             Ok(()) if walk.content() == base.manifest.content.as_str() => Ok(found),
-            Ok(()) => Ok(Found::Damaged("its bytes are not those that were kept".into())),
+            Ok(()) => Ok(BaseLookup::Damaged("its bytes are not those that were kept".into())),
         }
     }
 
@@ -267,10 +267,15 @@ impl Caches {
         Ok(same(&file, &path).then_some(file))
     }
 
-    fn read(&self, key: &Digest, digest: Option<&Digest>, held: File) -> Result<Found, CacheError> {
+    fn read(
+        &self,
+        key: &Digest,
+        digest: Option<&Digest>,
+        held: File,
+    ) -> Result<BaseLookup, CacheError> {
         let dir = self.base(key);
         let path = dir.join("manifest.json");
-        let damaged = |why: &str| Ok(Found::Damaged(why.to_owned()));
+        let damaged = |why: &str| Ok(BaseLookup::Damaged(why.to_owned()));
         let small = fs::symlink_metadata(&path)
             .is_ok_and(|found| found.is_file() && found.len() <= MAX_MANIFEST_BYTES);
         let bytes = match fs::read(&path) {
@@ -293,7 +298,7 @@ impl Caches {
             Ok(_) => return damaged("its files are not those that were kept"),
             Err(error) => return damaged(&error.to_string()),
         }
-        Ok(Found::Base(Box::new(CacheBase { dir, manifest, digest: found, _held: held })))
+        Ok(BaseLookup::Base(Box::new(CacheBase { dir, manifest, digest: found, _held: held })))
     }
 
     fn described(&self, dir: &Path) -> io::Result<Option<Digest>> {
@@ -304,14 +309,14 @@ impl Caches {
 
     /// Makes what a build left the base of its key: a copy, which gets its name in one rename once all
     /// of it is on the disk. `from` are the host's paths of the directories, in their order.
-    pub fn promote(&self, wanted: &CacheWanted, from: &[PathBuf]) -> Result<Promotion, CacheError> {
+    pub fn promote(&self, wanted: &BaseRequest, from: &[PathBuf]) -> Result<Promotion, CacheError> {
         self.promote_of(wanted, from, 0)
     }
 
     /// The same of a sandbox whose ids begin at `first`: the base has them from 0 on.
     pub(crate) fn promote_of(
         &self,
-        wanted: &CacheWanted,
+        wanted: &BaseRequest,
         from: &[PathBuf],
         first: u32,
     ) -> Result<Promotion, CacheError> {
@@ -324,7 +329,7 @@ impl Caches {
     }
 
     /// `None`: there is a base already.
-    pub(super) fn begin(&self, wanted: &CacheWanted) -> Result<Option<Begun>, CacheError> {
+    pub(super) fn begin(&self, wanted: &BaseRequest) -> Result<Option<BaseWriter>, CacheError> {
         // While it is held no draft is swept away.
         let lock = self.lock()?;
         flock(&lock, FlockOperation::LockShared).map_err(|e| at(&self.dir)(e.into()))?;
@@ -335,17 +340,17 @@ impl Caches {
         let draft = self.draft();
         make_dir(&draft.0, 0o700).map_err(at(&draft.0))?;
         make_dir(&layers(&draft.0), 0o755).map_err(at(&draft.0))?;
-        Ok(Some(Begun { draft, place, _lock: lock }))
+        Ok(Some(BaseWriter { draft, place, _lock: lock }))
     }
 
     /// Gives a draft that was walked its name.
     pub(super) fn finish(
         &self,
-        wanted: &CacheWanted,
-        begun: &Begun,
+        wanted: &BaseRequest,
+        begun: &BaseWriter,
         walk: Walk,
     ) -> Result<Promotion, CacheError> {
-        let Begun { draft, place, .. } = begun;
+        let BaseWriter { draft, place, .. } = begun;
         let fault = || at(&draft.0);
         let (bytes, entries) = (walk.bytes, walk.entries);
         let tree = self.described(&draft.0).map_err(fault())?;

@@ -16,13 +16,13 @@ pub(crate) struct HostRuntimes<'a> {
 impl HostRuntimes<'_> {
     /// Of a class that a worker has in place of `container`: present where it holds this worker's sandboxes.
     pub(crate) fn holds(&self, class: Class) -> Option<Offer> {
-        let is_it = held_by(self.holder) == class;
+        let is_it = class_of(self.holder) == class;
         is_it.then(|| Offer::Present(self.holder.clone())).or_else(|| self.elsewhere())
     }
 
     /// Of every class of this host: absent where a provider holds this worker's sandboxes.
     pub(crate) fn elsewhere(&self) -> Option<Offer> {
-        (held_by(self.holder) == Class::Remote).then(|| {
+        (class_of(self.holder) == Class::Remote).then(|| {
             absent(
                 "a provider elsewhere holds this worker's sandboxes",
                 "start without --runtime remote",
@@ -33,7 +33,7 @@ impl HostRuntimes<'_> {
 
 /// The class of what this runtime holds: an engine or a provider stands where those of the class
 /// `container` do.
-pub(crate) fn held_by(holder: &Runtime) -> Class {
+pub(crate) fn class_of(holder: &Runtime) -> Class {
     match holder.name.as_str() {
         docker::NAME => Class::Docker,
         remote::NAME => Class::Remote,

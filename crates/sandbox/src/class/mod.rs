@@ -23,21 +23,21 @@ pub(crate) mod container;
 mod detect;
 pub(crate) mod docker;
 pub(crate) mod gvisor;
+pub(crate) mod input_mounts;
 mod isolation;
-pub(crate) mod kept_memory;
+pub(crate) mod memory_support;
 pub(crate) mod microvm;
 pub(crate) mod program;
 mod registry;
 pub(crate) mod remote;
-pub(crate) mod shown;
 #[cfg(test)]
 mod sixth;
 pub(crate) mod tail;
 pub(crate) mod weak;
 
-pub(crate) use detect::{HostRuntimes, held_by};
+pub(crate) use detect::{HostRuntimes, class_of};
 pub(crate) use isolation::{
-    Attempts, ClassProfile, Elsewhere, Holder, InputMounts, Isolation, LaunchInput, ReadyStart,
-    RemoteLine, ShowsHost, Snapshots, StartError, Started,
+    Attempts, ClassProfile, InputMounts, Isolation, LaunchInput, LaunchResult, ReadyStart,
+    RemoteLine, RemoteRemoval, RuntimeHandle, ShowsHost, Snapshots, StartError,
 };
 pub(crate) use registry::{all, detect, of};

@@ -11,13 +11,15 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use super::isolation::{Holder, Launch, LaunchInput, Pending, ReadyStart, StartError, Started};
+use super::isolation::{
+    Launch, LaunchInput, LaunchResult, ReadyStart, RuntimeFuture, RuntimeHandle, StartError,
+};
 use super::tail::{LOG_BYTES, keep_last};
 use crate::host::process;
 use crate::host::starter;
 use crate::host::task::blocking;
-use crate::machine::monitor::Serving;
-use crate::machine::{self, EmulatorOrders, Lent};
+use crate::machine::monitor::DiskServer;
+use crate::machine::{self, EmulatorOrders, InheritedFd};
 
 /// A first process that was killed has this long to end: what is left then stands in the evidence.
 const END_MS: u32 = 5_000;
@@ -26,12 +28,12 @@ const END_MS: u32 = 5_000;
 #[derive(Debug)]
 pub(crate) struct HostProgram(Child);
 
-impl Holder for HostProgram {
-    fn wait(&mut self) -> Pending<'_, Option<String>> {
+impl RuntimeHandle for HostProgram {
+    fn wait(&mut self) -> RuntimeFuture<'_, Option<String>> {
         Box::pin(async move { self.0.wait().await.ok().map(|status| status.to_string()) })
     }
 
-    fn kill(&mut self) -> Pending<'_, bool> {
+    fn kill(&mut self) -> RuntimeFuture<'_, bool> {
         Box::pin(async move { self.0.kill().await.is_ok() })
     }
 
@@ -44,9 +46,9 @@ impl Holder for HostProgram {
 #[derive(Debug)]
 pub(crate) struct FirstProcess(pub Arc<OwnedFd>);
 
-impl Holder for FirstProcess {
+impl RuntimeHandle for FirstProcess {
     /// It waits only so long as one that was killed may take.
-    fn wait(&mut self) -> Pending<'_, Option<String>> {
+    fn wait(&mut self) -> RuntimeFuture<'_, Option<String>> {
         let init = Arc::clone(&self.0);
         Box::pin(async move {
             let ended = move || process::has_ended_within(&init, END_MS);
@@ -54,25 +56,25 @@ impl Holder for FirstProcess {
         })
     }
 
-    fn kill(&mut self) -> Pending<'_, bool> {
+    fn kill(&mut self) -> RuntimeFuture<'_, bool> {
         process::kill(&self.0);
         Box::pin(async move { self.wait().await.is_some() })
     }
 }
 
 /// A program that is about to be started.
-struct Ready {
+struct RuntimeCommand {
     command: Command,
     path: PathBuf,
     ours: UnixStream,
     is_killed_with_us: bool,
     /// What a stored machine has. Dropped when the process is there, which has its own.
-    lent: Option<Lent>,
+    lent: Option<InheritedFd>,
     orders: Option<EmulatorOrders>,
 }
 
-impl Ready {
-    fn start(self) -> Result<Started, StartError> {
+impl RuntimeCommand {
+    fn start(self) -> Result<LaunchResult, StartError> {
         let path = self.path;
         let mut command = self.command;
         let spawned = match self.is_killed_with_us {
@@ -82,12 +84,16 @@ impl Ready {
         let child = spawned.map_err(|source| StartError::Spawn { path, source })?;
         let (holder, log) = held(child, None);
         let (is_restored, orders) = (self.lent.is_some(), self.orders);
-        Ok(Started { is_restored, orders, ..Started::of(Box::new(holder), log, self.ours) })
+        Ok(LaunchResult {
+            is_restored,
+            orders,
+            ..LaunchResult::of(Box::new(holder), log, self.ours)
+        })
     }
 }
 
 /// Starts the program of a class, or the emulator of a machine with its disk. Within a runtime.
-pub(crate) fn start(class: &dyn Launch, on: LaunchInput<'_>) -> Result<Started, StartError> {
+pub(crate) fn start(class: &dyn Launch, on: LaunchInput<'_>) -> Result<LaunchResult, StartError> {
     ready(class, on)?.start()
 }
 
@@ -97,7 +103,7 @@ pub(crate) fn later(class: &dyn Launch, on: LaunchInput<'_>) -> Result<ReadyStar
     Ok(Box::new(move || ready.start()))
 }
 
-fn ready(class: &dyn Launch, on: LaunchInput<'_>) -> Result<Ready, StartError> {
+fn ready(class: &dyn Launch, on: LaunchInput<'_>) -> Result<RuntimeCommand, StartError> {
     let path = on.plan.runtime.path.clone();
     let fault = |source| StartError::Spawn { path: path.clone(), source };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fault)?;
@@ -122,13 +128,13 @@ fn ready(class: &dyn Launch, on: LaunchInput<'_>) -> Result<Ready, StartError> {
         .kill_on_drop(true);
     let is_killed_with_us = class.is_killed_with_us();
     let orders = class.orders(&mut command).map_err(fault)?;
-    Ok(Ready { command, path, ours, is_killed_with_us, lent: on.lent, orders })
+    Ok(RuntimeCommand { command, path, ours, is_killed_with_us, lent: on.lent, orders })
 }
 
 /// Holds a program that was started; the disk of a machine is served until nobody has its log open.
 pub(crate) fn held(
     mut child: Child,
-    serving: Option<Serving>,
+    serving: Option<DiskServer>,
 ) -> (HostProgram, JoinHandle<String>) {
     let log = child.stderr.take();
     let log = tokio::spawn(async move {

@@ -2,7 +2,7 @@
 
 use super::detect::HostRuntimes;
 use super::isolation::Isolation;
-use super::kept_memory::KeptMemory;
+use super::memory_support::MemorySupport;
 use crate::spec::class::{Class, ClassFact, classes};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
@@ -46,7 +46,7 @@ impl Plan {
 impl HostFacts {
     /// Whether pauses of this class keep memory. `None`: no host's do.
     #[must_use]
-    pub fn kept_memory(&self, class: Class) -> Option<KeptMemory> {
+    pub fn memory_support(&self, class: Class) -> Option<MemorySupport> {
         of(class).snapshots.kept_memory(self)
     }
 }

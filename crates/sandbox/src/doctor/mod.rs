@@ -4,9 +4,11 @@
 
 mod escape;
 mod finding;
-mod known;
 mod survey;
+mod vulnerabilities;
 
-pub use escape::{Probed, SelfTest, SelfTestError, self_test_in, self_test_of, self_test_plan};
+pub use escape::{
+    ProbeResult, SelfTest, SelfTestError, self_test_in, self_test_of, self_test_plan,
+};
 pub use finding::{Finding, Grade};
 pub use survey::{monitors, survey};

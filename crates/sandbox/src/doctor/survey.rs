@@ -12,7 +12,7 @@ use rustix::fs::statfs;
 
 use super::finding::{Finding, Grade};
 use crate::class::weak::{NO_USER_NAMESPACE, NOT_OWNED};
-use crate::doctor::known;
+use crate::doctor::vulnerabilities;
 use crate::host::ceiling::Tcp;
 use crate::host::crypt::{self, LargeLayers};
 use crate::host::idrange::IdRanges;
@@ -125,7 +125,7 @@ pub fn survey(facts: &HostFacts) -> Vec<Finding> {
         disk(&facts.state_dir),
     ];
     all.extend(facts.classes.iter().filter_map(|fact| match &fact.offer {
-        Offer::Present(runtime) => known::look(runtime),
+        Offer::Present(runtime) => vulnerabilities::look(runtime),
         Offer::Absent { .. } => None,
     }));
     all

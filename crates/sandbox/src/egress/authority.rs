@@ -19,7 +19,7 @@ pub(crate) const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// Why there is no authority.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AuthorityError {
+pub(crate) enum CertificateAuthorityError {
     #[error("its certificates cannot be made")]
     Certificate(#[from] rcgen::Error),
     #[error("its certificates cannot be served")]
@@ -27,22 +27,22 @@ pub(crate) enum AuthorityError {
 }
 
 /// The authority's certificate, and what each host is served with.
-pub(crate) struct Authority {
+pub(crate) struct CertificateAuthority {
     certificate_pem: String,
     served: BTreeMap<Name, Arc<ServerConfig>>,
 }
 
-impl std::fmt::Debug for Authority {
+impl std::fmt::Debug for CertificateAuthority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.served.keys()).finish()
     }
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// A fresh authority with a certificate for each of these hosts.
     pub(crate) fn new<'a>(
         hosts: impl IntoIterator<Item = &'a Name>,
-    ) -> Result<Self, AuthorityError> {
+    ) -> Result<Self, CertificateAuthorityError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -75,7 +75,7 @@ impl Authority {
 fn served_by(
     issuer: &Issuer<'_, KeyPair>,
     host: &Name,
-) -> Result<Arc<ServerConfig>, AuthorityError> {
+) -> Result<Arc<ServerConfig>, CertificateAuthorityError> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(vec![host.as_str().to_owned()])?;
     params.distinguished_name.push(DnType::CommonName, "Cofferdam egress proxy");
@@ -100,12 +100,12 @@ mod tests {
     #[test]
     fn an_authority_serves_its_own_hosts_and_no_other() {
         let name = |text: &str| Name::parse(text).unwrap();
-        let own = Authority::new([&name("a.example"), &name("a.example")]).unwrap();
+        let own = CertificateAuthority::new([&name("a.example"), &name("a.example")]).unwrap();
         assert!(own.server_config(&name("a.example")).is_some());
         assert!(own.server_config(&name("b.a.example")).is_none());
         assert!(own.certificate_pem().starts_with("-----BEGIN CERTIFICATE-----"));
         assert!(!own.certificate_pem().contains("PRIVATE"));
-        let other = Authority::new([&name("a.example")]).unwrap();
+        let other = CertificateAuthority::new([&name("a.example")]).unwrap();
         assert_ne!(own.certificate_pem(), other.certificate_pem());
         assert_eq!(format!("{own:?}"), "{\"a.example\"}");
     }

@@ -9,17 +9,19 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cofferdam_contracts::egress::Entry as Listed;
+use cofferdam_contracts::egress::Entry as EgressEntry;
 use cofferdam_contracts::sandbox::Phase;
 use tokio::sync::oneshot;
 
 use super::policy::Name;
 use super::serve::Change;
-use super::{Egress, EgressError, PhaseNet, PhaseState, PlannedLists, Resources, Wanted, stop};
+use super::{
+    Egress, EgressError, PhaseNet, PhaseRequest, PhaseState, PlannedLists, Resources, stop,
+};
 
 /// A network that is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NetworkNow {
+pub struct ActiveNetwork {
     /// Variables by which programs find the network from now on.
     pub env: BTreeMap<String, String>,
     /// Names that the proxy admits: mirrors are there by the names of their hosts.
@@ -30,7 +32,7 @@ pub struct NetworkNow {
 
 impl PlannedLists {
     /// Names of the task's phase alone.
-    pub(crate) fn of_exec(names: &[Listed]) -> Self {
+    pub(crate) fn of_exec(names: &[EgressEntry]) -> Self {
         Self { exec: names.to_vec(), ..Self::default() }
     }
 }
@@ -39,10 +41,10 @@ impl Resources {
     /// What the task's phase of this sandbox is to reach from now on, its mirrors resolved.
     pub(crate) async fn resolve(
         &self,
-        names: &[Listed],
+        names: &[EgressEntry],
         egress: &Egress,
     ) -> Result<PhaseNet, EgressError> {
-        let wanted = Wanted { phase: Phase::Exec, asks: false, names, secrets: &[] };
+        let wanted = PhaseRequest { phase: Phase::Exec, asks: false, names, secrets: &[] };
         let keys = egress.keys.as_ref();
         let serves =
             |name: &Name| keys.is_some_and(|keys| keys.authority.server_config(name).is_some());
@@ -57,23 +59,23 @@ impl Egress {
     ///
     /// # Errors
     /// Its sandbox ends, or the proxy could not listen: the policy before it is in force.
-    pub(crate) async fn change(&self, net: PhaseNet) -> Result<NetworkNow, EgressError> {
+    pub(crate) async fn change(&self, net: PhaseNet) -> Result<ActiveNetwork, EgressError> {
         let mut state = self.state.lock().await;
         if state.is_over || state.phase != Some(Phase::Exec) {
             return Err(EgressError::Ended);
         }
         let cut = self.apply(&mut state, &net).await?;
         state.exec = net;
-        Ok(NetworkNow { cut, ..self.seen(&state) })
+        Ok(ActiveNetwork { cut, ..self.seen(&state) })
     }
 
     /// What is in force.
-    pub(crate) async fn now(&self) -> NetworkNow {
+    pub(crate) async fn now(&self) -> ActiveNetwork {
         self.seen(&*self.state.lock().await)
     }
 
-    fn seen(&self, PhaseState { exec, .. }: &PhaseState) -> NetworkNow {
-        NetworkNow { env: self.variables(Phase::Exec, exec), names: exec.rules.names(), cut: 0 }
+    fn seen(&self, PhaseState { exec, .. }: &PhaseState) -> ActiveNetwork {
+        ActiveNetwork { env: self.variables(Phase::Exec, exec), names: exec.rules.names(), cut: 0 }
     }
 
     async fn apply(&self, state: &mut PhaseState, net: &PhaseNet) -> Result<usize, EgressError> {

@@ -6,13 +6,13 @@ use cofferdam_ambient::clock;
 use cofferdam_contracts::sandbox::Phase;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::desk::Desk;
+use super::asks::AskQueue;
 use super::dial::Dialer;
 use super::forward::PageLinks;
 use super::keyring::Keyring;
-use super::listed::{Admitted, ListedRules};
-use super::model_desk::ModelDoor;
-use super::policy::{Name, Refused, Rule, Rules, Wire};
+use super::model_gateway::ModelEndpoint;
+use super::phase_rules::{FlowAdmissions, PhaseRules};
+use super::policy::{EgressRefusal, Name, Rule, Rules, Wire};
 use super::violation::Log;
 
 /// A client that opened a connection says what it wants within this time.
@@ -29,34 +29,39 @@ pub(crate) struct Context {
     /// The phase that it is of.
     pub phase: Phase,
     /// What the phase's policy lists.
-    pub listed: ListedRules,
+    pub listed: PhaseRules,
     /// What this flow was admitted to.
-    pub admitted: Admitted,
+    pub admitted: FlowAdmissions,
     pub dialer: Arc<Dialer>,
     pub log: Arc<Log>,
-    pub desk: Arc<Desk>,
+    pub desk: Arc<AskQueue>,
     /// Where the sandbox has an authority of its own, how TLS is ended and secrets are added.
     pub keys: Option<Arc<Keyring>>,
     /// What pages of the phase's mirrors linked to.
     pub links: Arc<PageLinks>,
     /// Where calls of models go.
-    pub models: ModelDoor,
+    pub models: ModelEndpoint,
 }
 
 impl Context {
     /// Records a refusal; whether a person will be asked to lift it.
-    pub(crate) fn refuse(&self, refused: &Refused) -> bool {
+    pub(crate) fn refuse(&self, refused: &EgressRefusal) -> bool {
         self.log.record(self.phase, refused, clock::now_ms());
         self.desk.ask(&self.listed.now(), refused)
     }
 
     /// The same for another flow, which was admitted to nothing yet.
     pub(crate) fn of_flow(&self) -> Self {
-        Self { admitted: Admitted::default(), ..self.clone() }
+        Self { admitted: FlowAdmissions::default(), ..self.clone() }
     }
 
     /// The name that this flow asks for, which it is noted with, or why it is refused.
-    pub(crate) fn admit(&self, host: &str, port: u16, wire: Wire) -> Result<(Name, Rule), Refused> {
+    pub(crate) fn admit(
+        &self,
+        host: &str,
+        port: u16,
+        wire: Wire,
+    ) -> Result<(Name, Rule), EgressRefusal> {
         self.admitted.admit(|| {
             let rules = self.rules();
             let (name, rule) = rules.admit(host, port, wire)?;

@@ -49,7 +49,7 @@ pub(crate) struct Dialer {
 }
 
 /// A connection, and whether a proxy at its other end wants to be told the whole address.
-pub(crate) struct Dialed {
+pub(crate) struct UpstreamConnection {
     pub stream: TcpStream,
     pub proxy: Option<Upstream>,
 }
@@ -123,17 +123,19 @@ impl Dialer {
         name: &Name,
         port: u16,
         rule: &Rule,
-    ) -> Result<Dialed, DialError> {
+    ) -> Result<UpstreamConnection, DialError> {
         within(async {
             if let Some(address) = self.hosts.get(name) {
-                return Ok(Dialed { stream: connect(*address).await?, proxy: None });
+                return Ok(UpstreamConnection { stream: connect(*address).await?, proxy: None });
             }
             match self.upstream(name, rule, self.http.as_ref()) {
                 Some(upstream) => {
                     let stream = reach(upstream).await?;
-                    Ok(Dialed { stream, proxy: Some(upstream.clone()) })
+                    Ok(UpstreamConnection { stream, proxy: Some(upstream.clone()) })
                 }
-                None => Ok(Dialed { stream: direct(name, port, rule).await?, proxy: None }),
+                None => {
+                    Ok(UpstreamConnection { stream: direct(name, port, rule).await?, proxy: None })
+                }
             }
         })
         .await

@@ -2,9 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 
-use super::policy::{Refused, Rules};
+use super::policy::{EgressRefusal, Rules};
 
 /// Bytes of a question over UDP; a longer one is no plain question.
 pub(crate) const MAX_QUESTION_BYTES: usize = 512;
@@ -28,8 +28,8 @@ pub(crate) fn answer(
     message: &[u8],
     rules: &Rules,
     own: Ipv4Addr,
-) -> (Option<Vec<u8>>, Option<Refused>) {
-    let malformed = || Some(Refused::nameless(ViolationWhy::Malformed, Some(53)));
+) -> (Option<Vec<u8>>, Option<EgressRefusal>) {
+    let malformed = || Some(EgressRefusal::nameless(ViolationReason::Malformed, Some(53)));
     let Some(head) = message.get(..HEADER) else { return (None, malformed()) };
     // An answer to nobody's question could start an endless exchange.
     if head.get(2).is_none_or(|flags| flags & 0x80 != 0) {
@@ -43,14 +43,14 @@ pub(crate) fn answer(
     };
     let raw = question.raw;
     if rules.find(&question.name).is_none() {
-        let refused = Refused::name(ViolationWhy::Name, &question.name, Some(53));
+        let refused = EgressRefusal::name(ViolationReason::Name, &question.name, Some(53));
         return (Some(reply(head, raw, NO_NAME, None)), Some(refused));
     }
     match (question.class, question.kind) {
         (IN, A) => (Some(reply(head, raw, NO_ERROR, Some(own))), None),
         (IN, kind) if EMPTY.contains(&kind) => (Some(reply(head, raw, NO_ERROR, None)), None),
         _ => {
-            let refused = Refused::name(ViolationWhy::DnsType, &question.name, Some(53));
+            let refused = EgressRefusal::name(ViolationReason::DnsType, &question.name, Some(53));
             (Some(reply(head, raw, NO_ERROR, None)), Some(refused))
         }
     }
@@ -149,7 +149,7 @@ mod tests {
         let refused = refused.unwrap();
         assert_eq!(
             (refused.why, refused.name.as_deref()),
-            (ViolationWhy::Name, Some("c2VjcmV0.evil.example"))
+            (ViolationReason::Name, Some("c2VjcmV0.evil.example"))
         );
     }
 

@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cofferdam_guest::door::{self, Door as Kept};
+use cofferdam_guest::door::{self, Door as GuestDoor};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::ports::{ADDRESS, DNS_PORT, Door, HTTP_PORT, MODEL_PORT, PROXY_PORT, TLS_PORT};
-use crate::agent::{Agent, AgentError, Trunk};
+use crate::agent::{Agent, AgentError, DoorConnection};
 use crate::host::task::Driver;
 
 /// Streams at once: more than the proxy serves, so that what it refuses comes here and is counted.
@@ -78,7 +78,7 @@ impl Doors {
         Ok(Self::over(agent.doors(&wanted).await?))
     }
 
-    fn over(Trunk { stream, ended }: Trunk) -> Self {
+    fn over(DoorConnection { stream, ended }: DoorConnection) -> Self {
         let (knocks, arrivals) = mpsc::channel(QUEUED);
         let service = service_fn(move |request| knock(request, knocks.clone()));
         let served = http2::Builder::new(TokioExecutor::new())
@@ -129,7 +129,7 @@ async fn knock(
 ) -> Result<Response<Empty<Bytes>>, Infallible> {
     let mut response = Response::new(Empty::new());
     let target = request.uri().authority().filter(|_| request.method() == Method::CONNECT);
-    let door = target.and_then(|target| of(Kept::parse(target.as_str())?));
+    let door = target.and_then(|target| of(GuestDoor::parse(target.as_str())?));
     *response.status_mut() = match door {
         None => StatusCode::NOT_FOUND,
         Some(door) => {
@@ -145,14 +145,14 @@ async fn knock(
 }
 
 /// What is spoken at a door.
-fn of(kept: Kept) -> Option<Door> {
+fn of(kept: GuestDoor) -> Option<Door> {
     Some(match kept {
-        Kept::Tcp(PROXY_PORT) => Door::Proxy,
-        Kept::Tcp(TLS_PORT) => Door::Tls,
-        Kept::Tcp(HTTP_PORT) => Door::Http,
-        Kept::Tcp(MODEL_PORT) => Door::Model,
-        Kept::Tcp(DNS_PORT) | Kept::Udp(DNS_PORT) => Door::Dns,
-        Kept::Tcp(_) | Kept::Udp(_) => return None,
+        GuestDoor::Tcp(PROXY_PORT) => Door::Proxy,
+        GuestDoor::Tcp(TLS_PORT) => Door::Tls,
+        GuestDoor::Tcp(HTTP_PORT) => Door::Http,
+        GuestDoor::Tcp(MODEL_PORT) => Door::Model,
+        GuestDoor::Tcp(DNS_PORT) | GuestDoor::Udp(DNS_PORT) => Door::Dns,
+        GuestDoor::Tcp(_) | GuestDoor::Udp(_) => return None,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::authority::AuthorityError;
+use super::authority::CertificateAuthorityError;
 use crate::agent::AgentError;
 
 /// Why a sandbox's network cannot be what its plan says.
@@ -19,7 +19,7 @@ pub(crate) enum EgressError {
     #[error("this host's certificates could not be read")]
     Certificates(#[source] io::Error),
     #[error("the sandbox's own authority of certificates")]
-    Authority(#[from] AuthorityError),
+    Authority(#[from] CertificateAuthorityError),
     #[error("the sandbox's network namespace was not found")]
     NoNetns,
     #[error("the build phase is over and its network with it")]

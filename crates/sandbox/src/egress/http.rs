@@ -10,7 +10,7 @@ use std::task::{Context as Poll_, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -24,12 +24,12 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
+use super::body_screen::Fault;
 use super::context::{Client, Context, FIRST_WORD_MS};
 use super::forward::{self, Endpoint};
-use super::policy::{Name, Refused, Wire};
+use super::policy::{EgressRefusal, Name, Wire};
 use super::ports::HTTP_PORT;
-use super::screen::Fault;
-use super::tunnel::{self, Unended};
+use super::tunnel::{self, PendingTermination};
 use super::upstream::Upstream;
 use crate::host::task::Driver;
 
@@ -74,7 +74,7 @@ pub(crate) async fn serve<C: Client>(
     stream: C,
     context: Context,
     entrance: Entrance,
-) -> Option<Unended<C>> {
+) -> Option<PendingTermination<C>> {
     let slot: Arc<Mutex<Option<Tunnel>>> = Arc::default();
     let service = service_fn(|request: Request<Incoming>| {
         let (context, slot) = (context.clone(), Arc::clone(&slot));
@@ -97,7 +97,7 @@ pub(crate) async fn serve<C: Client>(
     if let Err(error) = served
         && error.is_parse()
     {
-        context.refuse(&Refused::nameless(ViolationWhy::Malformed, None));
+        context.refuse(&EgressRefusal::nameless(ViolationReason::Malformed, None));
     }
     let tunnel = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(Tunnel { client, server, name, port }) = tunnel
@@ -157,7 +157,7 @@ async fn forward(
         return forward::fetch(request, context, rule.targets(port), Endpoint { name, port }).await;
     }
     if rule.is_mirror_alone() && !forward::only_reads(request.method()) {
-        let refused = Refused::name(ViolationWhy::Method, name.as_str(), Some(port));
+        let refused = EgressRefusal::name(ViolationReason::Method, name.as_str(), Some(port));
         return Err(refuse(context, &refused));
     }
     let gone = |words: String| say(StatusCode::BAD_GATEWAY, &format!("{name}:{port}: {words}"));
@@ -178,7 +178,7 @@ async fn forward(
     let mut response =
         requests.send_request(request).await.map_err(|error| gone(error.to_string()))?;
     strip(response.headers_mut());
-    Ok(response.map(|body| Driven::new(body, driver).map_err(Into::into).boxed()))
+    Ok(response.map(|body| ConnectionBody::new(body, driver).map_err(Into::into).boxed()))
 }
 
 /// Whom a plain request is for.
@@ -238,19 +238,19 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 }
 
 pub(crate) fn malformed(context: &Context) -> Answer {
-    let refused = Refused::nameless(ViolationWhy::Malformed, None);
+    let refused = EgressRefusal::nameless(ViolationReason::Malformed, None);
     context.refuse(&refused);
     say(StatusCode::BAD_REQUEST, refused.why.in_words())
 }
 
-pub(crate) fn refuse(context: &Context, refused: &Refused) -> Answer {
+pub(crate) fn refuse(context: &Context, refused: &EgressRefusal) -> Answer {
     let is_asked = context.refuse(refused);
     let what = refused.name.clone().or_else(|| refused.address.map(|ip| ip.to_string()));
     let what = what.unwrap_or_default();
     let words = format!("{what}: {} ({} phase)", refused.why.in_words(), context.phase.as_str());
     let words = if is_asked { format!("{words}; a person is asked: try again") } else { words };
     let status = match refused.why {
-        ViolationWhy::Method => StatusCode::METHOD_NOT_ALLOWED,
+        ViolationReason::Method => StatusCode::METHOD_NOT_ALLOWED,
         _ => StatusCode::FORBIDDEN,
     };
     say(status, &words)
@@ -264,18 +264,18 @@ pub(crate) fn say(status: StatusCode, words: &str) -> Answer {
 }
 
 /// A body whose connection ends with it.
-pub(crate) struct Driven {
+pub(crate) struct ConnectionBody {
     body: Incoming,
     _driver: Driver,
 }
 
-impl Driven {
+impl ConnectionBody {
     pub(crate) const fn new(body: Incoming, driver: Driver) -> Self {
         Self { body, _driver: driver }
     }
 }
 
-impl Body for Driven {
+impl Body for ConnectionBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 use cofferdam_contracts::secret::{PLACEHOLDER, SecretUse};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
@@ -25,13 +25,13 @@ use memchr::memmem;
 use percent_encoding::percent_decode_str;
 use tokio::sync::Mutex;
 
+use super::body_screen::{Fault, Needles, ScreenBody};
 use super::context::Context;
 use super::dial::DialError;
 use super::http::{self, Answer, say, strip};
-use super::keyring::{Added, Keyring};
-use super::policy::{Name, Refused, Rule};
+use super::keyring::{Keyring, SecretHeader};
+use super::policy::{EgressRefusal, Name, Rule};
 use super::ports::TLS_PORT;
-use super::screen::{Fault, Needles, Screened};
 use super::{trust, tunnel};
 use crate::host::task::Driver;
 
@@ -40,7 +40,7 @@ const WHOLE_BODY_BYTES: u64 = 64 * 1024;
 /// What stands in the place of a header that repeats a secret.
 const REDACTED: HeaderValue = HeaderValue::from_static("redacted");
 
-type Sending = BoxBody<Bytes, Fault>;
+type ProxyBody = BoxBody<Bytes, Fault>;
 
 /// Why a request did not reach its host.
 #[derive(Debug, thiserror::Error)]
@@ -60,11 +60,11 @@ pub(crate) struct Flow {
     context: Context,
     keys: Arc<Keyring>,
     /// The connection to the host, kept while the client keeps its own.
-    server: Mutex<Option<Reached>>,
+    server: Mutex<Option<HostConnection>>,
 }
 
-struct Reached {
-    requests: client::SendRequest<Sending>,
+struct HostConnection {
+    requests: client::SendRequest<ProxyBody>,
     _driver: Driver,
 }
 
@@ -73,8 +73,8 @@ impl Flow {
         Self { name, rule, context, keys, server: Mutex::default() }
     }
 
-    fn refuse(&self, why: ViolationWhy) -> Answer {
-        let refused = Refused::name(why, self.name.as_str(), Some(TLS_PORT));
+    fn refuse(&self, why: ViolationReason) -> Answer {
+        let refused = EgressRefusal::name(why, self.name.as_str(), Some(TLS_PORT));
         http::refuse(&self.context, &refused)
     }
 
@@ -86,14 +86,14 @@ impl Flow {
     pub(crate) async fn pass(&self, request: Request<Incoming>) -> Result<Answer, Answer> {
         // TRACE gives a request's headers back, and CONNECT leads elsewhere.
         if matches!(*request.method(), Method::TRACE | Method::CONNECT) {
-            return Err(self.refuse(ViolationWhy::Malformed));
+            return Err(self.refuse(ViolationReason::Malformed));
         }
         if has_placeholder(&request) {
-            return Err(self.refuse(ViolationWhy::Placeholder));
+            return Err(self.refuse(ViolationReason::Placeholder));
         }
         let request = self.screened(request).await?;
         let added = self.keys.added(self.context.phase, self.uses()).await;
-        let added = added.ok_or_else(|| self.refuse(ViolationWhy::Secret))?;
+        let added = added.ok_or_else(|| self.refuse(ViolationReason::Secret))?;
         let request = self.filled(request, &added).ok_or_else(|| http::malformed(&self.context))?;
         let response = self.send(request).await.map_err(|error| {
             if let PassError::Dial(error) = &error {
@@ -105,24 +105,24 @@ impl Flow {
     }
 
     /// The request with a body that carries no placeholder.
-    async fn screened(&self, request: Request<Incoming>) -> Result<Request<Sending>, Answer> {
+    async fn screened(&self, request: Request<Incoming>) -> Result<Request<ProxyBody>, Answer> {
         let (head, body) = request.into_parts();
         let placeholder = Needles::of(PLACEHOLDER.as_bytes());
         if body.size_hint().exact().is_some_and(|bytes| bytes <= WHOLE_BODY_BYTES) {
             let whole =
                 body.collect().await.map_err(|_| http::malformed(&self.context))?.to_bytes();
             if placeholder.are_in(&whole) {
-                return Err(self.refuse(ViolationWhy::Placeholder));
+                return Err(self.refuse(ViolationReason::Placeholder));
             }
             let body = Full::new(whole).map_err(|never| match never {}).boxed();
             return Ok(Request::from_parts(head, body));
         }
         let (context, name) = (self.context.clone(), self.name.clone());
         let found = move || {
-            let why = ViolationWhy::Placeholder;
-            context.refuse(&Refused::name(why, name.as_str(), Some(TLS_PORT)));
+            let why = ViolationReason::Placeholder;
+            context.refuse(&EgressRefusal::name(why, name.as_str(), Some(TLS_PORT)));
         };
-        let body = Screened::new(body, placeholder, found).boxed();
+        let body = ScreenBody::new(body, placeholder, found).boxed();
         Ok(Request::from_parts(head, body))
     }
 
@@ -130,9 +130,9 @@ impl Flow {
     /// sandbox wrote there.
     fn filled(
         &self,
-        mut request: Request<Sending>,
-        added: &[Arc<Added>],
-    ) -> Option<Request<Sending>> {
+        mut request: Request<ProxyBody>,
+        added: &[Arc<SecretHeader>],
+    ) -> Option<Request<ProxyBody>> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
         *request.uri_mut() = path.parse::<Uri>().ok()?;
         let headers = request.headers_mut();
@@ -150,7 +150,7 @@ impl Flow {
         Some(request)
     }
 
-    async fn send(&self, request: Request<Sending>) -> Result<Response<Incoming>, PassError> {
+    async fn send(&self, request: Request<ProxyBody>) -> Result<Response<Incoming>, PassError> {
         let mut server = self.server.lock().await;
         let mut unsent = request;
         if let Some(reached) = server.as_mut()
@@ -169,7 +169,7 @@ impl Flow {
         Ok(reached.requests.send_request(unsent).await?)
     }
 
-    async fn reach(&self) -> Result<Reached, PassError> {
+    async fn reach(&self) -> Result<HostConnection, PassError> {
         let stream = self.context.dialer.tunnel(&self.name, TLS_PORT, &self.rule).await?;
         let stream = trust::connect(&self.keys.tls, &self.name, stream).await?;
         let (requests, connection) = client::handshake(TokioIo::new(stream)).await?;
@@ -178,11 +178,11 @@ impl Flow {
                 tracing::debug!(%error, "a connection that carried a secret ended");
             }
         }));
-        Ok(Reached { requests, _driver: driver })
+        Ok(HostConnection { requests, _driver: driver })
     }
 
     /// What the sandbox is told: headers that repeat a secret are redacted, a body that does is cut off.
-    fn told(&self, mut response: Response<Incoming>, added: &[Arc<Added>]) -> Answer {
+    fn told(&self, mut response: Response<Incoming>, added: &[Arc<SecretHeader>]) -> Answer {
         // The host's own words beside its status are not looked through: the client gets the usual ones.
         response.extensions_mut().remove::<hyper::ext::ReasonPhrase>();
         let mut needles = Needles::default();
@@ -192,7 +192,11 @@ impl Flow {
         headers.remove(header::ALT_SVC);
         let (context, name) = (self.context.clone(), self.name.clone());
         let found = move || {
-            context.refuse(&Refused::name(ViolationWhy::Echo, name.as_str(), Some(TLS_PORT)));
+            context.refuse(&EgressRefusal::name(
+                ViolationReason::Echo,
+                name.as_str(),
+                Some(TLS_PORT),
+            ));
         };
         let repeats = |value: &HeaderValue| needles.are_in(value.as_bytes());
         let mut is_redacted = false;
@@ -203,7 +207,7 @@ impl Flow {
         if is_redacted {
             found();
         }
-        response.map(|body| Screened::new(body, needles, found).boxed())
+        response.map(|body| ScreenBody::new(body, needles, found).boxed())
     }
 }
 

@@ -54,7 +54,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::authority::Authority;
+    use super::super::authority::CertificateAuthority;
     use super::*;
     use cofferdam_contracts::egress::Name;
 
@@ -63,7 +63,7 @@ mod tests {
         let name = Name::parse("a.example").unwrap();
         let pem = |count: usize| -> String {
             (0..count)
-                .map(|_| Authority::new([&name]).unwrap().certificate_pem().to_owned())
+                .map(|_| CertificateAuthority::new([&name]).unwrap().certificate_pem().to_owned())
                 .collect()
         };
         let (none, two) = (store(b"no certificate"), pem(2));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! request -> held for less than HOLD_MS? -> added
-//!               \-- no: keeper.open (the ledger: in force? this tenant's, for this host, consented to?
+//!               \-- no: source.open (the ledger: in force? this tenant's, for this host, consented to?
 //!                       the use is on record before anything is sent)
 //! ```
 //! A value that was rotated or removed is therefore in force in a running sandbox within [`HOLD_MS`].
@@ -20,18 +20,18 @@ use rustls::ClientConfig;
 use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
-use super::authority::Authority;
-use super::screen::Needles;
+use super::authority::CertificateAuthority;
+use super::body_screen::Needles;
 
 /// How long an opened value serves without a look at the ledger.
 const HOLD_MS: u64 = 1_000;
 
-/// What a [`SecretKeeper`] answers with.
-pub type Keeping<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// What a [`SecretSource`] answers with.
+pub type SecretFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Requests that carried a version since its last count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SecretsSent {
+pub struct SecretVersionCount {
     /// Which version.
     pub version: u32,
     /// How many.
@@ -39,30 +39,34 @@ pub struct SecretsSent {
 }
 
 /// Opens secrets for the proxy of one sandbox, and records their uses.
-pub trait SecretKeeper: Debug + Send + Sync {
+pub trait SecretSource: Debug + Send + Sync {
     /// The version in force, with one use of it on record; `sent` is counted too. `Err`: why it may not be
     /// used, for the operator.
     fn open<'a>(
         &'a self,
         phase: Phase,
         used: &'a SecretUse,
-        sent: Option<SecretsSent>,
-    ) -> Keeping<'a, Result<OpenSecret, String>>;
+        sent: Option<SecretVersionCount>,
+    ) -> SecretFuture<'a, Result<OpenSecret, String>>;
 
     /// Counts uses at the end of a phase.
-    fn count<'a>(&'a self, phase: Phase, used: &'a SecretUse, sent: SecretsSent)
-    -> Keeping<'a, ()>;
+    fn count<'a>(
+        &'a self,
+        phase: Phase,
+        used: &'a SecretUse,
+        sent: SecretVersionCount,
+    ) -> SecretFuture<'a, ()>;
 }
 
 /// A header with a secret in it, and what must not come back.
 #[derive(Debug)]
-pub(crate) struct Added {
+pub(crate) struct SecretHeader {
     pub name: HeaderName,
     pub value: HeaderValue,
     pub needles: Needles,
 }
 
-impl Added {
+impl SecretHeader {
     fn new(used: &SecretUse, opened: &OpenSecret) -> Option<Self> {
         let filled = used.form.filled(&opened.value);
         let mut value = HeaderValue::from_bytes(&filled).ok()?;
@@ -77,43 +81,47 @@ impl Added {
 }
 
 #[derive(Debug)]
-struct HeldSecret {
-    added: Arc<Added>,
+struct CachedSecret {
+    added: Arc<SecretHeader>,
     version: u32,
     opened: Stopwatch,
     /// Requests since its last count.
     sent: u64,
 }
 
-impl HeldSecret {
-    fn sent(&self) -> Option<SecretsSent> {
-        (self.sent > 0).then_some(SecretsSent { version: self.version, count: self.sent })
+impl CachedSecret {
+    fn sent(&self) -> Option<SecretVersionCount> {
+        (self.sent > 0).then_some(SecretVersionCount { version: self.version, count: self.sent })
     }
 }
 
 /// The secrets of one sandbox, and how TLS is ended for their hosts and for mirrors.
 #[derive(Debug)]
 pub(crate) struct Keyring {
-    pub authority: Authority,
+    pub authority: CertificateAuthority,
     /// What the proxy trusts when it goes on to a host that gets a secret.
     pub tls: Arc<ClientConfig>,
-    keeper: OnceLock<Arc<dyn SecretKeeper>>,
-    held: Mutex<BTreeMap<(Phase, SecretUse), HeldSecret>>,
+    keeper: OnceLock<Arc<dyn SecretSource>>,
+    held: Mutex<BTreeMap<(Phase, SecretUse), CachedSecret>>,
 }
 
 impl Keyring {
-    pub(crate) fn new(authority: Authority, tls: Arc<ClientConfig>) -> Self {
+    pub(crate) fn new(authority: CertificateAuthority, tls: Arc<ClientConfig>) -> Self {
         Self { authority, tls, keeper: OnceLock::new(), held: Mutex::default() }
     }
 
     /// From whom secrets come; before, no request that needs one passes.
-    pub(crate) fn keep(&self, keeper: Arc<dyn SecretKeeper>) {
+    pub(crate) fn set_source(&self, keeper: Arc<dyn SecretSource>) {
         // A second one would be the same worker's for the same task.
         let _ = self.keeper.set(keeper);
     }
 
     /// What is added to one request of these uses; `None`: one of them cannot be used now.
-    pub(crate) async fn added(&self, phase: Phase, uses: &[SecretUse]) -> Option<Vec<Arc<Added>>> {
+    pub(crate) async fn added(
+        &self,
+        phase: Phase,
+        uses: &[SecretUse],
+    ) -> Option<Vec<Arc<SecretHeader>>> {
         // Held while the ledger is asked, so that a hundred requests ask it once.
         let mut held = self.held.lock().await;
         let mut all = Vec::with_capacity(uses.len());
@@ -135,10 +143,14 @@ impl Keyring {
                     return None;
                 }
             };
-            let added = Arc::new(Added::new(used, &opened)?);
+            let added = Arc::new(SecretHeader::new(used, &opened)?);
             all.push(Arc::clone(&added));
-            let opened =
-                HeldSecret { added, version: opened.version, opened: Stopwatch::start(), sent: 0 };
+            let opened = CachedSecret {
+                added,
+                version: opened.version,
+                opened: Stopwatch::start(),
+                sent: 0,
+            };
             held.insert(key, opened);
         }
         Some(all)

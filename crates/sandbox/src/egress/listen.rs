@@ -12,8 +12,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::sync::oneshot;
 
 use super::dns;
-use super::entry::Guest;
 use super::ports::{ADDRESS, DNS_PORT, Door, HTTP_PORT, MODEL_PORT, PROXY_PORT, TLS_PORT};
+use super::proxy_listener::ProxyEvent;
 use crate::host::process::Netns;
 
 /// Bound, in the sandbox's namespace.
@@ -29,14 +29,14 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     /// What comes next, at any of them.
-    pub(crate) async fn next(&mut self) -> io::Result<Guest> {
+    pub(crate) async fn next(&mut self) -> io::Result<ProxyEvent> {
         let mut packet = [0; dns::MAX_QUESTION_BYTES];
         let (door, accepted) = tokio::select! {
             biased;
             got = self.dns.recv_from(&mut packet) => {
                 let (length, from) = got?;
                 let asked = packet.get(..length).unwrap_or_default().to_vec();
-                return Ok(Guest::Question { asked, from });
+                return Ok(ProxyEvent::Question { asked, from });
             }
             got = self.proxy.accept() => (Door::Proxy, got),
             got = self.tls.accept() => (Door::Tls, got),
@@ -47,11 +47,11 @@ impl Sockets {
         let (stream, _) = accepted?;
         // Small messages go at once; a socket that refuses the option works all the same.
         let _ = stream.set_nodelay(true);
-        Ok(Guest::Socket(door, stream))
+        Ok(ProxyEvent::Socket(door, stream))
     }
 }
 
-struct Bound {
+struct ListenSockets {
     tcp: [TcpListener; 5],
     dns: UdpSocket,
 }
@@ -63,7 +63,7 @@ pub(crate) async fn listen(netns: Netns) -> io::Result<Sockets> {
         // Nobody waits any more: the sockets close as they are dropped.
         let _ = send.send(bind(&netns));
     })?;
-    let Bound { tcp: [proxy, tls, http, dns_tcp, model], dns } =
+    let ListenSockets { tcp: [proxy, tls, http, dns_tcp, model], dns } =
         bound.await.map_err(io::Error::other)??;
     Ok(Sockets {
         proxy: tokio::net::TcpListener::from_std(proxy)?,
@@ -76,7 +76,7 @@ pub(crate) async fn listen(netns: Netns) -> io::Result<Sockets> {
 }
 
 /// Moves the calling thread, which must end afterwards.
-fn bind(netns: &Netns) -> io::Result<Bound> {
+fn bind(netns: &Netns) -> io::Result<ListenSockets> {
     move_into_link_name_space(netns.held().as_fd(), Some(LinkNameSpaceType::Network))?;
     let tcp = |port| {
         let listener = TcpListener::bind((ADDRESS, port))?;
@@ -86,5 +86,5 @@ fn bind(netns: &Netns) -> io::Result<Bound> {
     let dns = UdpSocket::bind((ADDRESS, DNS_PORT))?;
     dns.set_nonblocking(true)?;
     let tcp = [tcp(PROXY_PORT)?, tcp(TLS_PORT)?, tcp(HTTP_PORT)?, tcp(DNS_PORT)?, tcp(MODEL_PORT)?];
-    Ok(Bound { tcp, dns })
+    Ok(ListenSockets { tcp, dns })
 }

@@ -1,9 +1,9 @@
 //! Mirrors: what `@pip` and the like mean is asked of this machine's own clients, when it is needed.
 //!
-//! What those clients authenticate with stays on the host: a place with credentials, and every place of pip
+//! What those clients authenticate with stays on the host: a site with credentials, and every site of pip
 //! and npm, is a [`Base`](MirrorBase) that the host fetches from. Archives and crates are reached by name, without any.
 //!
-//! Inside, such a place answers under its own name, so that lock files made there are those of anywhere else, and under an
+//! Inside, such a site answers under its own name, so that lock files made there are those of anywhere else, and under an
 //! alias. **Under its own name it takes what the mirror takes and nothing else**; where the phase reaches that name in another
 //! way already, the alias alone is left.
 //!
@@ -28,12 +28,12 @@ use super::variables::Variables;
 
 /// A mirror with what fetches from it.
 #[derive(Debug)]
-pub(crate) struct KnownMirror {
+pub(crate) struct MirrorEntry {
     mirror: Mirror,
     forward: Arc<Forward>,
 }
 
-impl KnownMirror {
+impl MirrorEntry {
     /// Asks this machine's client.
     ///
     /// # Errors
@@ -107,12 +107,12 @@ mod tests {
     use super::*;
     use crate::egress::forward::IndexKind;
 
-    fn known(text: &str) -> KnownMirror {
+    fn known(text: &str) -> MirrorEntry {
         let mut mirror = Mirror::default();
         let urls = [mirror.base("npm", text, Some(IndexKind::Npm)).unwrap()];
         mirror.tell("registry", &urls);
         let forward = Forward::new(MirrorName::Npm, mirror.bases.clone(), None, None).unwrap();
-        KnownMirror { mirror, forward: Arc::new(forward) }
+        MirrorEntry { mirror, forward: Arc::new(forward) }
     }
 
     #[test]

@@ -22,14 +22,14 @@
 //!
 //! One file: the door of egress, which says what leads where.
 
+mod asks;
 mod authority;
+mod body_screen;
 mod change;
 mod context;
-mod desk;
 mod dial;
 mod dns;
 mod doors;
-mod entry;
 mod error;
 mod forward;
 #[cfg(test)]
@@ -39,31 +39,31 @@ mod http;
 mod inject;
 mod java;
 mod keyring;
-mod listed;
 mod listen;
 mod mirror;
 mod model;
-mod model_desk;
+mod model_gateway;
+pub(crate) mod no_route;
+mod phase_rules;
 mod policy;
 mod ports;
-mod screen;
+mod proxy_listener;
 mod serve;
 mod termination;
 mod trust;
 mod tunnel;
-pub(crate) mod unrouted;
 mod upstream;
 mod variables;
 mod violation;
 
-pub use change::NetworkNow;
-pub use desk::Asked;
-pub(crate) use entry::Way;
+pub use asks::NameRequest;
+pub use change::ActiveNetwork;
 pub(crate) use error::EgressError;
-pub use keyring::{Keeping, SecretKeeper, SecretsSent};
+pub use keyring::{SecretFuture, SecretSource, SecretVersionCount};
 pub use model::model_base_url;
-pub use model_desk::{ModelCall, ModelCut, ModelDesk, ModelReply};
-pub(crate) use unrouted::Unrouted;
+pub use model_gateway::{ModelCall, ModelCut, ModelGateway, ModelReply};
+pub(crate) use no_route::NoRouteAttempts;
+pub(crate) use proxy_listener::ProxyLocation;
 pub(crate) use violation::in_words;
 
 use std::collections::BTreeMap;
@@ -72,23 +72,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use cofferdam_contracts::egress::Entry as Listed;
+use cofferdam_contracts::egress::Entry as EgressEntry;
 use cofferdam_contracts::sandbox::{Phase, SandboxRequest, Violation};
 use cofferdam_contracts::secret::SecretUse;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use authority::Authority;
+use asks::AskQueue;
+use authority::CertificateAuthority;
 use context::Context;
-use desk::Desk;
 use dial::Dialer;
-use entry::Entry;
 use keyring::Keyring;
-use listed::{Admitted, ListedRules};
-use mirror::KnownMirror;
-use model_desk::ModelDoor;
+use mirror::MirrorEntry;
+use model_gateway::ModelEndpoint;
+use phase_rules::{FlowAdmissions, PhaseRules};
 use policy::{MirrorName, Name, Rules};
 use ports::{ADDRESS, PROXY_PORT};
+use proxy_listener::ProxyListener;
 use serve::{Change, Orders};
 use variables::Variables;
 use violation::Log;
@@ -126,8 +126,8 @@ const OWN_NAMES: &str = "localhost,cofferdam,127.0.0.1,127.0.0.0/8,::1,[::1],0.0
 /// The lists of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PlannedLists {
-    build: Vec<Listed>,
-    exec: Vec<Listed>,
+    build: Vec<EgressEntry>,
+    exec: Vec<EgressEntry>,
     build_asks: bool,
     exec_asks: bool,
     /// Whether the task may call models.
@@ -162,7 +162,7 @@ pub(crate) fn lists_of(request: &SandboxRequest) -> PlannedLists {
 pub(crate) struct Resources {
     hosts: BTreeMap<String, SocketAddr>,
     /// As their clients answered, for as long as this process runs.
-    mirrors: Mutex<BTreeMap<MirrorName, Arc<KnownMirror>>>,
+    mirrors: Mutex<BTreeMap<MirrorName, Arc<MirrorEntry>>>,
     /// Whether this host's tasks may be another worker's by now.
     doubt: watch::Sender<bool>,
 }
@@ -177,14 +177,14 @@ impl Resources {
         self.doubt.send_if_modified(|was| std::mem::replace(was, is_in_doubt) != is_in_doubt);
     }
 
-    async fn mirror(&self, name: MirrorName) -> Result<Arc<KnownMirror>, EgressError> {
+    async fn mirror(&self, name: MirrorName) -> Result<Arc<MirrorEntry>, EgressError> {
         // Held while a client is asked, so that a hundred sandboxes ask it once.
         let mut known = self.mirrors.lock().await;
         if let Some(found) = known.get(&name) {
             return Ok(Arc::clone(found));
         }
         let fault = |words| EgressError::Mirror { mirror: name.as_str(), words };
-        let found = Arc::new(KnownMirror::resolve(name).await.map_err(fault)?);
+        let found = Arc::new(MirrorEntry::resolve(name).await.map_err(fault)?);
         known.insert(name, Arc::clone(&found));
         Ok(found)
     }
@@ -193,20 +193,20 @@ impl Resources {
     pub(crate) async fn prepare(
         &self,
         planned: &PlannedLists,
-    ) -> Result<Option<Prepared>, EgressError> {
+    ) -> Result<Option<EgressSetup>, EgressError> {
         let asks = planned.build_asks || planned.exec_asks;
         if planned.build.is_empty() && planned.exec.is_empty() && !asks && !planned.models {
             return Ok(None);
         }
         let dialer = Dialer::new(&self.hosts).map_err(EgressError::Host)?;
         let mut ca = None;
-        let build = Wanted {
+        let build = PhaseRequest {
             phase: Phase::Build,
             asks: planned.build_asks,
             names: &planned.build,
             secrets: &planned.build_secrets,
         };
-        let exec = Wanted {
+        let exec = PhaseRequest {
             phase: Phase::Exec,
             asks: planned.exec_asks,
             names: &planned.exec,
@@ -218,12 +218,12 @@ impl Resources {
         let ca = ca.filter(|path| path.is_file());
         let keys = keyring(planned, [&build.rules, &exec.rules], ca.as_deref())?;
         let (doubt, models) = (self.doubt.subscribe(), planned.models);
-        Ok(Some(Prepared { build, exec, ca, keys, dialer, doubt, models }))
+        Ok(Some(EgressSetup { build, exec, ca, keys, dialer, doubt, models }))
     }
 
     async fn phase(
         &self,
-        wanted: Wanted<'_>,
+        wanted: PhaseRequest<'_>,
         ca: &mut Option<PathBuf>,
         serves: impl Fn(&Name) -> bool,
     ) -> Result<PhaseNet, EgressError> {
@@ -232,8 +232,8 @@ impl Resources {
         let mut mirrors = Vec::new();
         for entry in wanted.names {
             match entry {
-                Listed::Name(name) => rules.allow(name.clone()),
-                Listed::Mirror(name) => mirrors.push(self.mirror(*name).await?),
+                EgressEntry::Name(name) => rules.allow(name.clone()),
+                EgressEntry::Mirror(name) => mirrors.push(self.mirror(*name).await?),
             }
         }
         mirrors.iter().for_each(|found| found.list_origins(&mut rules));
@@ -264,14 +264,14 @@ fn keyring(
     // Only hosts that get a secret are reached by it.
     let tls = trust::client_config(ca.filter(|_| !secret.is_empty()));
     let tls = tls.map_err(EgressError::Host)?;
-    Ok(Some(Arc::new(Keyring::new(Authority::new(ended)?, tls))))
+    Ok(Some(Arc::new(Keyring::new(CertificateAuthority::new(ended)?, tls))))
 }
 
 /// What a phase is to reach.
-struct Wanted<'a> {
+struct PhaseRequest<'a> {
     phase: Phase,
     asks: bool,
-    names: &'a [Listed],
+    names: &'a [EgressEntry],
     secrets: &'a [SecretUse],
 }
 
@@ -283,7 +283,7 @@ pub(crate) struct PhaseNet {
 
 /// Resolved, before the sandbox exists.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct EgressSetup {
     build: PhaseNet,
     exec: PhaseNet,
     ca: Option<PathBuf>,
@@ -293,7 +293,7 @@ pub(crate) struct Prepared {
     models: bool,
 }
 
-impl Prepared {
+impl EgressSetup {
     /// The host's file of certificates, where the sandbox is shown it as it is.
     pub(crate) fn ca(&self) -> Option<&Path> {
         self.ca.as_deref().filter(|_| self.keys.is_none())
@@ -322,7 +322,7 @@ impl Prepared {
     }
 
     /// The proxy of a sandbox that lives. It listens once a phase with names begins.
-    pub(crate) fn open(self, way: Option<Way>) -> Result<Egress, EgressError> {
+    pub(crate) fn open(self, way: Option<ProxyLocation>) -> Result<Egress, EgressError> {
         let way = way.ok_or(EgressError::NoNetns)?;
         let mut common: BTreeMap<String, String> = BTreeMap::new();
         let proxy = format!("http://{ADDRESS}:{PROXY_PORT}");
@@ -367,13 +367,13 @@ struct PhaseState {
     /// What the task may reach.
     exec: PhaseNet,
     phase: Option<Phase>,
-    serving: Option<ServedPhase>,
+    serving: Option<PhaseServer>,
     /// Its sandbox ends: nothing is opened any more.
     is_over: bool,
 }
 
 #[derive(Debug)]
-struct ServedPhase {
+struct PhaseServer {
     stop: oneshot::Sender<()>,
     changes: mpsc::Sender<Change>,
     task: Abort,
@@ -381,7 +381,7 @@ struct ServedPhase {
 
 /// Ends what it drives when it is dropped: a sandbox that nobody wipes keeps no socket open.
 #[derive(Debug)]
-struct Abort(JoinHandle<Entry>);
+struct Abort(JoinHandle<ProxyListener>);
 
 impl Drop for Abort {
     fn drop(&mut self) {
@@ -395,14 +395,14 @@ pub(crate) struct Egress {
     build: PhaseNet,
     /// Variables of every phase that has a network.
     common: Variables,
-    way: Way,
+    way: ProxyLocation,
     dialer: Arc<Dialer>,
     log: Arc<Log>,
     doubt: watch::Receiver<bool>,
-    desk: Arc<Desk>,
+    desk: Arc<AskQueue>,
     /// Whether the task may call models, and who decides about its calls.
     models: bool,
-    model_desk: OnceLock<Arc<dyn ModelDesk>>,
+    model_desk: OnceLock<Arc<dyn ModelGateway>>,
     keys: Option<Arc<Keyring>>,
     state: Mutex<PhaseState>,
 }
@@ -428,7 +428,7 @@ impl Egress {
         }
         let mut open = stop(&mut state).await;
         let has_network = self.has_network(phase, &rules);
-        let is_kept = has_network && open.as_ref().is_some_and(Entry::is_open);
+        let is_kept = has_network && open.as_ref().is_some_and(ProxyListener::is_open);
         if let Some(ended) = open.take_if(|_| !is_kept) {
             ended.close().await;
         }
@@ -465,18 +465,18 @@ impl Egress {
         env
     }
 
-    fn served(&self, entry: Entry, phase: Phase, rules: Arc<Rules>) -> ServedPhase {
+    fn served(&self, entry: ProxyListener, phase: Phase, rules: Arc<Rules>) -> PhaseServer {
         let desk = self.model_desk.get().filter(|_| self.calls_models(phase));
         let context = Context {
             phase,
-            listed: ListedRules::new(rules),
-            admitted: Admitted::default(),
+            listed: PhaseRules::new(rules),
+            admitted: FlowAdmissions::default(),
             dialer: Arc::clone(&self.dialer),
             log: Arc::clone(&self.log),
             desk: Arc::clone(&self.desk),
             keys: self.keys.clone(),
             links: Arc::default(),
-            models: ModelDoor::new(desk.cloned()),
+            models: ModelEndpoint::new(desk.cloned()),
         };
         let (stop, stopped) = oneshot::channel();
         let (changes, changed) = mpsc::channel(1);
@@ -484,7 +484,7 @@ impl Egress {
         // Whatever a build fetches twice is fetched twice; a task may write to where it talks.
         let doubt = (phase == Phase::Exec).then(|| self.doubt.clone());
         let task = Abort(tokio::spawn(serve::serve(entry, context, orders, doubt)));
-        ServedPhase { stop, changes, task }
+        PhaseServer { stop, changes, task }
     }
 
     /// Ends it: no socket and no flow is left when it returns.
@@ -499,26 +499,26 @@ impl Egress {
     }
 
     /// From whom the secrets of its requests come.
-    pub(crate) fn keep_secrets(&self, keeper: Arc<dyn SecretKeeper>) {
+    pub(crate) fn keep_secrets(&self, keeper: Arc<dyn SecretSource>) {
         if let Some(keys) = &self.keys {
-            keys.keep(keeper);
+            keys.set_source(keeper);
         }
     }
 
     /// What was refused that a person may grant, since the last call.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<NameRequest> {
         self.desk.fetch()
     }
 
     /// Sets who decides about calls of models; the first one counts. Before the task's phase begins.
-    pub(crate) fn serve_models(&self, desk: Arc<dyn ModelDesk>) {
+    pub(crate) fn serve_models(&self, desk: Arc<dyn ModelGateway>) {
         if self.model_desk.set(desk).is_err() {
             tracing::warn!("calls of models have somebody who decides about them already");
         }
     }
 
     /// Lists a name that was asked for, for its phase and until a time.
-    pub(crate) fn grant(&self, asked: &Asked, until_ms: i64) -> bool {
+    pub(crate) fn grant(&self, asked: &NameRequest, until_ms: i64) -> bool {
         self.desk.grant(asked, until_ms)
     }
 
@@ -533,8 +533,8 @@ impl Egress {
     }
 }
 
-async fn stop(state: &mut PhaseState) -> Option<Entry> {
-    let ServedPhase { stop, changes: _, mut task } = state.serving.take()?;
+async fn stop(state: &mut PhaseState) -> Option<ProxyListener> {
+    let PhaseServer { stop, changes: _, mut task } = state.serving.take()?;
     // A server that has ended by itself hears nothing, and has closed its sockets.
     let _ = stop.send(());
     (&mut task.0).await.ok()

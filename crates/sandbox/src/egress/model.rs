@@ -1,10 +1,10 @@
 //! The endpoint of models inside a sandbox: plain HTTP on its own loopback, in the wire formats of providers.
 //!
 //! ```text
-//! agent -> 127.0.0.53:3129 /v1/chat/completions -> ModelDesk (budget, key, provider) -> answer, as it comes
+//! agent -> 127.0.0.53:3129 /v1/chat/completions -> ModelGateway (budget, key, provider) -> answer, as it comes
 //! ```
 //! No key is inside: what the agent sends as one is a placeholder, and no header of it is passed on that could
-//! be one. **This module knows neither providers nor budgets; who decides stands behind [`ModelDesk`](super::model_desk::ModelDesk).**
+//! be one. **This module knows neither providers nor budgets; who decides stands behind [`ModelGateway`](super::model_gateway::ModelGateway).**
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::context::{Client, FIRST_WORD_MS};
-use super::model_desk::{ModelCall, ModelCut, ModelDoor, ModelReply};
+use super::model_gateway::{ModelCall, ModelCut, ModelEndpoint, ModelReply};
 use super::ports::{ADDRESS, MODEL_PORT};
 
 /// A request's body arrives within this time, from a busy sandbox too.
@@ -63,7 +63,7 @@ pub(crate) fn variables() -> [(&'static str, String); 4] {
 type ModelAnswer = Response<BoxBody<Bytes, ModelCut>>;
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<C: Client>(stream: C, door: ModelDoor) {
+pub(crate) async fn serve<C: Client>(stream: C, door: ModelEndpoint) {
     let service = service_fn(|request: Request<Incoming>| {
         let door = door.clone();
         async move {
@@ -106,7 +106,7 @@ async fn drain(body: &mut Incoming) {
 async fn answer(
     head: &Parts,
     body: &mut Incoming,
-    door: &ModelDoor,
+    door: &ModelEndpoint,
 ) -> Result<ModelAnswer, ModelAnswer> {
     let path = head.uri.path();
     let guess = match path.contains("messages") {
@@ -192,7 +192,7 @@ fn listed(names: &[String], head: &Parts) -> ModelAnswer {
 }
 
 fn told(ModelReply { status, headers, body }: ModelReply) -> ModelAnswer {
-    let mut told = Response::new(Passing { body, cut: None }.boxed());
+    let mut told = Response::new(RelayBody { body, cut: None }.boxed());
     *told.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     for (name, value) in headers {
         if let Ok(value) = HeaderValue::from_str(&value) {
@@ -210,13 +210,13 @@ fn passed(headers: &HeaderMap) -> Vec<(&'static str, String)> {
 }
 
 /// A body that passes as it comes.
-struct Passing {
+struct RelayBody {
     body: mpsc::Receiver<Result<Bytes, ModelCut>>,
     /// It broke off; what came before that, and the head, are sent first.
     cut: Option<ModelCut>,
 }
 
-impl Body for Passing {
+impl Body for RelayBody {
     type Data = Bytes;
     type Error = ModelCut;
 
@@ -249,7 +249,7 @@ mod tests {
         let (pipe, body) = mpsc::channel(2);
         pipe.try_send(Ok(Bytes::from_static(b"a"))).unwrap();
         pipe.try_send(Err(ModelCut)).unwrap();
-        let mut passing = Passing { body, cut: None };
+        let mut passing = RelayBody { body, cut: None };
         let mut context = Poll_::from_waker(Waker::noop());
         let mut next = || Pin::new(&mut passing).poll_frame(&mut context);
         assert!(matches!(next(), Poll::Ready(Some(Ok(_)))));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use cofferdam_contracts::egress::{MAX_NAME_BYTES, Phase, ViolationWhy};
+use cofferdam_contracts::egress::{MAX_NAME_BYTES, Phase, ViolationReason};
 pub(crate) use cofferdam_contracts::egress::{Mirror as MirrorName, Name};
 use cofferdam_contracts::secret::SecretUse;
 
@@ -25,7 +25,7 @@ pub(crate) struct Rule {
     pub via: Option<Upstream>,
     /// The operator's own configuration names it, so it may lie on a private address.
     pub trusted: bool,
-    /// Places of mirrors behind a port: the host fetches what is asked of them.
+    /// Sites of mirrors behind a port: the host fetches what is asked of them.
     forwards: BTreeMap<u16, Vec<Target>>,
     /// The phase lists the name itself.
     listed: bool,
@@ -34,12 +34,12 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// How the host itself reaches a place of a mirror.
+    /// How the host itself reaches a site of a mirror.
     pub(crate) fn of_mirror(via: Option<&Upstream>) -> Self {
         Self { via: via.cloned(), trusted: true, ..Self::default() }
     }
 
-    /// The mirrors' places behind a port.
+    /// The mirrors' sites behind a port.
     pub(crate) fn targets(&self, port: u16) -> &[Target] {
         self.forwards.get(&port).map_or(&[], Vec::as_slice)
     }
@@ -57,23 +57,23 @@ impl Rule {
 
 /// What was asked for and refused.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Refused {
-    pub why: ViolationWhy,
+pub(crate) struct EgressRefusal {
+    pub why: ViolationReason,
     pub name: Option<String>,
     pub address: Option<IpAddr>,
     pub port: Option<u16>,
 }
 
-impl Refused {
+impl EgressRefusal {
     /// A name that a task wrote: cut, and without what terminals obey.
-    pub(crate) fn name(why: ViolationWhy, name: &str, port: Option<u16>) -> Self {
+    pub(crate) fn name(why: ViolationReason, name: &str, port: Option<u16>) -> Self {
         let plain = |c: char| if c.is_ascii_graphic() { c } else { '?' };
         let name = name.chars().take(MAX_NAME_BYTES).map(plain).collect();
         Self { why, name: Some(name), address: None, port }
     }
 
     /// An attempt that names nothing.
-    pub(crate) fn nameless(why: ViolationWhy, port: Option<u16>) -> Self {
+    pub(crate) fn nameless(why: ViolationReason, port: Option<u16>) -> Self {
         Self { why, name: None, address: None, port }
     }
 }
@@ -110,14 +110,14 @@ impl Rules {
         }
     }
 
-    /// What a mirror's place is called inside: requests end at the host's forwarder.
+    /// What a mirror's site is called inside: requests end at the host's forwarder.
     pub(crate) fn allow_forward(&mut self, name: &Name, port: u16, wire: Wire, target: Target) {
         let rule = self.names.entry(name.clone()).or_default();
         rule.ports.insert(port, wire);
         rule.forwards.entry(port).or_default().push(target);
     }
 
-    /// Whether a place may answer under its own name: nothing else is reached there.
+    /// Whether a site may answer under its own name: nothing else is reached there.
     pub(crate) fn is_free(&self, name: &Name, port: u16, wire: Wire) -> bool {
         let is_shared = |rule: &Rule| match rule.ports.get(&port) {
             Some(spoken) => *spoken == wire && !rule.targets(port).is_empty(),
@@ -126,7 +126,7 @@ impl Rules {
         self.names.get(name).is_none_or(|rule| !rule.listed && is_shared(rule))
     }
 
-    /// Names of mirrors' places whose TLS is ended by the sandbox's own authority.
+    /// Names of mirrors' sites whose TLS is ended by the sandbox's own authority.
     pub(crate) fn ended(&self) -> impl Iterator<Item = &Name> {
         let is_ended =
             |rule: &Rule| rule.forwards.keys().any(|port| rule.ports.get(port) == Some(&Wire::Tls));
@@ -170,21 +170,27 @@ impl Rules {
         host: &str,
         port: u16,
         wire: Wire,
-    ) -> Result<(&Name, &Rule), Refused> {
+    ) -> Result<(&Name, &Rule), EgressRefusal> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         if let Ok(address) = bare.parse::<IpAddr>() {
-            let why = ViolationWhy::IpLiteral;
-            return Err(Refused { why, name: None, address: Some(address), port: Some(port) });
+            let why = ViolationReason::IpLiteral;
+            return Err(EgressRefusal {
+                why,
+                name: None,
+                address: Some(address),
+                port: Some(port),
+            });
         }
-        let (name, rule) =
-            self.find(host).ok_or_else(|| Refused::name(ViolationWhy::Name, host, Some(port)))?;
+        let (name, rule) = self
+            .find(host)
+            .ok_or_else(|| EgressRefusal::name(ViolationReason::Name, host, Some(port)))?;
         if rule.ports.get(&port) == Some(&wire) {
             return Ok((name, rule));
         }
         if wire == Wire::Plain && !rule.secrets.is_empty() {
-            return Err(Refused::name(ViolationWhy::Plain, host, Some(port)));
+            return Err(EgressRefusal::name(ViolationReason::Plain, host, Some(port)));
         }
-        Err(Refused::name(ViolationWhy::Port, host, Some(port)))
+        Err(EgressRefusal::name(ViolationReason::Port, host, Some(port)))
     }
 }
 
@@ -202,8 +208,8 @@ mod tests {
         rules.carry(&[SecretUse { name: "s".parse().unwrap(), host: name, form }]);
         let why = |port, wire| rules.admit("a.example", port, wire).err().map(|r| r.why);
         assert_eq!(why(443, Wire::Tls), None);
-        assert_eq!(why(80, Wire::Plain), Some(ViolationWhy::Plain));
-        assert_eq!(why(8443, Wire::Tls), Some(ViolationWhy::Port));
+        assert_eq!(why(80, Wire::Plain), Some(ViolationReason::Plain));
+        assert_eq!(why(8443, Wire::Tls), Some(ViolationReason::Port));
         assert_eq!(rules.find("a.example").unwrap().1.secrets.len(), 1);
     }
 
@@ -217,16 +223,16 @@ mod tests {
         assert_eq!(why("A.EXAMPLE.", 80, Wire::Plain), None);
         assert_eq!(why("m.example", 8443, Wire::Tls), None);
         for (host, port, wire, expected) in [
-            ("b.a.example", 443, Wire::Tls, ViolationWhy::Name),
-            ("a.example.evil.example", 443, Wire::Tls, ViolationWhy::Name),
-            ("a.example", 22, Wire::Tls, ViolationWhy::Port),
-            ("a.example", 80, Wire::Tls, ViolationWhy::Port),
-            ("a.example", 443, Wire::Plain, ViolationWhy::Port),
-            ("m.example", 443, Wire::Tls, ViolationWhy::Port),
-            ("127.0.0.1", 443, Wire::Tls, ViolationWhy::IpLiteral),
-            ("[::1]", 443, Wire::Tls, ViolationWhy::IpLiteral),
-            ("127.1", 443, Wire::Tls, ViolationWhy::Name),
-            ("localhost", 443, Wire::Tls, ViolationWhy::Name),
+            ("b.a.example", 443, Wire::Tls, ViolationReason::Name),
+            ("a.example.evil.example", 443, Wire::Tls, ViolationReason::Name),
+            ("a.example", 22, Wire::Tls, ViolationReason::Port),
+            ("a.example", 80, Wire::Tls, ViolationReason::Port),
+            ("a.example", 443, Wire::Plain, ViolationReason::Port),
+            ("m.example", 443, Wire::Tls, ViolationReason::Port),
+            ("127.0.0.1", 443, Wire::Tls, ViolationReason::IpLiteral),
+            ("[::1]", 443, Wire::Tls, ViolationReason::IpLiteral),
+            ("127.1", 443, Wire::Tls, ViolationReason::Name),
+            ("localhost", 443, Wire::Tls, ViolationReason::Name),
         ] {
             assert_eq!(why(host, port, wire), Some(expected), "{host}:{port}");
         }

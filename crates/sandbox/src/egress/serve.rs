@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, Id, JoinSet};
 
 use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dns;
-use super::entry::{Entry, Guest};
 use super::http::{self, Entrance};
-use super::listed::Admitted;
 use super::model;
-use super::policy::{Refused, Rules};
+use super::phase_rules::FlowAdmissions;
+use super::policy::{EgressRefusal, Rules};
 use super::ports::{ADDRESS, Door};
+use super::proxy_listener::{ProxyEvent, ProxyListener};
 use super::termination;
 use super::tunnel;
 
@@ -43,7 +43,7 @@ pub(crate) struct Orders {
 #[derive(Default)]
 struct Flows {
     tasks: JoinSet<()>,
-    admitted: HashMap<Id, (AbortHandle, Admitted)>,
+    admitted: HashMap<Id, (AbortHandle, FlowAdmissions)>,
 }
 
 impl Flows {
@@ -55,7 +55,7 @@ impl Flows {
         self.tasks.len()
     }
 
-    fn spawn(&mut self, admitted: Admitted, flow: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&mut self, admitted: FlowAdmissions, flow: impl Future<Output = ()> + Send + 'static) {
         let handle = self.tasks.spawn(flow);
         self.admitted.insert(handle.id(), (handle, admitted));
     }
@@ -95,11 +95,11 @@ impl Flows {
 
 /// Serves one phase. When it returns, no byte of the phase's flows moves any more.
 pub(crate) async fn serve(
-    mut entry: Entry,
+    mut entry: ProxyListener,
     context: Context,
     Orders { mut stop, mut changes }: Orders,
     mut doubt: Option<watch::Receiver<bool>>,
-) -> Entry {
+) -> ProxyListener {
     let mut flows = Flows::default();
     loop {
         let guest = tokio::select! {
@@ -121,22 +121,22 @@ pub(crate) async fn serve(
         };
         let is_doubtful = doubt.as_ref().is_some_and(|doubt| *doubt.borrow());
         match guest {
-            Ok(Guest::Question { asked, from }) => {
+            Ok(ProxyEvent::Question { asked, from }) => {
                 if let Some(told) = told(&asked, &context) {
                     entry.tell(&told, from);
                 }
             }
             Ok(_) if is_doubtful => {
-                context.refuse(&Refused::nameless(ViolationWhy::Lease, None));
+                context.refuse(&EgressRefusal::nameless(ViolationReason::Lease, None));
             }
             Ok(_) if flows.len() >= MAX_FLOWS => {
-                context.refuse(&Refused::nameless(ViolationWhy::Flood, None));
+                context.refuse(&EgressRefusal::nameless(ViolationReason::Flood, None));
             }
-            Ok(Guest::Socket(door, stream)) => {
+            Ok(ProxyEvent::Socket(door, stream)) => {
                 let context = context.of_flow();
                 flows.spawn(context.admitted.clone(), flow(door, stream, context));
             }
-            Ok(Guest::Carried(arrival)) => {
+            Ok(ProxyEvent::Carried(arrival)) => {
                 let context = context.of_flow();
                 flows.spawn(context.admitted.clone(), async move {
                     let door = arrival.door;

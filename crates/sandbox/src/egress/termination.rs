@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sandbox --TLS (this sandbox's authority)--> request for exactly this name -> inject  -> verified TLS -> that host
-//!                                                                           \-> forward -> the mirror's place
+//!                                                                           \-> forward -> the mirror's site
 //! ```
 //! **A request goes to exactly the host that its connection asked for, or nowhere.** HTTP/1.1 alone is spoken.
 
@@ -11,7 +11,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 use hyper::body::Incoming;
 use hyper::http::uri::Authority;
 use hyper::server::conn::http1 as server;
@@ -26,23 +26,23 @@ use super::forward::{self, Endpoint};
 use super::http::{self, Answer, MAX_HEAD_BYTES};
 use super::inject::Flow;
 use super::keyring::Keyring;
-use super::policy::{Name, Refused, Rule};
-use super::tunnel::Unended;
+use super::policy::{EgressRefusal, Name, Rule};
+use super::tunnel::PendingTermination;
 
 /// What stands behind a name.
 enum Backend {
     /// A host that gets a secret.
     Host(Flow),
-    /// Places of mirrors.
+    /// Sites of mirrors.
     Mirrors(Rule),
 }
 
 /// Ends a connection's TLS, and serves its requests.
-pub(crate) async fn serve(unended: Unended<impl Client>, context: Context) {
+pub(crate) async fn serve(unended: PendingTermination<impl Client>, context: Context) {
     let (name, port) = (unended.name.clone(), unended.port);
     let rule = unended.rule.clone();
     let Some((stream, keys)) = accepted(unended, &context).await else {
-        context.refuse(&Refused::name(ViolationWhy::Unended, name.as_str(), Some(port)));
+        context.refuse(&EgressRefusal::name(ViolationReason::Unended, name.as_str(), Some(port)));
         return;
     };
     let backend = match rule.secrets.is_empty() {
@@ -67,16 +67,16 @@ pub(crate) async fn serve(unended: Unended<impl Client>, context: Context) {
     if let Err(error) = served
         && error.is_parse()
     {
-        context.refuse(&Refused::name(ViolationWhy::Malformed, name.as_str(), Some(port)));
+        context.refuse(&EgressRefusal::name(ViolationReason::Malformed, name.as_str(), Some(port)));
     }
 }
 
 /// The connection without its TLS; `None`: its client does not take the sandbox's authority.
 async fn accepted<C: Client>(
-    unended: Unended<C>,
+    unended: PendingTermination<C>,
     context: &Context,
 ) -> Option<(impl Client, Arc<Keyring>)> {
-    let Unended { client, said, name, .. } = unended;
+    let PendingTermination { client, said, name, .. } = unended;
     let keys = context.keys.clone()?;
     let config = keys.authority.server_config(&name)?;
     let (read, write) = tokio::io::split(client);
@@ -94,7 +94,7 @@ async fn answer(
     backend: &Backend,
 ) -> Result<Answer, Answer> {
     if let Err(other) = addressed(&request, name, port) {
-        let refused = Refused::name(ViolationWhy::Host, &other, Some(port));
+        let refused = EgressRefusal::name(ViolationReason::Host, &other, Some(port));
         return Err(http::refuse(context, &refused));
     }
     match backend {

@@ -3,21 +3,21 @@
 
 use std::time::Duration;
 
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
 
 use super::context::{Client, Context, FIRST_WORD_MS};
 use super::dial::DialError;
 use super::hello::{self, Hello, MAX_HELLO_BYTES};
-use super::policy::{Name, Refused, Rule, Wire};
+use super::policy::{EgressRefusal, Name, Rule, Wire};
 use super::ports::TLS_PORT;
 
 /// Of each direction: enough for hundreds of MB/s at little memory.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A connection whose TLS is to be ended here.
-pub(crate) struct Unended<C> {
+pub(crate) struct PendingTermination<C> {
     pub client: C,
     /// What was read of it: its hello.
     pub said: Vec<u8>,
@@ -27,12 +27,15 @@ pub(crate) struct Unended<C> {
 }
 
 /// A connection of a client that asked the name server.
-pub(crate) async fn transparent<C: Client>(mut client: C, context: Context) -> Option<Unended<C>> {
+pub(crate) async fn transparent<C: Client>(
+    mut client: C,
+    context: Context,
+) -> Option<PendingTermination<C>> {
     let mut said = Vec::new();
     let asked = match first(&mut client, &mut said).await {
         Ok(asked) => asked,
         Err(Some(why)) => {
-            context.refuse(&Refused::nameless(why, Some(TLS_PORT)));
+            context.refuse(&EgressRefusal::nameless(why, Some(TLS_PORT)));
             return None;
         }
         Err(None) => return None,
@@ -45,7 +48,7 @@ pub(crate) async fn transparent<C: Client>(mut client: C, context: Context) -> O
         }
     };
     if rule.ends_tls(TLS_PORT) {
-        return Some(Unended { client, said, name, port: TLS_PORT, rule });
+        return Some(PendingTermination { client, said, name, port: TLS_PORT, rule });
     }
     match context.dialer.tunnel(&name, TLS_PORT, &rule).await {
         Ok(server) => {
@@ -71,10 +74,10 @@ pub(crate) async fn asked_for(
             context.within(name, carry(client, server, &said)).await;
         }
         Ok(asked) => {
-            context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port)));
+            context.refuse(&EgressRefusal::name(ViolationReason::Sni, &asked, Some(port)));
         }
         Err(Some(why)) => {
-            context.refuse(&Refused::name(why, name.as_str(), Some(port)));
+            context.refuse(&EgressRefusal::name(why, name.as_str(), Some(port)));
         }
         Err(None) => {}
     }
@@ -87,18 +90,24 @@ pub(crate) async fn ended_here<C: Client>(
     name: &Name,
     port: u16,
     context: &Context,
-) -> Option<Unended<C>> {
+) -> Option<PendingTermination<C>> {
     match first(&mut client, &mut said).await {
         Ok(asked) if Name::parse(&asked).is_some_and(|asked| asked == *name) => {
             let rules = context.rules();
             let (name, rule) = rules.find(name.as_str())?;
-            return Some(Unended { client, said, name: name.clone(), port, rule: rule.clone() });
+            return Some(PendingTermination {
+                client,
+                said,
+                name: name.clone(),
+                port,
+                rule: rule.clone(),
+            });
         }
         Ok(asked) => {
-            context.refuse(&Refused::name(ViolationWhy::Sni, &asked, Some(port)));
+            context.refuse(&EgressRefusal::name(ViolationReason::Sni, &asked, Some(port)));
         }
         Err(Some(why)) => {
-            context.refuse(&Refused::name(why, name.as_str(), Some(port)));
+            context.refuse(&EgressRefusal::name(why, name.as_str(), Some(port)));
         }
         Err(None) => {}
     }
@@ -109,15 +118,15 @@ pub(crate) async fn ended_here<C: Client>(
 async fn first(
     client: &mut impl Client,
     said: &mut Vec<u8>,
-) -> Result<String, Option<ViolationWhy>> {
+) -> Result<String, Option<ViolationReason>> {
     let limit = Duration::from_millis(FIRST_WORD_MS);
     let read = tokio::time::timeout(limit, hear(client, said)).await;
     match read.unwrap_or(Hello::Partial) {
-        Hello::Whole { hidden: true, .. } => Err(Some(ViolationWhy::Ech)),
+        Hello::Whole { hidden: true, .. } => Err(Some(ViolationReason::Ech)),
         Hello::Whole { name: Some(name), .. } => Ok(name),
-        Hello::Whole { name: None, .. } => Err(Some(ViolationWhy::NoSni)),
+        Hello::Whole { name: None, .. } => Err(Some(ViolationReason::NoSni)),
         Hello::Partial if said.is_empty() => Err(None),
-        Hello::Partial | Hello::NotTls => Err(Some(ViolationWhy::NotTls)),
+        Hello::Partial | Hello::NotTls => Err(Some(ViolationReason::NotTls)),
     }
 }
 
@@ -145,7 +154,7 @@ async fn carry(mut client: impl Client, mut server: TcpStream, said: &[u8]) {
 /// A connection that could not be made: a refusal where the name led astray, otherwise only told.
 pub(crate) fn note(context: &Context, name: &Name, port: u16, error: &DialError) {
     if let DialError::Forbidden(address) = error {
-        let mut refused = Refused::name(ViolationWhy::Address, name.as_str(), Some(port));
+        let mut refused = EgressRefusal::name(ViolationReason::Address, name.as_str(), Some(port));
         refused.address = Some(*address);
         context.refuse(&refused);
     }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cofferdam_contracts::sandbox::{Phase, Violation};
 
-use super::policy::Refused;
+use super::policy::EgressRefusal;
 
 /// Distinct refusals that are kept: far more than a person reads, little enough for a row.
 const MAX_DISTINCT: usize = 200;
@@ -13,7 +13,7 @@ const MAX_DISTINCT: usize = 200;
 const NAMED: usize = 3;
 
 #[derive(Debug, Default)]
-struct Counted {
+struct ViolationList {
     list: Vec<Violation>,
     at: HashMap<(Phase, String), usize>,
     unlisted: u64,
@@ -22,20 +22,26 @@ struct Counted {
 
 /// The refusals of one sandbox.
 #[derive(Debug, Default)]
-pub(crate) struct Log(Mutex<Counted>);
+pub(crate) struct Log(Mutex<ViolationList>);
 
 impl Log {
-    fn lock(&self) -> MutexGuard<'_, Counted> {
+    fn lock(&self) -> MutexGuard<'_, ViolationList> {
         // A panic elsewhere leaves counts that are still good.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn record(&self, phase: Phase, refused: &Refused, now_ms: i64) {
+    pub(crate) fn record(&self, phase: Phase, refused: &EgressRefusal, now_ms: i64) {
         self.record_all(phase, refused, 1, now_ms);
     }
 
     /// So many of one kind; none is no violation.
-    pub(crate) fn record_all(&self, phase: Phase, refused: &Refused, count: u64, now_ms: i64) {
+    pub(crate) fn record_all(
+        &self,
+        phase: Phase,
+        refused: &EgressRefusal,
+        count: u64,
+        now_ms: i64,
+    ) {
         if count == 0 {
             return;
         }
@@ -111,7 +117,7 @@ fn one(violation: &Violation) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cofferdam_contracts::sandbox::ViolationWhy;
+    use cofferdam_contracts::sandbox::ViolationReason;
 
     use super::*;
 
@@ -120,7 +126,7 @@ mod tests {
         let log = Log::default();
         for index in 0..300 {
             let refused =
-                Refused::name(ViolationWhy::Name, &format!("x{index}.example"), Some(443));
+                EgressRefusal::name(ViolationReason::Name, &format!("x{index}.example"), Some(443));
             log.record(Phase::Build, &refused, index);
             log.record(Phase::Build, &refused, index + 1);
         }
@@ -134,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_name_cannot_carry_a_terminals_commands() {
-        let refused = Refused::name(ViolationWhy::Name, "a\u{1b}[2Jb\n", None);
+        let refused = EgressRefusal::name(ViolationReason::Name, "a\u{1b}[2Jb\n", None);
         assert_eq!(refused.name.as_deref(), Some("a?[2Jb?"));
     }
 }

@@ -15,9 +15,9 @@ use cofferdam_contracts::canonical::{digest, digest_bytes};
 use cofferdam_contracts::id::Digest;
 
 use super::guest::{AGENT, AGENT_PATH, GITCONFIG, GITCONFIG_PATH, NOTHING, POLLING_AGENT};
-use super::{etc, watched};
+use super::{etc, tree_watch};
 use crate::host::error::HostError;
-use crate::host::hostpath::{Allowed, HostPath, Links, OpenError, Place};
+use crate::host::hostpath::{AllowedPaths, HostPath, HostSource, Links, OpenError};
 
 /// Directories of the root that a merged `/usr` turns into links and others keep as directories.
 const USR_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
@@ -125,10 +125,10 @@ impl Base {
 
     /// Opens it. A link on the way is refused: a directory that a tenant may write in would lead to
     /// another base at every start.
-    pub(crate) fn open(&self, allowed: &Allowed) -> Result<Place, OpenError> {
+    pub(crate) fn open(&self, allowed: &AllowedPaths) -> Result<HostSource, OpenError> {
         match self {
-            Self::Ours(path) => Ok(Place::Ours(path.clone())),
-            Self::Given(path) => allowed.open(path, Links::Refused).map(Place::Given),
+            Self::Ours(path) => Ok(HostSource::Ours(path.clone())),
+            Self::Given(path) => allowed.open(path, Links::Refused).map(HostSource::Given),
         }
     }
 }
@@ -270,12 +270,12 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 ///
 /// A base that is watched is walked only where anything happened in it.
 pub(crate) fn tree_digest(root: &Path) -> io::Result<Option<Digest>> {
-    watched::digest(root, || tree_digest_of(root, MAX_ENTRIES))
+    tree_watch::digest(root, || tree_digest_of(root, MAX_ENTRIES))
 }
 
 /// The base's digest, and again whenever it is asked for, without a walk.
 pub(crate) fn watched_digest(root: &Path) -> io::Result<Option<Digest>> {
-    watched::watch(root);
+    tree_watch::watch(root);
     tree_digest(root)
 }
 

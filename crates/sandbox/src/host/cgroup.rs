@@ -11,7 +11,7 @@ use cofferdam_ambient::clock;
 
 use crate::host::ceiling::Tcp;
 use crate::host::freeze;
-use crate::host::mounts::Mounted;
+use crate::host::mounts::MountInfo;
 use crate::host::process;
 use crate::host::traces::{CGROUP_PARENT, Traces};
 
@@ -76,7 +76,7 @@ pub(crate) struct Events {
 }
 
 impl Cgroups {
-    pub(crate) fn find(mounts: &[Mounted]) -> Option<Self> {
+    pub(crate) fn find(mounts: &[MountInfo]) -> Option<Self> {
         let hierarchies: Vec<Hierarchy> = mounts.iter().filter_map(hierarchy).collect();
         let unified = hierarchies.iter().any(|h| h.unified);
         let legacy = hierarchies.iter().any(|h| !h.unified);
@@ -217,7 +217,7 @@ impl Cgroups {
     }
 }
 
-fn hierarchy(mounted: &Mounted) -> Option<Hierarchy> {
+fn hierarchy(mounted: &MountInfo) -> Option<Hierarchy> {
     let mount = mounted.point.clone();
     match mounted.fs.as_str() {
         "cgroup" => {

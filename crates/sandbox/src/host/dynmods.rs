@@ -15,7 +15,7 @@ use std::thread;
 use cofferdam_ambient::env;
 use rustix::mount::{FsOpenFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen};
 
-use crate::host::mounts::Mounted;
+use crate::host::mounts::MountInfo;
 
 /// What `/proc/<pid>/cgroup` shows of every process meanwhile.
 const HIERARCHY: &str = "cofferdam";
@@ -57,8 +57,8 @@ fn hold() -> io::Result<OwnedFd> {
 }
 
 /// Whether somebody mounted a hierarchy so.
-pub(crate) fn is_mounted(mounts: &[Mounted]) -> bool {
-    let is_so = |m: &Mounted| m.options.split(',').any(|option| option == OPTION);
+pub(crate) fn is_mounted(mounts: &[MountInfo]) -> bool {
+    let is_so = |m: &MountInfo| m.options.split(',').any(|option| option == OPTION);
     mounts.iter().any(|m| m.fs.starts_with("cgroup") && is_so(m))
 }
 
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn an_option_of_any_hierarchy_is_seen() {
         let mounted = |fs: &str, point: &str, options: &str| {
-            [Mounted { point: point.into(), fs: fs.to_owned(), options: options.to_owned() }]
+            [MountInfo { point: point.into(), fs: fs.to_owned(), options: options.to_owned() }]
         };
         assert!(is_mounted(&mounted("cgroup2", "/sys/fs/cgroup", "rw,favordynmods")));
         assert!(!is_mounted(&mounted("cgroup2", "/sys/fs/cgroup", "rw,nsdelegate")));

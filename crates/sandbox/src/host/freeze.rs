@@ -26,9 +26,9 @@ const EVENTS: &str = "cgroup.events";
 
 /// Processes that stand still until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Frozen(PathBuf);
+pub(crate) struct FreezeGuard(PathBuf);
 
-impl Drop for Frozen {
+impl Drop for FreezeGuard {
     fn drop(&mut self) {
         thaw(&self.0);
     }
@@ -65,14 +65,14 @@ impl Cgroups {
     }
 
     /// Stops every process of the sandbox. Each of `members` must be in the group that freezes.
-    pub(crate) fn freeze(&self, traces: &Traces) -> io::Result<Frozen> {
+    pub(crate) fn freeze(&self, traces: &Traces) -> io::Result<FreezeGuard> {
         let none = || io::Error::other("the sandbox has no cgroup that can freeze");
         let group = self.freezing(traces).ok_or_else(none)?;
         if cgroup::listed(&group)?.is_empty() {
             return Err(none());
         }
         // From here on it is thawed, however this ends.
-        let frozen = Frozen(group);
+        let frozen = FreezeGuard(group);
         let is_first = frozen.0.join(STATE).exists();
         match is_first {
             true => write(&frozen.0.join(STATE), "FROZEN")?,
@@ -97,7 +97,7 @@ impl Cgroups {
     }
 
     /// Refuses where a member of another tree is not in the frozen group: it would write on.
-    fn all_inside(&self, traces: &Traces, frozen: &Frozen) -> io::Result<()> {
+    fn all_inside(&self, traces: &Traces, frozen: &FreezeGuard) -> io::Result<()> {
         let inside = cgroup::listed(&frozen.0)?;
         match self.members(traces).into_iter().find(|pid| !inside.contains(pid)) {
             None => Ok(()),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::host::ended::{self, FileSystem, Witness};
+use crate::host::file_system_end::{self, FileSystem, Witness};
 use crate::host::{mounts, process};
 
 /// Processes that are looked at: as many as a host numbers by default.
@@ -65,7 +65,7 @@ pub(crate) fn left(
 ) -> Option<Holders> {
     let has_ended = match witness {
         Some(witness) => witness.has_ended(),
-        None => ended::is_free(own) || Tables::read().shows_another(own),
+        None => file_system_end::is_free(own) || Tables::read().shows_another(own),
     };
     if has_ended {
         return None;

@@ -29,7 +29,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 pub(crate) const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
 /// What is found again in our view.
-enum ShownEntry {
+enum HybridEntry {
     Tree(OwnedFd),
     Link(PathBuf),
 }
@@ -45,9 +45,9 @@ pub(crate) fn hide_unified() -> io::Result<()> {
         let what = match entry.file_type()? {
             kind if kind.is_dir() => {
                 let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-                ShownEntry::Tree(open_tree(CWD, entry.path(), flags)?)
+                HybridEntry::Tree(open_tree(CWD, entry.path(), flags)?)
             }
-            kind if kind.is_symlink() => ShownEntry::Link(fs::read_link(entry.path())?),
+            kind if kind.is_symlink() => HybridEntry::Link(fs::read_link(entry.path())?),
             _ => continue,
         };
         shown.push((entry.file_name(), what));
@@ -61,14 +61,14 @@ pub(crate) fn hide_unified() -> io::Result<()> {
     Ok(mount_remount(ROOT, flags | MountFlags::RDONLY, "")?)
 }
 
-fn show(name: &OsStr, what: ShownEntry) -> io::Result<()> {
+fn show(name: &OsStr, what: HybridEntry) -> io::Result<()> {
     let path = Path::new(ROOT).join(name);
     match what {
-        ShownEntry::Tree(tree) => {
+        HybridEntry::Tree(tree) => {
             fs::create_dir(&path)?;
             move_mount(tree, "", CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         }
-        ShownEntry::Link(to) => symlink(to, &path)?,
+        HybridEntry::Link(to) => symlink(to, &path)?,
     }
     Ok(())
 }

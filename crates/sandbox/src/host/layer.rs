@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use cofferdam_contracts::sandbox::{Looked, WipeCheck};
+use cofferdam_contracts::sandbox::{WipeCheck, WipeSubject};
 
-use crate::host::ended::{FileSystem, Witness};
+use crate::host::file_system_end::{FileSystem, Witness};
 use crate::host::holders;
 use crate::host::traces::Traces;
 
@@ -62,14 +62,14 @@ impl Layer {
     /// Whether it is gone; call it when it is unmounted and every process of the sandbox has ended.
     pub(crate) fn check(self) -> WipeCheck {
         let (file_system, place) = (self.own.text(), self.place.display().to_string());
-        WipeCheck::new(Looked::Layer { file_system, place }, self.look())
+        WipeCheck::new(WipeSubject::Layer { file_system, place }, self.look())
     }
 
     /// What is on record of one that stays: which it is, and that whoever holds it has yet to end it.
     pub(crate) fn stays(self) -> WipeCheck {
         let (file_system, place) = (self.own.text(), self.place.display().to_string());
         let observed = Some("kept: to be sealed, or for the next life".to_owned());
-        WipeCheck { looked: Looked::Layer { file_system, place }, ok: true, observed }
+        WipeCheck { looked: WipeSubject::Layer { file_system, place }, ok: true, observed }
     }
 
     /// Who keeps it, and keeps its watch where somebody does.

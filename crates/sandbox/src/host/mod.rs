@@ -1,12 +1,12 @@
-//! The ground: the kernel's and the state directory's things that sandboxes are made of.
+//! The lowest floor: the kernel's and the state directory's things that sandboxes are made of.
 //!
 //! | about | modules |
 //! |---|---|
 //! | processes | `process`, `starter`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
-//! | mounts and file systems | `mounts`, `ended`, `holders`, `layer`, `plain`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
+//! | mounts and file systems | `mounts`, `file_system_end`, `holders`, `layer`, `detached_layer`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
 //! | users, ids, devices and host paths | `account`, `idrange`, `devices`, `hostpath`, `setid` |
-//! | places of a sandbox and of the state | `traces`, `live`, `base`, `watched`, `guest` |
+//! | directories of a sandbox and of the state | `traces`, `live`, `base`, `tree_watch`, `guest` |
 //! | programs, work, errors | `runtime`, `agents`, `task`, `error` |
 //!
 //! **Nothing here knows what a sandbox, a plan or an isolation class is.** Every other floor may import this one.
@@ -17,11 +17,13 @@ pub(crate) mod base;
 pub(crate) mod ceiling;
 pub(crate) mod cgroup;
 pub(crate) mod crypt;
+pub(crate) mod detached_layer;
 pub(crate) mod devices;
 pub(crate) mod dynmods;
-pub(crate) mod ended;
 pub(crate) mod error;
 mod etc;
+pub(crate) mod file_lease;
+pub(crate) mod file_system_end;
 pub(crate) mod freeze;
 pub(crate) mod guest;
 pub(crate) mod holders;
@@ -34,7 +36,6 @@ pub(crate) mod live;
 pub(crate) mod memory_pipe;
 pub(crate) mod mounts;
 pub(crate) mod nofile;
-pub(crate) mod plain;
 pub(crate) mod process;
 pub(crate) mod processors;
 pub(crate) mod runtime;
@@ -46,7 +47,6 @@ pub(crate) mod task;
 pub(crate) mod tenant_root;
 pub(crate) mod tenant_tree;
 pub(crate) mod traces;
-pub(crate) mod unread;
+mod tree_watch;
 pub(crate) mod upper;
-mod watched;
 pub(crate) mod weight;

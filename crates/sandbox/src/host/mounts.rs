@@ -25,7 +25,7 @@ const UNMOUNT_TRIES: usize = 200;
 
 /// One line of mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mounted {
+pub(crate) struct MountInfo {
     pub point: PathBuf,
     pub fs: String,
     pub options: String,
@@ -61,7 +61,7 @@ pub fn outside_mounts() -> Option<OwnedFd> {
 }
 
 /// Whether both cgroup versions are mounted.
-pub(crate) fn is_hybrid(all: &[Mounted]) -> bool {
+pub(crate) fn is_hybrid(all: &[MountInfo]) -> bool {
     all.iter().any(|m| m.fs == "cgroup")
         && all.iter().any(|m| m.fs == "cgroup2" && m.point == Path::new(UNIFIED))
 }
@@ -77,7 +77,7 @@ pub(crate) fn is_private() -> bool {
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 
 /// Everything that is mounted in this thread's namespace, in the order of mounting.
-pub(crate) fn mounted() -> io::Result<Vec<Mounted>> {
+pub(crate) fn mounted() -> io::Result<Vec<MountInfo>> {
     let bytes = fs::read(MOUNTINFO)?;
     Ok(bytes.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
@@ -114,13 +114,13 @@ pub(crate) fn is_mount_point(at: &Path) -> Option<bool> {
     }
 }
 
-fn parse(line: &[u8]) -> Option<Mounted> {
+fn parse(line: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = point(fields.nth(4)?);
     let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
     let fs = String::from_utf8_lossy(tail.next()?).into_owned();
     let options = String::from_utf8_lossy(tail.nth(1)?).into_owned();
-    Some(Mounted { point, fs, options })
+    Some(MountInfo { point, fs, options })
 }
 
 /// A mount point as a line of mountinfo has it.
@@ -187,7 +187,7 @@ pub(crate) fn mount_overlay(
     upper: &Path,
     work: &Path,
 ) -> io::Result<()> {
-    let held = HeldDirs::overlay(lowers, upper, work)?;
+    let held = DirHandles::overlay(lowers, upper, work)?;
     Ok(mount_with(at, &held.options()?)?)
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn mount_overlay_with_moves(
     upper: &Path,
     work: &Path,
 ) -> io::Result<()> {
-    let held = HeldDirs::overlay(&[lower.to_owned()], upper, work)?;
+    let held = DirHandles::overlay(&[lower.to_owned()], upper, work)?;
     let plain = held.options()?;
     let moves = [plain.as_slice(), &["redirect_dir=on".to_owned()]].concat();
     Ok(mount_with(at, &moves).or_else(|_| mount_with(at, &plain))?)
@@ -214,16 +214,16 @@ pub(crate) fn mount_with(at: &Path, options: &[String]) -> rustix::io::Result<()
 /// Shows a directory read-only at another place, by an overlay of that directory and an empty one: what is opened there
 /// has inodes of its own, so a lock, a lease or a watch on it concerns nobody else.
 pub(crate) fn mount_apart(from: &Path, at: &Path, empty: &Path) -> io::Result<()> {
-    let held = HeldDirs::of(&[from, empty])?;
+    let held = DirHandles::of(&[from, empty])?;
     let paths = held.paths();
     let lowers: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
     Ok(mount("overlay", at, FLAGS | MountFlags::RDONLY, &overlay_lowers(&lowers))?)
 }
 
 /// Directories by number: a task reads the options of its mounts, and they say nothing of the host then.
-struct HeldDirs(Vec<OwnedFd>);
+struct DirHandles(Vec<OwnedFd>);
 
-impl HeldDirs {
+impl DirHandles {
     fn of(dirs: &[&Path]) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |dir: &&Path| Ok(rustix::fs::open(*dir, flags, Mode::empty())?);

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use cofferdam_contracts::sandbox::SeenProcess;
+use cofferdam_contracts::sandbox::ProcessIdentity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -18,14 +18,14 @@ pub(crate) struct Process {
     pub started: u64,
 }
 
-impl From<Process> for SeenProcess {
+impl From<Process> for ProcessIdentity {
     fn from(Process { pid, started }: Process) -> Self {
         Self { pid, started }
     }
 }
 
-impl From<SeenProcess> for Process {
-    fn from(SeenProcess { pid, started }: SeenProcess) -> Self {
+impl From<ProcessIdentity> for Process {
+    fn from(ProcessIdentity { pid, started }: ProcessIdentity) -> Self {
         Self { pid, started }
     }
 }

@@ -30,7 +30,7 @@ pub struct Runtime {
     /// The first line that it prints about itself.
     pub version: String,
     /// Its program in memory, where that saves time.
-    pub sealed: Option<Sealed>,
+    pub sealed: Option<SealedProgram>,
 }
 
 /// A program in sealed memory.
@@ -40,17 +40,17 @@ pub struct Runtime {
 /// from sealed memory knows that this is done: with one copy for all sandboxes, a start takes 2 ms less of
 /// about 10.
 #[derive(Debug, Clone)]
-pub struct Sealed(Arc<OwnedFd>);
+pub struct SealedProgram(Arc<OwnedFd>);
 
-impl PartialEq for Sealed {
+impl PartialEq for SealedProgram {
     fn eq(&self, other: &Self) -> bool {
         self.0.as_raw_fd() == other.0.as_raw_fd()
     }
 }
 
-impl Eq for Sealed {}
+impl Eq for SealedProgram {}
 
-impl Sealed {
+impl SealedProgram {
     /// `None` where the program is large (runc has 12 MB, which every worker would hold), or the
     /// kernel has no such memory: then it is started from its file.
     fn of(path: &Path) -> Option<Self> {
@@ -92,7 +92,7 @@ impl Runtime {
     pub(crate) fn program(&self) -> PathBuf {
         match &self.sealed {
             // Resolved by the child, which holds the same number until it executes.
-            Some(Sealed(memory)) => format!("/proc/self/fd/{}", memory.as_raw_fd()).into(),
+            Some(SealedProgram(memory)) => format!("/proc/self/fd/{}", memory.as_raw_fd()).into(),
             None => self.path.clone(),
         }
     }
@@ -124,7 +124,7 @@ impl Runtime {
         let text = String::from_utf8(output.stdout).ok()?;
         let version = text.lines().next()?.trim().to_owned();
         let name = known.iter().find(|name| version.starts_with(*name))?;
-        let sealed = Sealed::of(path);
+        let sealed = SealedProgram::of(path);
         Some(Self { name: (*name).to_owned(), path: path.to_owned(), version, sealed })
     }
 }

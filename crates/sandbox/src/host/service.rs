@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::host::mounts::{self, Mounted};
+use crate::host::mounts::{self, MountInfo};
 use crate::host::traces::CGROUP_PARENT;
 
 /// Group of the processes that outlive the worker which started them.
@@ -36,8 +36,8 @@ pub fn outlive_hangup() -> io::Result<()> {
 }
 
 /// Where the trees are mounted. Pure.
-fn managed(all: &[Mounted]) -> Vec<PathBuf> {
-    let named = |one: &&Mounted| match one.fs.as_str() {
+fn managed(all: &[MountInfo]) -> Vec<PathBuf> {
+    let named = |one: &&MountInfo| match one.fs.as_str() {
         "cgroup2" => true,
         "cgroup" => one.options.split(',').any(|option| option == "name=systemd"),
         _ => false,
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn only_the_trees_of_service_managers_are_left() {
-        let of = |fs: &str, options: &str, point: &str| Mounted {
+        let of = |fs: &str, options: &str, point: &str| MountInfo {
             point: point.into(),
             fs: fs.into(),
             options: options.into(),

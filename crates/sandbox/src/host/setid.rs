@@ -7,10 +7,10 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cofferdam_contracts::sandbox::{Looked, WipeCheck};
+use cofferdam_contracts::sandbox::{WipeCheck, WipeSubject};
 use rustix::fs::{AtFlags, Mode, Stat, fchmod, fstat, statat};
 
-use crate::host::hostpath::Opened;
+use crate::host::hostpath::HostHandle;
 
 /// Entries of one directory that are looked at: half a second.
 const MAX_ENTRIES: usize = 100_000;
@@ -22,19 +22,19 @@ const LAG_S: i64 = 1;
 
 /// What was written through, and since when.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Through {
-    pub opened: Vec<Opened>,
+pub(crate) struct SetidScan {
+    pub opened: Vec<HostHandle>,
     pub since_s: i64,
 }
 
-impl Through {
+impl SetidScan {
     /// Looks at all of it. What is found is taken away and named.
     pub(crate) fn strip(&self) -> Vec<WipeCheck> {
         self.opened.iter().map(|opened| strip(opened, self.since_s - LAG_S)).collect()
     }
 }
 
-fn strip(opened: &Opened, since_s: i64) -> WipeCheck {
+fn strip(opened: &HostHandle, since_s: i64) -> WipeCheck {
     let (mut found, mut fault): (Vec<PathBuf>, Option<String>) = (Vec::new(), None);
     if opened.is_dir() {
         let listed = opened.entries(MAX_ENTRIES, &mut |path, is_file| {
@@ -62,7 +62,7 @@ fn strip(opened: &Opened, since_s: i64) -> WipeCheck {
     });
     let observed: Vec<String> = taken.into_iter().chain(fault).collect();
     WipeCheck {
-        looked: Looked::SetId(format!("{:?}", opened.said())),
+        looked: WipeSubject::SetId(format!("{:?}", opened.said())),
         // They are gone, or were not looked for and stand in the words: nothing that another look would change.
         ok: true,
         observed: (!observed.is_empty()).then(|| observed.join("; ")),
@@ -74,7 +74,7 @@ fn is_new(found: &Stat, since_s: i64) -> bool {
 }
 
 /// By its descriptor, looked at again: whether there was something to take away.
-fn take(opened: &Opened, path: &Path, since_s: i64) -> io::Result<bool> {
+fn take(opened: &HostHandle, path: &Path, since_s: i64) -> io::Result<bool> {
     let file = opened.file(path)?;
     let found = fstat(&file)?;
     if !is_new(&found, since_s) {
@@ -90,7 +90,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::host::hostpath::{Allowed, HostPath, Links};
+    use crate::host::hostpath::{AllowedPaths, HostPath, Links};
 
     #[test]
     fn m4_bits_that_a_task_left_are_taken_away_and_named_and_older_ones_stay() {
@@ -100,15 +100,15 @@ mod tests {
             fs::write(dir.path().join(name), name).unwrap();
             fs::set_permissions(dir.path().join(name), Permissions::from_mode(mode)).unwrap();
         }
-        let allowed = Allowed::new(&[dir.path().to_owned()], Vec::new()).unwrap();
+        let allowed = AllowedPaths::new(&[dir.path().to_owned()], Vec::new()).unwrap();
         let said = HostPath::said(dir.path().to_str().unwrap());
         let opened = allowed.open(&said, Links::Beneath).unwrap();
         let mode =
             |name: &str| fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o7777;
-        let later = Through { opened: vec![opened.clone()], since_s: i64::MAX };
+        let later = SetidScan { opened: vec![opened.clone()], since_s: i64::MAX };
         assert_eq!(later.strip()[0].observed, None);
         assert_eq!(mode("a"), 0o4755);
-        let through = Through { opened: vec![opened], since_s: 1 };
+        let through = SetidScan { opened: vec![opened], since_s: 1 };
         let observed = through.strip()[0].observed.clone().unwrap();
         assert!(observed.contains("2 file(s): a, sub/b"), "{observed}");
         assert_eq!((mode("a"), mode("sub/b"), mode("c")), (0o755, 0o750, 0o755));

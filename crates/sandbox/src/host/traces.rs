@@ -1,4 +1,4 @@
-//! The places of a sandbox, a function of the state directory and its id alone: whoever finds only
+//! The paths of a sandbox, a function of the state directory and its id alone: whoever finds only
 //! the id can look for everything that the sandbox was made of.
 
 use std::fs;
@@ -37,7 +37,7 @@ pub struct Traces {
 }
 
 /// Where the sandbox `id` of this state directory is, or was. A relative or linked state directory
-/// is resolved first, so that every worker of a host computes the same places.
+/// is resolved first, so that every worker of a host computes the same paths.
 #[must_use]
 pub fn locate(state_dir: &Path, id: &SandboxId) -> Traces {
     let resolved = fs::canonicalize(state_dir);

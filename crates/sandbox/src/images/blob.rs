@@ -16,14 +16,14 @@ use super::manifest::{Config, MAX_DOCUMENT, Manifest, parse};
 const PIECE: usize = 256 * 1024;
 
 /// Hashes and counts what passes, and stops at a bound.
-pub(crate) struct Hashing<R> {
+pub(crate) struct HashReader<R> {
     inner: R,
     hash: Sha256,
     room: u64,
     is_over: bool,
 }
 
-impl<R: Read> Hashing<R> {
+impl<R: Read> HashReader<R> {
     pub fn new(inner: R, limit: u64) -> Self {
         Self { inner, hash: Sha256::new(), room: limit, is_over: false }
     }
@@ -40,7 +40,7 @@ impl<R: Read> Hashing<R> {
     }
 }
 
-impl<R: Read> Read for Hashing<R> {
+impl<R: Read> Read for HashReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         let wide = u64::try_from(count).unwrap_or(u64::MAX);
@@ -55,7 +55,7 @@ impl<R: Read> Read for Hashing<R> {
 }
 
 /// A blob that comes in pieces.
-pub(crate) struct Incoming {
+pub(crate) struct BlobWriter {
     draft: Draft,
     file: File,
     hash: Sha256,
@@ -63,7 +63,7 @@ pub(crate) struct Incoming {
     limit: u64,
 }
 
-impl Incoming {
+impl BlobWriter {
     pub fn push(&mut self, piece: &[u8]) -> Result<(), ImageError> {
         self.size = self.size.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
         if self.size > self.limit {
@@ -96,16 +96,16 @@ impl Blobs {
     }
 
     /// Begins a blob of at most `limit` bytes.
-    pub fn begin(&self, limit: u64) -> Result<Incoming, ImageError> {
+    pub fn begin(&self, limit: u64) -> Result<BlobWriter, ImageError> {
         let draft = self.drafts.draft();
         let file = File::create(draft.path()).map_err(at(draft.path()))?;
-        Ok(Incoming { draft, file, hash: Sha256::new(), size: 0, limit })
+        Ok(BlobWriter { draft, file, hash: Sha256::new(), size: 0, limit })
     }
 
     /// Moves it into place, if it is what was wanted.
     pub fn end(
         &self,
-        incoming: Incoming,
+        incoming: BlobWriter,
         wanted: Option<&Digest>,
     ) -> Result<(Digest, u64), ImageError> {
         let found = digest_of(incoming.hash.finalize().as_slice());

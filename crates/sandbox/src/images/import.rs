@@ -17,7 +17,7 @@ use super::manifest::{
 };
 use super::name::ImageName;
 use super::root;
-use super::store::{Images, NamedImage};
+use super::store::{ImageRecord, Images};
 use super::unpack;
 
 /// An index may name an index; more than this is a circle.
@@ -28,7 +28,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// One image of a `docker save`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Saved {
+struct SaveManifest {
     config: String,
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
@@ -37,7 +37,7 @@ struct Saved {
 
 /// What only the index knows about its images.
 #[derive(Debug, Deserialize)]
-struct Annotated {
+struct IndexAnnotations {
     manifests: Vec<Annotations>,
 }
 
@@ -99,7 +99,7 @@ fn extract(images: &Images, path: &Path) -> Result<Draft, ImageError> {
 impl Images {
     /// Takes in an image from a file or directory, under `name` or the name that is written in it.
     /// Blocking: it reads, checks and unpacks every layer.
-    pub fn import(&self, path: &Path, name: Option<&ImageName>) -> Result<NamedImage, ImageError> {
+    pub fn import(&self, path: &Path, name: Option<&ImageName>) -> Result<ImageRecord, ImageError> {
         let _adding = self.lock.adding()?;
         let layout = Layout::open(self, path)?;
         let (manifest, said) = if layout.has("index.json") {
@@ -132,7 +132,7 @@ impl Images {
         manifest: &Digest,
         name: &ImageName,
         source: &str,
-    ) -> Result<NamedImage, ImageError> {
+    ) -> Result<ImageRecord, ImageError> {
         let (document, config) = self.blobs.image(manifest)?;
         let diff_ids = config.diff_ids(document.layers.len())?;
         self.roots.make(&document.layers, &diff_ids)?;
@@ -141,7 +141,7 @@ impl Images {
 
     fn take_layout(&self, layout: &Layout) -> Result<(Digest, Option<String>), ImageError> {
         let bytes = layout.document("index.json")?;
-        let annotated: Annotated = parse("index.json", &bytes)?;
+        let annotated: IndexAnnotations = parse("index.json", &bytes)?;
         let said =
             annotated.manifests.first().and_then(|one| one.annotations.get(REF_NAME)).cloned();
         let mut index: Index = parse("index.json", &bytes)?;
@@ -171,7 +171,8 @@ impl Images {
     }
 
     fn take_saved(&self, layout: &Layout) -> Result<(Digest, Option<String>), ImageError> {
-        let mut saved: Vec<Saved> = parse("manifest.json", &layout.document("manifest.json")?)?;
+        let mut saved: Vec<SaveManifest> =
+            parse("manifest.json", &layout.document("manifest.json")?)?;
         let (Some(saved), true) = (saved.pop(), saved.is_empty()) else {
             return Err(ImageError::malformed("manifest.json", "it must name exactly one image"));
         };

@@ -12,7 +12,7 @@ use cofferdam_contracts::id::Digest;
 use rustix::fs::{FileType, Stat};
 use tar::{Builder, EntryType, Header};
 
-use super::blob::Incoming;
+use super::blob::BlobWriter;
 use super::error::{ImageError, at};
 use super::store::Images;
 use crate::host::tenant_tree::{TenantDir, TenantTree, is_whiteout, kind_of, size_of};
@@ -22,7 +22,7 @@ const AGENT_DIR: &str = ".cofferdam";
 /// Of whole paths that are held while a layer is written.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-impl Write for Incoming {
+impl Write for BlobWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.push(bytes).map_err(io::Error::other)?;
         Ok(bytes.len())
@@ -43,7 +43,7 @@ impl Images {
     ) -> Result<(Digest, u64), ImageError> {
         let tree = TenantTree::open(upper).map_err(at(upper))?;
         let mut tar = Builder::new(self.blobs.begin(self.bounds.layer_bytes)?);
-        let (mut left, mut held) = (self.bounds.layer_entries, HeldPaths::default());
+        let (mut left, mut held) = (self.bounds.layer_entries, WalkPaths::default());
         while let Some(path) = held.open.pop() {
             let dir = tree.dir(&path).map_err(at(&path))?;
             let names = dir.names(left).map_err(at(&path))?;
@@ -67,7 +67,7 @@ impl Images {
 }
 
 /// Whole paths that a walk holds: of a tenant's making, so they have a bound.
-struct HeldPaths {
+struct WalkPaths {
     /// Directories that are still to be looked into.
     open: Vec<PathBuf>,
     /// Files with more than one name, by inode: the first name.
@@ -76,13 +76,13 @@ struct HeldPaths {
     room: usize,
 }
 
-impl Default for HeldPaths {
+impl Default for WalkPaths {
     fn default() -> Self {
         Self { open: vec![PathBuf::new()], linked: BTreeMap::new(), room: MAX_HELD_BYTES }
     }
 }
 
-impl HeldPaths {
+impl WalkPaths {
     fn charge(&mut self, path: &Path) -> Result<(), ImageError> {
         let left = self.room.checked_sub(path.as_os_str().len().saturating_add(64));
         self.room = left.ok_or(ImageError::TooLarge {
@@ -102,7 +102,11 @@ struct LayerItem<'a> {
 }
 
 impl LayerItem<'_> {
-    fn append(&self, tar: &mut Builder<Incoming>, held: &mut HeldPaths) -> Result<(), ImageError> {
+    fn append(
+        &self,
+        tar: &mut Builder<BlobWriter>,
+        held: &mut WalkPaths,
+    ) -> Result<(), ImageError> {
         let (dir, name, path) = (self.dir, self.name, self.path.as_path());
         let fault = |error| at(path)(error);
         let found = dir.stat(name).map_err(fault)?;
@@ -168,7 +172,7 @@ impl LayerItem<'_> {
     }
 }
 
-fn whiteout(tar: &mut Builder<Incoming>, path: &Path) -> io::Result<()> {
+fn whiteout(tar: &mut Builder<BlobWriter>, path: &Path) -> io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_mode(0);
     header.set_size(0);

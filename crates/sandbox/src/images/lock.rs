@@ -10,7 +10,7 @@ use super::error::{ImageError, at};
 
 /// While it is held, nothing is swept away.
 #[derive(Debug)]
-pub(crate) struct Adding(#[expect(dead_code, reason = "its lock ends with it")] File);
+pub(crate) struct AddGuard(#[expect(dead_code, reason = "its lock ends with it")] File);
 
 /// The lock of a store.
 #[derive(Debug, Clone)]
@@ -25,17 +25,17 @@ impl StoreLock {
     }
 
     /// Held by whoever adds an image, any number at once.
-    pub fn adding(&self) -> Result<Adding, ImageError> {
+    pub fn adding(&self) -> Result<AddGuard, ImageError> {
         let file = self.file()?;
         flock(&file, FlockOperation::LockShared).map_err(|error| at(&self.path)(error.into()))?;
-        Ok(Adding(file))
+        Ok(AddGuard(file))
     }
 
     /// Held by whoever sweeps; `None` while somebody adds.
-    pub fn sweeping(&self) -> Result<Option<Adding>, ImageError> {
+    pub fn sweeping(&self) -> Result<Option<AddGuard>, ImageError> {
         let file = self.file()?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Adding(file))),
+            Ok(()) => Ok(Some(AddGuard(file))),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(at(&self.path)(error.into())),
         }

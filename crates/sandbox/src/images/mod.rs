@@ -41,6 +41,6 @@ mod unpack;
 pub use error::ImageError;
 pub use name::ImageName;
 pub use resolve::ImageRoot;
-pub use store::{Images, NamedImage, StoreBounds};
+pub use store::{ImageRecord, Images, StoreBounds};
 
-pub(crate) use resolve::{RootHold, SCHEME, hold};
+pub(crate) use resolve::{RootGuard, SCHEME, hold};

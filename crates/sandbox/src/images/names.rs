@@ -76,7 +76,7 @@ impl ImageNames {
     }
 
     /// Gives a name to a manifest whose blobs and root are in place. Last, and in one move.
-    pub fn give(
+    pub fn assign(
         &self,
         name: &ImageName,
         manifest: &Digest,

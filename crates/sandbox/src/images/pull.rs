@@ -16,7 +16,7 @@ use super::manifest::{
     DOCKER_LIST, DOCKER_MANIFEST, Descriptor, INDEX, Index, MANIFEST, MAX_DOCUMENT, Manifest, parse,
 };
 use super::name::{ImageName, digest_of, text_of};
-use super::store::{Images, NamedImage};
+use super::store::{ImageRecord, Images};
 use crate::host::task::blocking;
 
 const ACCEPTED: [&str; 4] = [MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_LIST];
@@ -31,7 +31,7 @@ impl Images {
         &self,
         reference: &str,
         name: Option<&ImageName>,
-    ) -> Result<NamedImage, ImageError> {
+    ) -> Result<ImageRecord, ImageError> {
         let wanted: Reference = reference.parse().map_err(|error: oci_client::ParseError| {
             ImageError::malformed(format!("the reference {reference:?}"), error.to_string())
         })?;

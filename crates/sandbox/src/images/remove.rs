@@ -15,7 +15,7 @@ use super::store::Images;
 
 /// What names still need.
 #[derive(Default)]
-struct Needed {
+struct References {
     blobs: BTreeSet<String>,
     roots: BTreeSet<String>,
 }
@@ -40,7 +40,7 @@ impl Images {
     /// Removes what no name needs, unless somebody is adding an image.
     pub(crate) fn sweep(&self) -> Result<(), ImageError> {
         let Some(_sweeping) = self.lock.sweeping()? else { return Ok(()) };
-        let mut needed = Needed::default();
+        let mut needed = References::default();
         for file in self.names.all()? {
             let (manifest, _) = self.blobs.image(&file.manifest)?;
             needed.roots.insert(self.chain_of(&file.manifest)?.to_string());

@@ -14,7 +14,7 @@ use super::manifest::Settings;
 use super::name::{ImageRef, text_of};
 use super::store::Images;
 use crate::host::account::{self, Account};
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 
 /// How an `envRef` names an image.
 pub(crate) const SCHEME: &str = "image:";
@@ -65,11 +65,11 @@ impl ImageRoot {
 
 /// A root file system in use: it is not taken away while this lives, whichever process asks.
 #[derive(Debug)]
-pub(crate) struct RootHold(#[expect(dead_code, reason = "its lock ends with it")] File);
+pub(crate) struct RootGuard(#[expect(dead_code, reason = "its lock ends with it")] File);
 
 /// Holds a base that is an image's root; `None` for every other base.
-pub(crate) fn hold(state: &Path, base: &Place) -> io::Result<Option<RootHold>> {
-    let Place::Ours(base) = base else { return Ok(None) };
+pub(crate) fn hold(state: &Path, base: &HostSource) -> io::Result<Option<RootGuard>> {
+    let HostSource::Ours(base) = base else { return Ok(None) };
     if !base.starts_with(state.join("images")) {
         return Ok(None);
     }
@@ -78,7 +78,7 @@ pub(crate) fn hold(state: &Path, base: &Place) -> io::Result<Option<RootHold>> {
     // It may have been swept away between the plan and the lock.
     let (ours, named) = (file.metadata()?, fs::symlink_metadata(base)?);
     match (ours.dev(), ours.ino()) == (named.dev(), named.ino()) {
-        true => Ok(Some(RootHold(file))),
+        true => Ok(Some(RootGuard(file))),
         false => Err(io::Error::new(io::ErrorKind::NotFound, "the image was removed meanwhile")),
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::id::Digest;
 use flate2::read::MultiGzDecoder;
 
-use super::blob::{Blobs, Hashing};
+use super::blob::{Blobs, HashReader};
 use super::chain::{chains, empty};
 use super::draft::Drafts;
 use super::error::{ImageError, at};
@@ -82,7 +82,7 @@ impl ImageRoots {
 
     fn layer(&self, root: &Path, layer: &Descriptor, diff: &Digest) -> Result<(), ImageError> {
         let path = self.blobs.path(&layer.digest()?);
-        let mut tar = Hashing::new(open(&path)?, self.tar_limit());
+        let mut tar = HashReader::new(open(&path)?, self.tar_limit());
         let applied = unpack::apply(root, &mut tar, &self.bounds);
         applied.map_err(|error| if tar.is_over() { self.too_large() } else { error })?;
         let found = tar.finish().map_err(|error| match error.kind() {

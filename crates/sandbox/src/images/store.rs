@@ -48,7 +48,7 @@ pub struct Images {
 /// An image that has a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NamedImage {
+pub struct ImageRecord {
     /// What `image:` takes.
     pub name: String,
     /// Digest of its manifest: pins it.
@@ -96,7 +96,7 @@ impl Images {
     }
 
     /// Everything that has a name, in the order of the names.
-    pub fn list(&self) -> Result<Vec<NamedImage>, ImageError> {
+    pub fn list(&self) -> Result<Vec<ImageRecord>, ImageError> {
         let mut named = Vec::new();
         for file in self.names.all()? {
             named.push(self.described(file)?);
@@ -111,13 +111,13 @@ impl Images {
         name: &ImageName,
         manifest: &Digest,
         source: &str,
-    ) -> Result<NamedImage, ImageError> {
-        self.described(self.names.give(name, manifest, source)?)
+    ) -> Result<ImageRecord, ImageError> {
+        self.described(self.names.assign(name, manifest, source)?)
     }
 
-    fn described(&self, file: NameFile) -> Result<NamedImage, ImageError> {
+    fn described(&self, file: NameFile) -> Result<ImageRecord, ImageError> {
         let manifest: Manifest = self.blobs.document("the manifest", &file.manifest)?;
-        Ok(NamedImage {
+        Ok(ImageRecord {
             name: file.name,
             digest: file.manifest,
             source: file.source,

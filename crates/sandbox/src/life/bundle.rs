@@ -10,19 +10,19 @@ use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
 
 use super::error::{BootError, fault, make_dir};
-use crate::class::shown::Resolved;
-use crate::class::{ReadyStart, Started};
+use crate::class::input_mounts::ResolvedInputs;
+use crate::class::{LaunchResult, ReadyStart};
 use crate::host::crypt::Volume;
-use crate::host::hostpath::Place;
-use crate::host::idrange::Taken;
+use crate::host::file_lease::FileLease;
+use crate::host::hostpath::HostSource;
+use crate::host::idrange::IdRange;
 use crate::host::traces::{self, Traces};
-use crate::host::unread::Unread;
 use crate::host::{base, limit, live, mounts};
 use crate::images;
-use crate::life::keep::Filling;
 use crate::life::memory::StoredMemory;
 use crate::life::root::{Root, RootIds};
-use crate::machine::{Disk, ImageCache, MachineFiles, Mark, Parts};
+use crate::life::snapshot::InitialFiles;
+use crate::machine::{Disk, ImageCache, MachineFiles, MemoryFingerprint, Parts};
 use crate::oci;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
@@ -32,9 +32,9 @@ const PARENT_TRIES: usize = 3;
 
 /// What came of making a bundle.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct BundleOutcome {
     /// Keeps the image that it lies on.
-    pub hold: Option<images::RootHold>,
+    pub hold: Option<images::RootGuard>,
     /// The base as it was before.
     pub digest: Option<Digest>,
     /// The cgroups that were made.
@@ -42,7 +42,7 @@ pub(super) struct Made {
     /// Of a machine.
     pub disk: Option<Arc<Disk>>,
     /// Its ids, where it has some of its own.
-    pub ids: Option<Taken>,
+    pub ids: Option<IdRange>,
     /// What its kernel goes on with, until it does.
     pub memory: Option<StoredMemory>,
     /// The same of a machine.
@@ -54,7 +54,7 @@ pub(super) struct Made {
 /// What lies on the host before the runtime starts.
 pub(super) struct Bundle {
     traces: Traces,
-    base: Place,
+    base: HostSource,
     /// MiB of the writable layer; `None`: nothing of the sandbox lies on this host.
     layer_mb: Option<u64>,
     /// Whether the layer lies encrypted on disk.
@@ -62,7 +62,7 @@ pub(super) struct Bundle {
     /// What a machine is made of; it mounts its root itself.
     pub parts: Option<Parts>,
     /// What a memory of that machine goes on with.
-    pub mark: Option<Mark>,
+    pub mark: Option<MemoryFingerprint>,
     /// The base's digest, where the host knows it.
     known: Option<Digest>,
     /// Whether it has users of its own.
@@ -73,7 +73,7 @@ pub(super) struct Bundle {
 }
 
 /// The project that a command works in, where that has its own path: `/work` leads there too, unless something else is there.
-fn work_of(plan: &Plan, resolved: &Resolved<'_>) -> Option<String> {
+fn work_of(plan: &Plan, resolved: &ResolvedInputs<'_>) -> Option<String> {
     let cwd = &plan.task.cwd;
     let is_mount = |at: &str| resolved.mounts.iter().any(|mount| mount["destination"] == at);
     (is_mount(cwd) && !is_mount(DEFAULT_WORKDIR)).then(|| cwd.clone())
@@ -83,12 +83,12 @@ impl Bundle {
     /// The bundle of a plan with these inputs; `known` is the base's digest, where the host knows it.
     pub(super) fn of(
         plan: &Plan,
-        base: &Place,
-        resolved: &Resolved<'_>,
+        base: &HostSource,
+        resolved: &ResolvedInputs<'_>,
         known: Option<Digest>,
         facts: &HostFacts,
     ) -> Self {
-        let footing = plan.isolation().launch.footing(plan, base, &resolved.given, facts);
+        let footing = plan.isolation().launch.host_layout(plan, base, &resolved.given, facts);
         let root = Root {
             traces: plan.traces.clone(),
             guest: plan.guest.clone(),
@@ -144,10 +144,10 @@ impl Bundle {
     fn start_ahead(
         &self,
         early: ReadyStart,
-        ahead: &mut Option<Started>,
-    ) -> Result<Option<Unread>, BootError> {
+        ahead: &mut Option<LaunchResult>,
+    ) -> Result<Option<FileLease>, BootError> {
         let path = oci::file_of(&self.traces.dir);
-        let unread = Unread::make(&path).map_err(fault("making", &path))?;
+        let unread = FileLease::make(&path).map_err(fault("making", &path))?;
         if unread.is_some() {
             *ahead = Some(early()?);
         }
@@ -159,17 +159,21 @@ impl Bundle {
         &self,
         facts: &HostFacts,
         images: &ImageCache,
-        filling: Option<Filling>,
+        filling: Option<InitialFiles>,
         early: Option<ReadyStart>,
-        ahead: &mut Option<Started>,
-    ) -> Result<Made, BootError> {
+        ahead: &mut Option<LaunchResult>,
+    ) -> Result<BundleOutcome, BootError> {
         let name = PathBuf::from(self.base.name());
         let hold = images::hold(&facts.state_dir, &self.base);
         let hold = hold.map_err(fault("using the image's root", &name))?;
         self.make_dir()?;
         let unread = early.map(|early| self.start_ahead(early, ahead)).transpose()?.flatten();
         let Some(layer_mb) = self.layer_mb else {
-            return Ok(Made { hold, parts: self.parts.clone(), ..Made::default() });
+            return Ok(BundleOutcome {
+                hold,
+                parts: self.parts.clone(),
+                ..BundleOutcome::default()
+            });
         };
         let ids = self.take_ids(filling.as_ref(), facts)?;
         for path in [&self.traces.layer, &self.traces.root] {
@@ -184,7 +188,7 @@ impl Bundle {
         let groups = groups.map_err(|(path, error)| fault("limiting", &path)(error))?;
         let disk = self.parts.as_ref().map(|parts| parts.disk(images)).transpose();
         let disk = disk.map_err(fault("describing what is shown on", &name))?;
-        let made = Made { hold, digest, groups, disk, ids, ..Made::default() };
+        let made = BundleOutcome { hold, digest, groups, disk, ids, ..BundleOutcome::default() };
         match &self.parts {
             Some(parts) => self.with_machine(parts, made, filling),
             None => self.with_root(made, filling, unread, facts),
@@ -194,10 +198,10 @@ impl Bundle {
     /// Ids of its own, where it has some: those of its files, or new ones.
     fn take_ids(
         &self,
-        filling: Option<&Filling>,
+        filling: Option<&InitialFiles>,
         facts: &HostFacts,
-    ) -> Result<Option<Taken>, BootError> {
-        match (&facts.ids, filling.and_then(Filling::layer)) {
+    ) -> Result<Option<IdRange>, BootError> {
+        match (&facts.ids, filling.and_then(InitialFiles::layer)) {
             (Ok(_), Some(plain)) if self.has_users => Ok(plain.ids()),
             (Ok(ranges), None) if self.has_users => {
                 let dir = &self.traces.dir;
@@ -211,11 +215,11 @@ impl Bundle {
     fn make_layer(
         &self,
         layer_mb: u64,
-        filling: Option<&Filling>,
+        filling: Option<&InitialFiles>,
         facts: &HostFacts,
     ) -> Result<(), BootError> {
         let layer = &self.traces.layer;
-        if let Some(plain) = filling.and_then(Filling::layer) {
+        if let Some(plain) = filling.and_then(InitialFiles::layer) {
             // On a host without ranges of ids all files have the host's.
             let has_ids = self.has_users && facts.ids.is_ok();
             let attached = plain.attach(layer, layer_mb, &self.traces.dir, has_ids);
@@ -238,47 +242,50 @@ impl Bundle {
     fn with_machine(
         &self,
         parts: &Parts,
-        made: Made,
-        mut filling: Option<Filling>,
-    ) -> Result<Made, BootError> {
+        made: BundleOutcome,
+        mut filling: Option<InitialFiles>,
+    ) -> Result<BundleOutcome, BootError> {
         if let (Some(mark), Some(disk)) = (&self.mark, &made.disk) {
             let stored = filling.as_mut().map(|filling| filling.machine(|| mark.with(disk)));
             let stored = stored.transpose().map_err(|source| BootError::Fill { source })?;
             if let Some(stored) = stored.flatten() {
                 let parts = Some(parts.clone().going_on());
-                return Ok(Made { stored: Some(stored), parts, ..made });
+                return Ok(BundleOutcome { stored: Some(stored), parts, ..made });
             }
             // It goes on with no memory of another class.
-            filling = filling.map(Filling::files_alone);
+            filling = filling.map(InitialFiles::files_alone);
         }
         let memory = self.memory(filling.as_mut())?;
         let parts = match filling {
-            Some(Filling::Stream(files)) => {
+            Some(InitialFiles::Stream(files)) => {
                 let files = files.into_files().map_err(|source| BootError::Fill { source })?;
                 parts.clone().filled(MachineFiles::new(files))
             }
             _ => parts.clone(),
         };
-        Ok(Made { memory, parts: Some(parts), ..made })
+        Ok(BundleOutcome { memory, parts: Some(parts), ..made })
     }
 
     /// A root of this host, with the files that it begins with.
     fn with_root(
         &self,
-        made: Made,
-        mut filling: Option<Filling>,
-        unread: Option<Unread>,
+        made: BundleOutcome,
+        mut filling: Option<InitialFiles>,
+        unread: Option<FileLease>,
         facts: &HostFacts,
-    ) -> Result<Made, BootError> {
+    ) -> Result<BundleOutcome, BootError> {
         let memory = self.memory(filling.as_mut())?;
         let ids = facts.ids.as_ref().ok().zip(made.ids.as_ref());
         let ids = ids.map(|(ranges, taken)| RootIds { ranges, taken });
         self.root.mount(ids, filling, unread)?;
-        Ok(Made { memory, ..made })
+        Ok(BundleOutcome { memory, ..made })
     }
 
     /// What its kernel goes on with, written where the runtime looks for it.
-    fn memory(&self, filling: Option<&mut Filling>) -> Result<Option<StoredMemory>, BootError> {
+    fn memory(
+        &self,
+        filling: Option<&mut InitialFiles>,
+    ) -> Result<Option<StoredMemory>, BootError> {
         let memory = filling.map(|filling| filling.memory(&self.traces.dir)).transpose();
         Ok(memory.map_err(|source| BootError::Fill { source })?.flatten())
     }

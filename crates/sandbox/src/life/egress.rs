@@ -7,14 +7,14 @@ use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::sandbox::{Phase, Violation};
 
 use super::network::Network;
-use crate::egress::{Asked, Egress, ModelDesk, SecretKeeper, Unrouted};
+use crate::egress::{Egress, ModelGateway, NameRequest, NoRouteAttempts, SecretSource};
 
 /// The connections of a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub struct Traffic<'a> {
     pub(super) network: &'a Network,
     /// Attempts that no route leads anywhere.
-    pub(super) unrouted: Option<&'a Arc<Unrouted>>,
+    pub(super) unrouted: Option<&'a Arc<NoRouteAttempts>>,
 }
 
 impl<'a> Traffic<'a> {
@@ -36,18 +36,18 @@ impl<'a> Traffic<'a> {
 
     /// Names that the running phase was refused and asks for, since the last call.
     #[must_use]
-    pub fn asked(self) -> Vec<Asked> {
+    pub fn name_requests(self) -> Vec<NameRequest> {
         self.egress().map(Egress::asked).unwrap_or_default()
     }
 
     /// Admits a name that was asked for, in its phase and until a time (ms since the epoch). `false`: it was not asked for.
     #[must_use]
-    pub fn grant(self, asked: &Asked, until_ms: i64) -> bool {
+    pub fn grant(self, asked: &NameRequest, until_ms: i64) -> bool {
         self.egress().is_some_and(|egress| egress.grant(asked, until_ms))
     }
 
     /// Sets who decides about calls of models, before the first command. Without it each is refused.
-    pub fn serve_models(self, desk: Arc<dyn ModelDesk>) {
+    pub fn serve_models(self, desk: Arc<dyn ModelGateway>) {
         if let Some(egress) = self.egress() {
             egress.serve_models(desk);
         }
@@ -77,7 +77,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// From whom the secrets of its requests come; before its first command.
-    pub fn keep_secrets(self, keeper: Arc<dyn SecretKeeper>) {
+    pub fn set_secret_source(self, keeper: Arc<dyn SecretSource>) {
         if let Some(egress) = self.egress() {
             egress.keep_secrets(keeper);
         }

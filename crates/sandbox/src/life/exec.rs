@@ -3,9 +3,9 @@
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_guest::jail;
-use cofferdam_guest::wire::{Ended, ExecEnd};
+use cofferdam_guest::wire::{CommandExit, ExecEnd};
 
-use crate::life::reached::{Ending, Seen};
+use crate::life::limit_watch::{CommandOutcome, LimitObservation};
 
 /// What shells answer where no program was started.
 const UNSTARTED: i32 = 127;
@@ -17,7 +17,7 @@ const BY_SIGNAL: i32 = 128;
 
 /// Bytes beyond the limit of each stream: read, counted and dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Dropped {
+pub struct DropCounts {
     /// Of standard output.
     pub stdout: u64,
     /// Of standard error.
@@ -41,25 +41,27 @@ pub struct ExecOutcome {
     /// Whether the wall time ran out.
     pub timed_out: bool,
     /// Output beyond the limit.
-    pub dropped: Dropped,
+    pub dropped: DropCounts,
     /// The limits that it reached; a command may survive one and exit with 0.
     pub reached: Vec<LimitKind>,
     /// Why, in words, where the code is not NONE; also what else is worth knowing.
     pub cause: Option<String>,
     /// What its jail saw.
-    pub seen: Option<jail::Seen>,
+    pub seen: Option<jail::JailReport>,
 }
 
 /// What the agent said, and what was seen from outside.
-pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
+pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &LimitObservation) -> ExecOutcome {
     let seen = &seen.inside(end.counted);
     let oom = seen.oom();
     let (exit, mut causes) = match end.ended {
-        Ended::Exit(0) => (0, Vec::new()),
-        Ended::Exit(code) => (code, vec![format!("exit status {code}")]),
-        Ended::Signal(signal) => (BY_SIGNAL + signal, vec![format!("killed by signal {signal}")]),
-        Ended::Unstarted(reason) if end.denied => (DENIED, vec![reason]),
-        Ended::Unstarted(reason) => (UNSTARTED, vec![reason]),
+        CommandExit::Exit(0) => (0, Vec::new()),
+        CommandExit::Exit(code) => (code, vec![format!("exit status {code}")]),
+        CommandExit::Signal(signal) => {
+            (BY_SIGNAL + signal, vec![format!("killed by signal {signal}")])
+        }
+        CommandExit::Unstarted(reason) if end.denied => (DENIED, vec![reason]),
+        CommandExit::Unstarted(reason) => (UNSTARTED, vec![reason]),
     };
     let broken = end.seen.as_ref().and_then(|seen| seen.broken.as_ref());
     let stopped = end.seen.as_ref().is_some_and(|seen| seen.stopped);
@@ -80,9 +82,9 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
     if stopped {
         causes = vec!["it executed more commands than it may".to_owned()];
     }
-    let dropped = Dropped { stdout: end.dropped_stdout, stderr: end.dropped_stderr };
+    let dropped = DropCounts { stdout: end.dropped_stdout, stderr: end.dropped_stderr };
     let failed = err_code != ErrCode::None;
-    let ending = Ending { failed, timed_out: end.timed_out, dropped, crowd: end.crowd };
+    let ending = CommandOutcome { failed, timed_out: end.timed_out, dropped, crowd: end.crowd };
     let reached = seen.reached(&ending, &mut causes);
     ExecOutcome {
         exit,
@@ -99,7 +101,12 @@ pub(crate) fn judge(end: ExecEnd, limit_ms: u64, seen: &Seen) -> ExecOutcome {
 }
 
 /// The agent never said how the command ended.
-pub(crate) fn unheard(wall_ms: u64, timed_out: bool, cause: &str, seen: &Seen) -> ExecOutcome {
+pub(crate) fn unheard(
+    wall_ms: u64,
+    timed_out: bool,
+    cause: &str,
+    seen: &LimitObservation,
+) -> ExecOutcome {
     let oom = seen.oom();
     let err_code = match (timed_out, oom) {
         (true, _) => ErrCode::Timeout,
@@ -107,7 +114,8 @@ pub(crate) fn unheard(wall_ms: u64, timed_out: bool, cause: &str, seen: &Seen) -
         (false, false) => ErrCode::CmdNonzero,
     };
     let mut causes = vec![cause.to_owned()];
-    let ending = Ending { failed: true, timed_out, dropped: Dropped::default(), crowd: 0 };
+    let ending =
+        CommandOutcome { failed: true, timed_out, dropped: DropCounts::default(), crowd: 0 };
     let reached = seen.reached(&ending, &mut causes);
     ExecOutcome {
         exit: BY_SIGNAL + SIGKILL,
@@ -116,7 +124,7 @@ pub(crate) fn unheard(wall_ms: u64, timed_out: bool, cause: &str, seen: &Seen) -
         cpu_ms: 0,
         oom,
         timed_out,
-        dropped: Dropped::default(),
+        dropped: DropCounts::default(),
         reached,
         cause: Some(causes.join("; ")),
         seen: None,
@@ -132,7 +140,7 @@ pub(crate) fn unconnected(cause: String) -> ExecOutcome {
         cpu_ms: 0,
         oom: false,
         timed_out: false,
-        dropped: Dropped::default(),
+        dropped: DropCounts::default(),
         reached: Vec::new(),
         cause: Some(cause),
         seen: None,
@@ -150,16 +158,16 @@ pub(crate) fn explain(outcome: &mut ExecOutcome, words: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cofferdam_guest::wire::Counted;
+    use cofferdam_guest::wire::LimitCounters;
 
     use crate::host::cgroup::Events;
 
-    fn end(ended: Ended) -> ExecEnd {
+    fn end(ended: CommandExit) -> ExecEnd {
         ExecEnd { wall_ms: 1, cpu_ms: 1, max_rss_kb: 1, ..ExecEnd::of(ended) }
     }
 
-    fn seen(after: Events) -> Seen {
-        Seen { after, ..Seen::default() }
+    fn seen(after: Events) -> LimitObservation {
+        LimitObservation { after, ..LimitObservation::default() }
     }
 
     #[test]
@@ -170,21 +178,21 @@ mod tests {
             (outcome.exit, outcome.err_code)
         };
         let killed = Events { oom_kills: 1, pids_refused: 0, tcp_refused: 0 };
-        assert_eq!(code(Ended::Exit(0), quiet), (0, ErrCode::None));
-        assert_eq!(code(Ended::Exit(3), quiet), (3, ErrCode::CmdNonzero));
-        assert_eq!(code(Ended::Signal(11), quiet), (139, ErrCode::CmdNonzero));
-        assert_eq!(code(Ended::Signal(9), killed), (137, ErrCode::Oom));
-        assert_eq!(code(Ended::Exit(0), killed), (0, ErrCode::None));
-        assert_eq!(code(Ended::Unstarted("no".into()), quiet), (127, ErrCode::CmdNonzero));
-        let denied = ExecEnd { denied: true, ..end(Ended::Unstarted("no".into())) };
+        assert_eq!(code(CommandExit::Exit(0), quiet), (0, ErrCode::None));
+        assert_eq!(code(CommandExit::Exit(3), quiet), (3, ErrCode::CmdNonzero));
+        assert_eq!(code(CommandExit::Signal(11), quiet), (139, ErrCode::CmdNonzero));
+        assert_eq!(code(CommandExit::Signal(9), killed), (137, ErrCode::Oom));
+        assert_eq!(code(CommandExit::Exit(0), killed), (0, ErrCode::None));
+        assert_eq!(code(CommandExit::Unstarted("no".into()), quiet), (127, ErrCode::CmdNonzero));
+        let denied = ExecEnd { denied: true, ..end(CommandExit::Unstarted("no".into())) };
         assert_eq!(judge(denied, 1, &seen(quiet)).exit, 126);
     }
 
     #[test]
     fn a_kernel_of_its_own_counts_instead_of_the_hosts() {
         let counted =
-            Some(Counted { oom_kills: 1, pids_refused: 0, layer_full: true, no_routes: 0 });
-        let end = ExecEnd { counted, ..end(Ended::Signal(9)) };
+            Some(LimitCounters { oom_kills: 1, pids_refused: 0, layer_full: true, no_routes: 0 });
+        let end = ExecEnd { counted, ..end(CommandExit::Signal(9)) };
         let outcome =
             judge(end, 1, &seen(Events { oom_kills: 0, pids_refused: 3, tcp_refused: 0 }));
         assert_eq!((outcome.err_code, outcome.oom), (ErrCode::Oom, true));
@@ -193,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_timeout_comes_before_everything_else() {
-        let mut late = end(Ended::Signal(9));
+        let mut late = end(CommandExit::Signal(9));
         late.timed_out = true;
         let outcome =
             judge(late, 7, &seen(Events { oom_kills: 1, pids_refused: 2, tcp_refused: 0 }));

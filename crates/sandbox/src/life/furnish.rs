@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::error::BootError;
 use crate::agent::Agent;
 use crate::class::Attempts;
-use crate::class::shown::Resolved;
-use crate::egress::{Prepared, Unrouted};
+use crate::class::input_mounts::ResolvedInputs;
+use crate::egress::{EgressSetup, NoRouteAttempts};
 use crate::life::network;
-use crate::life::put::{put, put_dir};
 use crate::life::sandbox::Sandbox;
 use crate::life::service;
+use crate::life::write::{put, put_dir};
 use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
 
 /// The home of the user whom `envRef: host` has beside root.
@@ -22,9 +22,9 @@ const METRICS_MS: u64 = 5_000;
 /// Gives a sandbox files, the proxy, then services, which may need both.
 pub(super) async fn furnish(
     sandbox: &mut Sandbox,
-    resolved: &Resolved<'_>,
+    resolved: &ResolvedInputs<'_>,
     plan: &Plan,
-    prepared: Option<Prepared>,
+    prepared: Option<EgressSetup>,
 ) -> Result<(), BootError> {
     settle(&sandbox.agent, resolved, plan).await?;
     if let Some(prepared) = prepared {
@@ -36,12 +36,12 @@ pub(super) async fn furnish(
     // Last, so that what a service tried while it started is not laid at a command's door.
     match plan.isolation().supervision.attempts() {
         Attempts::Namespace => {
-            sandbox.unrouted = Some(Arc::new(Unrouted::in_namespace(sandbox.init_pid)));
+            sandbox.unrouted = Some(Arc::new(NoRouteAttempts::in_namespace(sandbox.init_pid)));
         }
         Attempts::Agent => {
             let is_new = plan.services.is_empty() && !sandbox.went_on;
             let before = if is_new { 0 } else { no_routes(&sandbox.agent).await };
-            sandbox.unrouted = Some(Arc::new(Unrouted::in_machine(before)));
+            sandbox.unrouted = Some(Arc::new(NoRouteAttempts::in_machine(before)));
         }
         Attempts::Each => {}
     }
@@ -59,7 +59,11 @@ async fn no_routes(agent: &Agent) -> u64 {
 }
 
 /// Gives the task its files, which are its user's as its places are.
-async fn settle(agent: &Agent, resolved: &Resolved<'_>, plan: &Plan) -> Result<(), BootError> {
+async fn settle(
+    agent: &Agent,
+    resolved: &ResolvedInputs<'_>,
+    plan: &Plan,
+) -> Result<(), BootError> {
     let user = plan.task.user;
     if let Some(user) = user {
         for dir in own_dirs(resolved, plan) {
@@ -77,7 +81,7 @@ async fn settle(agent: &Agent, resolved: &Resolved<'_>, plan: &Plan) -> Result<(
 
 /// The directories of the sandbox's own that a user has to write in: where it works unless it says otherwise, and a home of the
 /// host's skeleton. One that is given keeps what was given.
-fn own_dirs<'a>(resolved: &Resolved<'_>, plan: &'a Plan) -> Vec<&'a str> {
+fn own_dirs<'a>(resolved: &ResolvedInputs<'_>, plan: &'a Plan) -> Vec<&'a str> {
     let is_mount = |dir: &str| {
         let runtimes = resolved.mounts.iter().map(|mount| &mount["destination"]);
         let machines = resolved.given.iter().map(|given| given.target.as_str());

@@ -15,11 +15,11 @@ use std::path::Path;
 
 use cofferdam_contracts::sandbox::AccessMode;
 
-use super::cached;
+use super::cache_mounts;
 use crate::cache::CacheBase;
 use crate::class::InputMounts;
-use crate::class::shown::{NotGiven, Resolved, ShownContent, Upload};
-use crate::host::hostpath::{HostPath, Links, OpenError, Opened, Place};
+use crate::class::input_mounts::{MountRefusal, ResolvedInputs, Upload, UploadContent};
+use crate::host::hostpath::{HostHandle, HostPath, HostSource, Links, OpenError};
 use crate::host::task::blocking;
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
@@ -62,7 +62,7 @@ impl InputError {
 }
 
 /// Something that is asked for, by the plan or beside it.
-enum WantedInput<'a> {
+enum InputRequest<'a> {
     Bytes { path: &'a str, bytes: &'a [u8], mode: u32 },
     Host(HostInput<'a>),
 }
@@ -74,13 +74,13 @@ struct HostInput<'a> {
     access: AccessMode,
 }
 
-impl<'a> From<&'a PlannedMount> for WantedInput<'a> {
+impl<'a> From<&'a PlannedMount> for InputRequest<'a> {
     fn from(PlannedMount { source, target, access }: &'a PlannedMount) -> Self {
         Self::Host(HostInput { path: target, source, access: *access })
     }
 }
 
-impl<'a> From<&'a Input> for WantedInput<'a> {
+impl<'a> From<&'a Input> for InputRequest<'a> {
     fn from(input: &'a Input) -> Self {
         match input {
             Input::Bytes { path, bytes, mode } => Self::Bytes { path, bytes, mode: *mode },
@@ -97,30 +97,30 @@ pub(crate) fn resolve<'a>(
     inputs: &'a [Input],
     base: Option<&CacheBase>,
     facts: &HostFacts,
-) -> Result<Resolved<'a>, InputError> {
+) -> Result<ResolvedInputs<'a>, InputError> {
     let class = plan.isolation().inputs;
-    let mut resolved = Resolved::by(class.medium());
-    let mounts = plan.mounts.iter().map(WantedInput::from);
-    for wanted in mounts.chain(inputs.iter().map(WantedInput::from)) {
+    let mut resolved = ResolvedInputs::by(class.medium());
+    let mounts = plan.mounts.iter().map(InputRequest::from);
+    for wanted in mounts.chain(inputs.iter().map(InputRequest::from)) {
         match wanted {
-            WantedInput::Bytes { path, bytes, mode } => {
+            InputRequest::Bytes { path, bytes, mode } => {
                 refuse::absolute("path", path)?;
-                let content = ShownContent::Bytes(bytes);
+                let content = UploadContent::Bytes(bytes);
                 resolved.uploads.push(Upload { path, content, mode: mode & MODE_BITS });
             }
-            WantedInput::Host(asked) => {
+            InputRequest::Host(asked) => {
                 refuse::absolute("path", asked.path)?;
                 host(&mut resolved, plan, asked, class, facts)?;
             }
         }
     }
-    cached::mount(&mut resolved, plan, base);
+    cache_mounts::mount(&mut resolved, plan, base);
     Ok(resolved)
 }
 
 /// Opens a path of the host, and shows it if this class gives it.
 fn host<'a>(
-    resolved: &mut Resolved<'a>,
+    resolved: &mut ResolvedInputs<'a>,
     plan: &Plan,
     asked: HostInput<'a>,
     class: &dyn InputMounts,
@@ -128,8 +128,8 @@ fn host<'a>(
 ) -> Result<(), InputError> {
     let HostInput { path, source, access } = asked;
     let not_given = |why| match why {
-        NotGiven::Elsewhere => InputError::Elsewhere(source.clone()),
-        NotGiven::Full => InputError::Full(source.clone()),
+        MountRefusal::Elsewhere => InputError::Elsewhere(source.clone()),
+        MountRefusal::Full => InputError::Full(source.clone()),
     };
     class.gives(AccessMode::ReadOnly).map_err(not_given)?;
     let opened = facts.allowed.open(source, Links::Beneath)?;
@@ -142,17 +142,17 @@ fn host<'a>(
         return Err(InputError::Kind(source.clone()));
     }
     match access {
-        AccessMode::ReadOnly => resolved.show(plan, Place::Given(opened), path),
-        AccessMode::Full => resolved.bound_through(plan, Place::Given(opened), path),
+        AccessMode::ReadOnly => resolved.show(plan, HostSource::Given(opened), path),
+        AccessMode::Full => resolved.bound_through(plan, HostSource::Given(opened), path),
         AccessMode::WorkspaceWrite if opened.is_dir() => {
-            resolved.show_tree(plan, Place::Given(opened), path);
+            resolved.show_tree(plan, HostSource::Given(opened), path);
         }
         AccessMode::WorkspaceWrite if opened.len() > MAX_COPY_BYTES => {
             return Err(InputError::Size { path: source.clone(), bytes: opened.len() });
         }
         AccessMode::WorkspaceWrite => {
             let mode = opened.mode();
-            resolved.uploads.push(Upload { path, content: ShownContent::Given(opened), mode });
+            resolved.uploads.push(Upload { path, content: UploadContent::Given(opened), mode });
         }
     }
     Ok(())
@@ -162,9 +162,9 @@ impl Upload<'_> {
     /// The bytes, read now if they are a host file's.
     pub(crate) async fn bytes(&self) -> io::Result<bytes::Bytes> {
         match &self.content {
-            ShownContent::Bytes(bytes) => Ok(bytes::Bytes::copy_from_slice(bytes)),
-            ShownContent::Ours(path) => Ok(tokio::fs::read(path).await?.into()),
-            ShownContent::Given(opened) => {
+            UploadContent::Bytes(bytes) => Ok(bytes::Bytes::copy_from_slice(bytes)),
+            UploadContent::Ours(path) => Ok(tokio::fs::read(path).await?.into()),
+            UploadContent::Given(opened) => {
                 let opened = opened.clone();
                 blocking(move || whole(&opened)).await
             }
@@ -173,7 +173,7 @@ impl Upload<'_> {
 }
 
 /// A file as it is now, which may be more than it was when it was opened.
-fn whole(opened: &Opened) -> io::Result<bytes::Bytes> {
+fn whole(opened: &HostHandle) -> io::Result<bytes::Bytes> {
     let mut bytes = Vec::new();
     opened.file(Path::new(""))?.take(MAX_COPY_BYTES + 1).read_to_end(&mut bytes)?;
     match u64::try_from(bytes.len()).is_ok_and(|count| count <= MAX_COPY_BYTES) {

@@ -13,9 +13,9 @@ use cofferdam_guest::wire::User;
 use rustix::mount::{MoveMountFlags, move_mount};
 use serde_json::Value;
 
-use crate::class::shown::Overlay;
+use crate::class::input_mounts::Overlay;
 use crate::host::devices;
-use crate::host::idrange::{self, IdRanges, Taken, shifted};
+use crate::host::idrange::{self, IdRange, IdRanges, shifted};
 use crate::host::tenant_root::{self, TenantRoot};
 use crate::life::error::{BootError, fault};
 
@@ -27,7 +27,7 @@ const RUNTIMES: [&str; 3] = ["/dev", "/proc", "/sys"];
 /// Whose inputs are in the sandbox.
 pub(crate) struct InputOwners<'a> {
     pub ranges: &'a IdRanges,
-    pub taken: &'a Taken,
+    pub taken: &'a IdRange,
     /// Whom the task runs as, where that is not root.
     pub user: Option<User>,
     /// Where that lies which a tenant named.
@@ -88,7 +88,7 @@ pub(crate) fn make_beside(
     layer: &Path,
     groups: &[&str],
     at: &Path,
-    taken: &Taken,
+    taken: &IdRange,
     has_devices: bool,
 ) -> Result<(), BootError> {
     let own = devices::beside(layer);

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use crate::agent::keep::StandingTask;
+use crate::agent::layer_stream::FrozenTask;
 use crate::agent::{Agent, AgentError};
 use crate::host::upper;
-use crate::life::keep::KeepError;
+use crate::life::snapshot::LayerSnapshotError;
 
 /// What a stream says beside the bytes of files: names, owners, times. A file has a KiB of a machine's memory, and a path has
 /// at most four.
@@ -25,16 +25,16 @@ fn most(size: MachineSize) -> u64 {
 }
 
 /// Stops the task of a machine and writes its files. Blocking; once `goes_on` says no, it is an error.
-pub(crate) fn keep(
+pub(crate) fn snapshot(
     agent: &Agent,
     size: MachineSize,
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
-) -> Result<StandingTask, KeepError> {
-    let mut files = agent.keep(goes_on).map_err(|error| match error {
-        AgentError::Refused { error, .. } => KeepError::Freeze(io::Error::other(error)),
-        error => KeepError::Freeze(io::Error::other(error)),
+) -> Result<FrozenTask, LayerSnapshotError> {
+    let mut files = agent.open_layer_stream(goes_on).map_err(|error| match error {
+        AgentError::Refused { error, .. } => LayerSnapshotError::Freeze(io::Error::other(error)),
+        error => LayerSnapshotError::Freeze(io::Error::other(error)),
     })?;
     let passed = upper::pass(&mut files, out, most(size));
-    passed.and_then(|()| files.end()).map_err(KeepError::Files)
+    passed.and_then(|()| files.end()).map_err(LayerSnapshotError::Files)
 }

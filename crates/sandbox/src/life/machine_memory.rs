@@ -14,11 +14,11 @@ use tokio::runtime::Handle;
 
 pub(crate) use crate::machine::most;
 
-use crate::agent::keep::StandingTask;
+use crate::agent::layer_stream::FrozenTask;
 use crate::agent::{Agent, AgentError};
 use crate::life::inside_layer::{self, MachineSize};
-use crate::life::keep::KeepError;
 use crate::life::memory::{MAX_PIECE, unnamed};
+use crate::life::snapshot::LayerSnapshotError;
 use crate::machine::{MAX_MARK, Storable, differs};
 
 /// Files are handed out in smaller pieces.
@@ -26,18 +26,18 @@ const FILE_PIECE: usize = 128 * 1024;
 
 /// Writes all three. Where the memory could not be written the reason is given; and the sandbox, if it still stands. Blocking; once
 /// `goes_on` says no, it is an error. `falls_asleep` is told before the sandbox cannot go on.
-pub(crate) fn keep(
+pub(crate) fn store(
     storable: &Storable,
     agent: &Agent,
     size: MachineSize,
     out: &mut dyn Write,
     goes_on: &dyn Fn() -> bool,
     falls_asleep: &dyn Fn(),
-) -> Result<(Option<StandingTask>, Option<io::Error>), KeepError> {
-    let files = KeepError::Files;
+) -> Result<(Option<FrozenTask>, Option<io::Error>), LayerSnapshotError> {
+    let files = LayerSnapshotError::Files;
     part(out, |out| out.write_all(storable.mark().as_bytes())).map_err(files)?;
     let mut pieces = BufWriter::with_capacity(FILE_PIECE, PieceWriter::to(&mut *out, FILE_PIECE));
-    let standing = inside_layer::keep(agent, size, &mut pieces, goes_on)?;
+    let standing = inside_layer::snapshot(agent, size, &mut pieces, goes_on)?;
     let pieces = pieces.into_inner().map_err(|error| files(error.into_error()))?;
     pieces.finish(true).map_err(files)?;
     match Handle::current().block_on(agent.sleep()) {

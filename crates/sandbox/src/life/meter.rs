@@ -3,7 +3,7 @@
 use cofferdam_guest::wire::{ALL_BYTES, ExecEnd};
 
 use crate::agent::{OutputSink, Stream};
-use crate::life::reached::Words;
+use crate::life::limit_watch::Words;
 
 /// Counts the output of one command for its sandbox.
 #[derive(Debug)]

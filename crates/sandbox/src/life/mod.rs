@@ -6,54 +6,56 @@
 //!                             +--error---+--wipe--> evidence <--reconcile, recheck (without its owner)
 //! ```
 
-mod ahead;
 mod attest;
-mod begin;
+mod bare_sandbox;
+mod boot;
 mod bundle;
-mod cached;
+mod cache_mounts;
+mod command_names;
+mod container_pool;
+mod discard;
+mod early;
 mod egress;
 mod error;
 mod exec;
 mod furnish;
-mod hold;
+mod handle;
 mod host;
 mod input;
 mod inside;
 mod inside_layer;
 mod intake;
-mod keep;
+mod limit_watch;
 mod machine_memory;
 mod machines;
 mod memory;
 mod meter;
 mod names;
 mod network;
-mod numbered;
 mod provision;
-mod put;
-mod raise;
-mod raised;
-mod reached;
 mod recheck;
 mod reconcile;
 mod resume;
 mod root;
+mod runtime_start;
 mod sandbox;
 mod service;
+mod snapshot;
 mod start;
-mod unwanted;
-mod waits;
 mod warm;
-mod weigh;
+mod weight;
 mod wipe;
+mod write;
 
-pub use ahead::Ahead;
+pub use container_pool::Name;
+pub(crate) use container_pool::is_on;
+pub use discard::DiscardGuard;
+pub use early::EarlySandbox;
 pub use egress::Traffic;
 pub use error::ProvisionError;
-pub use exec::{Dropped, ExecOutcome};
+pub use exec::{DropCounts, ExecOutcome};
 pub use host::{Host, HostConfig, has_swap};
-pub use keep::{Filling, KeepError, LayerKeeper, SleepError, Sleeping, Still, Unkept};
-pub use names::{Reserved, SandboxNames};
+pub use names::{NameReservation, SandboxNames};
 pub use network::{Network, NetworkError};
 pub use provision::{provision, provision_filled, provision_on};
 pub use recheck::verify_again;
@@ -61,6 +63,7 @@ pub use reconcile::{abandoned, destroy_orphans, reconcile, remains, verify_absen
 pub use resume::{ResumeError, resume};
 pub use sandbox::{BootRecord, KillHandle, Sandbox, SandboxError};
 pub use service::ServiceEnd;
-pub use unwanted::GivenUp;
-pub use waits::Name;
-pub(crate) use waits::is_on;
+pub use snapshot::{
+    FrozenSandbox, InitialFiles, LayerSnapshotError, LayerSnapshotter, NoSnapshotReason,
+    SleepError, SleepHandle,
+};

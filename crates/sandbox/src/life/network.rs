@@ -11,17 +11,19 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use cofferdam_contracts::egress::Entry as Listed;
+use cofferdam_contracts::egress::Entry as EgressEntry;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::sandbox::Phase;
 use cofferdam_guest::tree::NodeKind;
 use tokio::sync::Mutex;
 
 use super::error::BootError;
-use super::put::put;
+use super::write::put;
 use crate::agent::Agent;
 use crate::class;
-use crate::egress::{self, Egress, EgressError, NetworkNow, PlannedLists, Prepared, Resources};
+use crate::egress::{
+    self, ActiveNetwork, Egress, EgressError, EgressSetup, PlannedLists, Resources,
+};
 use crate::host::process::Netns;
 use crate::host::task::blocking;
 use crate::spec::class::Class;
@@ -73,13 +75,13 @@ impl Network {
     }
 
     /// Opens the proxy of a plan that lists names.
-    pub(crate) fn open(&self, prepared: Prepared) -> Result<(), EgressError> {
+    pub(crate) fn open(&self, prepared: EgressSetup) -> Result<(), EgressError> {
         // It is opened once, by what makes the sandbox.
         let _ = self.0.egress.set(self.opened(prepared)?);
         Ok(())
     }
 
-    fn opened(&self, prepared: Prepared) -> Result<Egress, EgressError> {
+    fn opened(&self, prepared: EgressSetup) -> Result<Egress, EgressError> {
         let way = class::of(self.0.class).supervision.way(self.0.netns.clone(), &self.0.agent);
         prepared.open(way)
     }
@@ -89,7 +91,7 @@ impl Network {
     ///
     /// # Errors
     /// The sandbox ends, or the network cannot be had: the one before is in force.
-    pub async fn change(&self, names: &[Listed]) -> Result<NetworkNow, NetworkError> {
+    pub async fn change(&self, names: &[EgressEntry]) -> Result<ActiveNetwork, NetworkError> {
         let is_over = self.0.is_over.lock().await;
         if *is_over {
             return Err(NetworkError::Over);
@@ -103,11 +105,11 @@ impl Network {
     }
 
     /// The first names of a sandbox that began without any.
-    async fn begin(&self, names: &[Listed]) -> Result<NetworkNow, NetworkError> {
+    async fn begin(&self, names: &[EgressEntry]) -> Result<ActiveNetwork, NetworkError> {
         let planned = PlannedLists::of_exec(names);
         let prepared = self.0.resources.prepare(&planned).await.map_err(|e| failed(&e))?;
         let Some(prepared) = prepared else {
-            return Ok(NetworkNow { env: BTreeMap::new(), names: Vec::new(), cut: 0 });
+            return Ok(ActiveNetwork { env: BTreeMap::new(), names: Vec::new(), cut: 0 });
         };
         furnish(&self.0.agent, &prepared, false).await.map_err(|e| failed(&e))?;
         let egress = self.opened(prepared).map_err(|e| failed(&e))?;
@@ -130,10 +132,10 @@ impl Network {
 /// Gives programs what they need besides the proxy: a resolver, and certificates where they are not shown already.
 pub(crate) async fn furnish(
     agent: &Agent,
-    prepared: &Prepared,
+    prepared: &EgressSetup,
     is_shown: bool,
 ) -> Result<(), BootError> {
-    put(agent, egress::RESOLV_CONF, 0o644, None, Prepared::resolv_conf().into()).await?;
+    put(agent, egress::RESOLV_CONF, 0o644, None, EgressSetup::resolv_conf().into()).await?;
     if let Some(certificates) = prepared.own_ca()? {
         return furnish_trust(agent, certificates).await;
     }
@@ -157,7 +159,7 @@ async fn furnish_trust(agent: &Agent, certificates: Bytes) -> Result<(), BootErr
         if !agent.files().stat(path).await.is_ok_and(|entry| entry.kind == NodeKind::File) {
             continue;
         }
-        let store = store.get_or_insert_with(|| Prepared::java_store(&certificates)).clone();
+        let store = store.get_or_insert_with(|| EgressSetup::java_store(&certificates)).clone();
         // A tenant's own root may have one that cannot be written; then Java trusts what it did.
         if let Err(error) = put(agent, path, 0o644, None, store).await {
             tracing::info!(%error, path, "Java inside does not trust the sandbox's own authority");

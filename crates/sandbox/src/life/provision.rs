@@ -18,10 +18,10 @@ use crate::host::base::Base;
 use crate::host::hostpath::HostPath;
 use crate::host::task::blocking;
 use crate::life::host::Host;
-use crate::life::keep::Filling;
 use crate::life::sandbox::Sandbox;
+use crate::life::snapshot::InitialFiles;
 use crate::life::start::{LayerContents, start};
-use crate::life::wipe::{self, Subject};
+use crate::life::wipe::{self, WipeTarget};
 use crate::spec::input::Input;
 use crate::spec::plan::Plan;
 
@@ -42,7 +42,7 @@ pub async fn provision_filled(
     host: &Host,
     plan: &Plan,
     inputs: &[Input],
-    filling: Filling,
+    filling: InitialFiles,
 ) -> Result<Sandbox, ProvisionError> {
     let contents = LayerContents { filling: Some(filling), cache: None };
     provision_from(host, plan, inputs, contents).await
@@ -66,7 +66,7 @@ async fn provision_from(
 ) -> Result<Sandbox, ProvisionError> {
     let clock = Stopwatch::start();
     let facts = host.shared();
-    let mut subject = Subject::found(plan.traces.clone());
+    let mut subject = WipeTarget::found(plan.traces.clone());
     // Nothing was started yet, so there is no runtime to look for.
     subject.runtime_reaped = true;
     subject.class = Some(plan.class);

@@ -1,6 +1,6 @@
 //! Another look at a sandbox whose wipe failed.
 //!
-//! What a sandbox is made of has known places, so destroying it again looks for those again. What the
+//! What a sandbox is made of has known paths, so destroying it again looks for those again. What the
 //! failed look knew besides (a process by its start, a namespace, the base's digest before the task)
 //! stands in its evidence and is looked for by it: **a check that failed is never dropped, it is made
 //! again or fails again.**
@@ -8,19 +8,19 @@
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::sandbox::{
-    Looked, SeenProcess, WipeCheck, WipeEvidence, WipeKind, WipeStatus,
+    ProcessIdentity, WipeCheck, WipeEvidence, WipeKind, WipeStatus, WipeSubject,
 };
 
 use crate::class;
 use crate::host::crypt::attached;
 use crate::host::holders::Tables;
-use crate::host::hostpath::{HostPath, Links, Place};
+use crate::host::hostpath::{HostPath, HostSource, Links};
 use crate::host::layer;
 use crate::host::process::{self, Process};
 use crate::host::task::blocking;
 use crate::host::traces::locate;
 use crate::life::host::Host;
-use crate::life::wipe::{self, BUSY, Below, Subject};
+use crate::life::wipe::{self, BUSY, BaseRecord, WipeTarget};
 use crate::spec::facts::HostFacts;
 
 /// Destroys what is left of a sandbox whose last look is given, and gives the evidence of this one.
@@ -31,7 +31,7 @@ pub async fn verify_again(host: &Host, last: &WipeEvidence, state_dir: &Path) ->
     // A root has its writes in the layer, and keeps it.
     let of_layer = [&traces.root, &traces.layer].map(|place| place.display().to_string());
     blocking(move || {
-        let mut subject = Subject::found(traces);
+        let mut subject = WipeTarget::found(traces);
         subject.base = base_of(&last, &facts);
         let evidence = wipe::destroy(&facts, &subject, &last.reason);
         merged(evidence, &last, &of_layer)
@@ -41,31 +41,31 @@ pub async fn verify_again(host: &Host, last: &WipeEvidence, state_dir: &Path) ->
 
 /// The base by its name in the record, which a tenant may have chosen: opened like any other, but whoever's
 /// it was. Nothing of it is shown to anybody, its digest is compared.
-fn base_of(last: &WipeEvidence, facts: &HostFacts) -> Option<Below> {
+fn base_of(last: &WipeEvidence, facts: &HostFacts) -> Option<BaseRecord> {
     let name = last.checks.iter().find(|check| check.kind() == WipeKind::Base)?.subject();
     let ours = ["base", "images"].map(|dir| facts.state_dir.join(dir));
     let at = match ours.iter().any(|dir| Path::new(&name).starts_with(dir)) {
-        true => Ok(Place::Ours(PathBuf::from(&name))),
+        true => Ok(HostSource::Ours(PathBuf::from(&name))),
         false => {
             let opened = facts.allowed.everything().open(&HostPath::said(&name), Links::Refused);
-            opened.map(Place::Given).map_err(|error| error.to_string())
+            opened.map(HostSource::Given).map_err(|error| error.to_string())
         }
     };
-    Some(Below { name, at, digest: last.base_before.clone() })
+    Some(BaseRecord { name, at, digest: last.base_before.clone() })
 }
 
 /// The new look and, made again, every failed check of the last one that it does not contain. `of_layer` are the mounts
 /// that end with the layer's file system.
 fn merged(mut evidence: WipeEvidence, last: &WipeEvidence, of_layer: &[String]) -> WipeEvidence {
-    let is_mount = |check: &&WipeCheck| matches!(check.looked, Looked::Mount(_));
+    let is_mount = |check: &&WipeCheck| matches!(check.looked, WipeSubject::Mount(_));
     let failed = || last.checks.iter().filter(|check| !check.ok);
     // Whether the layer has ended is known before its mounts are looked at.
     let in_order = failed().filter(|check| !is_mount(check)).chain(failed().filter(is_mount));
     for check in in_order {
         // A mount that stayed busy is on no list any more, though it lives as long as its user.
         let is_detached = match &check.looked {
-            Looked::Mount(at) if of_layer.contains(at) && has_layer_ended(&evidence) => false,
-            Looked::Mount(_) => check.observed.as_deref().is_some_and(|seen| seen == BUSY),
+            WipeSubject::Mount(at) if of_layer.contains(at) && has_layer_ended(&evidence) => false,
+            WipeSubject::Mount(_) => check.observed.as_deref().is_some_and(|seen| seen == BUSY),
             _ => false,
         };
         let looked = evidence.checks.iter().position(|new| new.looked == check.looked);
@@ -90,44 +90,46 @@ fn has_layer_ended(evidence: &WipeEvidence) -> bool {
     let mut layers = evidence
         .checks
         .iter()
-        .filter(|check| matches!(check.looked, Looked::Layer { .. }))
+        .filter(|check| matches!(check.looked, WipeSubject::Layer { .. }))
         .peekable();
     layers.peek().is_some() && layers.all(|check| check.ok && check.observed.is_none())
 }
 
 fn again(check: &WipeCheck) -> WipeCheck {
-    let processes = |all: &[SeenProcess]| {
+    let processes = |all: &[ProcessIdentity]| {
         let all = all.iter().map(|one| Process::from(*one));
         let alive: Vec<u32> = all.filter(|one| one.is_alive()).map(|one| one.pid).collect();
         (!alive.is_empty()).then(|| format!("pids {alive:?} are still running"))
     };
     let left = match &check.looked {
-        Looked::Process(process) => Some(processes(&[*process])),
-        Looked::Others(all) => Some(processes(all)),
-        Looked::Netns(name) => Some(netns(name)),
-        Looked::Layer { file_system, place } => layer::again(file_system, place),
+        WipeSubject::Process(process) => Some(processes(&[*process])),
+        WipeSubject::Others(all) => Some(processes(all)),
+        WipeSubject::Netns(name) => Some(netns(name)),
+        WipeSubject::Layer { file_system, place } => layer::again(file_system, place),
         // While no device has the image, no file system of it is there to hold a key.
-        Looked::Key { image, .. } | Looked::LoopDevice(image) => Some(device_of(image)),
-        Looked::Image(image) => Some(Path::new(image).exists().then(|| "still there".to_owned())),
+        WipeSubject::Key { image, .. } | WipeSubject::LoopDevice(image) => Some(device_of(image)),
+        WipeSubject::Image(image) => {
+            Some(Path::new(image).exists().then(|| "still there".to_owned()))
+        }
         // A worker of the host looks now.
-        Looked::Host(_) => Some(None),
-        // What a class had taken away is its class' to find. The others' places are looked at by the wipe itself, or
+        WipeSubject::Host(_) => Some(None),
+        // What a class had taken away is its class' to find. The others' paths are looked at by the wipe itself, or
         // nothing finds them again.
-        Looked::Container { .. }
-        | Looked::Mount(_)
-        | Looked::Cgroup(_)
-        | Looked::EngineCgroup(_)
-        | Looked::RuntimeOf(_)
-        | Looked::Directory(_)
-        | Looked::RuntimeState(_)
-        | Looked::Sentinel(_)
-        | Looked::Base(_)
-        | Looked::CacheBase(_)
-        | Looked::SetId(_)
-        | Looked::RemoteSandbox { .. }
-        | Looked::RemoteListing { .. }
-        | Looked::RemoteMarker(_)
-        | Looked::Unread { .. } => {
+        WipeSubject::Container { .. }
+        | WipeSubject::Mount(_)
+        | WipeSubject::Cgroup(_)
+        | WipeSubject::EngineCgroup(_)
+        | WipeSubject::RuntimeOf(_)
+        | WipeSubject::Directory(_)
+        | WipeSubject::RuntimeState(_)
+        | WipeSubject::Sentinel(_)
+        | WipeSubject::Base(_)
+        | WipeSubject::CacheBase(_)
+        | WipeSubject::SetId(_)
+        | WipeSubject::RemoteSandbox { .. }
+        | WipeSubject::RemoteListing { .. }
+        | WipeSubject::RemoteMarker(_)
+        | WipeSubject::Unread { .. } => {
             class::all().find_map(|one| one.custody.custodian()?.again(&check.looked))
         }
     };
@@ -157,7 +159,7 @@ mod tests {
     use cofferdam_contracts::sandbox::WipeMethod;
 
     fn check(kind: &str, subject: &str, observed: Option<&str>) -> WipeCheck {
-        let looked = Looked::read(WipeKind::parse(kind).unwrap(), subject.to_owned());
+        let looked = WipeSubject::read(WipeKind::parse(kind).unwrap(), subject.to_owned());
         WipeCheck::new(looked, observed.map(str::to_owned))
     }
 

@@ -13,9 +13,9 @@ use crate::host::crypt;
 use crate::host::live;
 use crate::host::task::blocking;
 use crate::host::traces::{Traces, cgroup_prefix, locate, runtime_root, sandboxes};
+use crate::life::container_pool;
 use crate::life::host::Host;
-use crate::life::waits;
-use crate::life::wipe::{self, Subject};
+use crate::life::wipe::{self, WipeTarget};
 use crate::spec::facts::HostFacts;
 
 /// Destroys every sandbox of this host's state directory that `is_live` does not know: [`remains`], then
@@ -31,7 +31,7 @@ pub fn remains(host: &Host) -> BTreeSet<SandboxId> {
     let waits = |id: &SandboxId| {
         host.machines().warm().has(id)
             || host.waits().has(id)
-            || waits::is_held(&host.facts().live_dir, id)
+            || container_pool::is_held(&host.facts().live_dir, id)
     };
     known(host.facts()).into_iter().filter(|id| !waits(id)).collect()
 }
@@ -40,7 +40,7 @@ pub fn remains(host: &Host) -> BTreeSet<SandboxId> {
 /// no sandbox: [`destroy_orphans`] may end them whatever the ledger says.
 #[must_use]
 pub fn abandoned(host: &Host) -> BTreeSet<SandboxId> {
-    waits::abandoned(&host.facts().live_dir)
+    container_pool::abandoned(&host.facts().live_dir)
 }
 
 /// Destroys the remains that `is_live` does not know. The reason of the evidence is `orphan`. Call it at
@@ -58,10 +58,10 @@ pub async fn destroy_orphans(
             tracing::warn!(sandbox = %id, "a sandbox without an owner is destroyed");
             let traces = Traces::of(&host.facts().state_dir, &host.facts().live_dir, id);
             evidence.push(end(host.shared(), traces, "orphan").await);
-            waits::forget(&host.facts().live_dir, id);
+            container_pool::forget(&host.facts().live_dir, id);
         }
     }
-    waits::sweep(&host.facts().live_dir);
+    container_pool::sweep(&host.facts().live_dir);
     evidence
 }
 
@@ -79,7 +79,7 @@ pub async fn verify_absent(
 
 async fn end(facts: Arc<HostFacts>, traces: Traces, reason: &str) -> WipeEvidence {
     let reason = reason.to_owned();
-    let subject = Subject::found(traces);
+    let subject = WipeTarget::found(traces);
     blocking(move || wipe::destroy(&facts, &subject, &reason)).await
 }
 

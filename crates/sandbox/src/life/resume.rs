@@ -11,17 +11,17 @@ use cofferdam_contracts::error::error_chain;
 use crate::agent::Agent;
 use crate::class::remote::{self, RemoteError};
 use crate::class::tail::LOG_BYTES;
+use crate::life::command_names::CommandNames;
 use crate::life::error::BootError;
-use crate::life::hold::{Life, Missed, StartedRuntime};
+use crate::life::handle::{BootFault, RuntimeStart, SandboxHandle};
 use crate::life::host::Host;
 use crate::life::network::Network;
-use crate::life::numbered::CommandNames;
 use crate::life::sandbox::{KillHandle, Sandbox};
 use crate::life::service::Services;
-use crate::life::wipe::Subject;
+use crate::life::wipe::WipeTarget;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
-use crate::spec::provider::RemotePlace;
+use crate::spec::provider::RemoteLocation;
 
 /// Why a sandbox elsewhere was not taken over.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,11 @@ impl Host {
 
 /// Meets the agent of a sandbox that another worker made of the same plan. Its commands are asked for in
 /// the same order again: what ran is not run twice, what runs is followed.
-pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<Sandbox, ResumeError> {
+pub async fn resume(
+    host: &Host,
+    plan: &Plan,
+    place: &RemoteLocation,
+) -> Result<Sandbox, ResumeError> {
     let (clock, facts) = (Stopwatch::start(), host.shared());
     let own = facts.provider.as_ref().map(|provider| provider.place());
     if own.as_ref() != Some(&place.provider) {
@@ -56,7 +60,7 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
     let line = life.line().ok_or_else(gone)?;
     let mut effective = plan.effective.clone();
     effective.limits = line.limits(effective.limits);
-    let mut subject = Subject::found(plan.traces.clone());
+    let mut subject = WipeTarget::found(plan.traces.clone());
     subject.class = Some(plan.class);
     let network = Network::new(host.egress(), plan.class, None, agent.clone());
     Ok(Sandbox {
@@ -87,7 +91,11 @@ pub async fn resume(host: &Host, plan: &Plan, place: &RemotePlace) -> Result<San
 }
 
 /// Meets the agent of a sandbox elsewhere that another worker began.
-async fn met(plan: &Plan, facts: &HostFacts, id: &str) -> Result<(Life, Agent), ResumeError> {
+async fn met(
+    plan: &Plan,
+    facts: &HostFacts,
+    id: &str,
+) -> Result<(SandboxHandle, Agent), ResumeError> {
     let started = remote::attach(plan, facts.provider.as_ref(), id, LOG_BYTES).await;
     let started = started.map_err(|error| {
         let words = error_chain(&error);
@@ -96,15 +104,15 @@ async fn met(plan: &Plan, facts: &HostFacts, id: &str) -> Result<(Life, Agent), 
             _ => ResumeError::Silent(words),
         }
     })?;
-    let StartedRuntime { mut life, stream } = Life::of(started, plan);
+    let RuntimeStart { mut life, stream } = SandboxHandle::of(started, plan);
     let missed = match life.meet(stream, None).await {
         Ok(agent) => return Ok((life, agent)),
         Err(missed) => missed,
     };
     let log = life.last_words().await;
     let error = match missed {
-        Missed::Late => BootError::Silent { log },
-        Missed::Ended | Missed::Said(_) | Missed::Files(_) => BootError::Ended { log },
+        BootFault::Late => BootError::Silent { log },
+        BootFault::Ended | BootFault::Said(_) | BootFault::Files(_) => BootError::Ended { log },
     };
     Err(ResumeError::Silent(error.to_string()))
 }

@@ -18,19 +18,19 @@ use std::path::{Path, PathBuf};
 use cofferdam_guest::wire::User;
 use serde_json::Value;
 
-use crate::class::shown::{Overlay, Share};
+use crate::class::input_mounts::{Overlay, Share};
 use crate::host::cgroup::OwnGroup;
+use crate::host::file_lease::FileLease;
 use crate::host::guest::AGENT_PATH;
-use crate::host::hostpath::{Place, mount_at};
-use crate::host::idrange::{self, IdRanges, Taken};
+use crate::host::hostpath::{HostSource, mount_at};
+use crate::host::idrange::{self, IdRange, IdRanges};
 use crate::host::runtime::Runtime;
 use crate::host::tenant_root::{self, TenantRoot};
 use crate::host::traces::Traces;
-use crate::host::unread::Unread;
 use crate::host::{devices, live, mounts, upper as stream};
 use crate::life::error::{BootError, fault, make_dir};
 use crate::life::inside::{self, InputOwners};
-use crate::life::keep::Filling;
+use crate::life::snapshot::InitialFiles;
 use crate::oci;
 use crate::spec::plan::DEFAULT_WORKDIR;
 
@@ -45,7 +45,7 @@ const MODE_BITS: u32 = 0o7777;
 pub(crate) struct Root {
     pub traces: Traces,
     pub guest: PathBuf,
-    pub base: Place,
+    pub base: HostSource,
     pub shares: Vec<Share>,
     /// Directories of the host that are shown read-only in it.
     pub apart: Vec<PathBuf>,
@@ -71,7 +71,7 @@ pub(crate) struct RootIds<'a> {
     /// Those of the host for all sandboxes.
     pub ranges: &'a IdRanges,
     /// Those of this one.
-    pub taken: &'a Taken,
+    pub taken: &'a IdRange,
 }
 
 impl Root {
@@ -79,12 +79,12 @@ impl Root {
     pub(crate) fn mount(
         &self,
         ids: Option<RootIds<'_>>,
-        filling: Option<Filling>,
-        unread: Option<Unread>,
+        filling: Option<InitialFiles>,
+        unread: Option<FileLease>,
     ) -> Result<(), BootError> {
         let Traces { dir, layer, root, .. } = &self.traces;
         let (upper, work) = (layer.join("upper"), layer.join("work"));
-        let has_files = filling.as_ref().is_some_and(Filling::is_layer);
+        let has_files = filling.as_ref().is_some_and(InitialFiles::is_layer);
         if !has_files {
             make_dir(&upper, 0o755)?;
         }
@@ -99,7 +99,7 @@ impl Root {
             }
             through(dir, taken.first).map_err(fault("opening", dir))?;
         }
-        if let Some(Filling::Stream(from)) = filling {
+        if let Some(InitialFiles::Stream(from)) = filling {
             let first = ids.map_or(0, |ids| ids.taken.first);
             let files = from.into_files();
             let filled = files.and_then(|mut files| stream::unpack(&upper, first, &mut files));
@@ -198,7 +198,7 @@ impl Root {
         &self,
         tree: &TenantRoot,
         ids: Option<RootIds<'_>>,
-        unread: Option<Unread>,
+        unread: Option<FileLease>,
     ) -> Result<(), BootError> {
         let layer = &self.traces.layer;
         let beside = self.traces.beside();
@@ -239,7 +239,7 @@ impl Root {
     }
 
     /// Whose the inputs are that are mounted without an overlay.
-    fn owners<'a>(&self, ranges: &'a IdRanges, taken: &'a Taken) -> InputOwners<'a> {
+    fn owners<'a>(&self, ranges: &'a IdRanges, taken: &'a IdRange) -> InputOwners<'a> {
         InputOwners { ranges, taken, user: self.user, given: self.traces.shares() }
     }
 
@@ -251,10 +251,10 @@ impl Root {
         Some(mount)
     }
 
-    fn write(&self, config: &Value, unread: Option<Unread>) -> Result<(), BootError> {
+    fn write(&self, config: &Value, unread: Option<FileLease>) -> Result<(), BootError> {
         let (path, text) = (oci::file_of(&self.traces.dir), config.to_string());
         let written = match unread {
-            Some(unread) => unread.tell(&text),
+            Some(unread) => unread.write_and_release(&text),
             None => fs::write(&path, text),
         };
         written.map_err(fault("writing", &path))
@@ -264,14 +264,14 @@ impl Root {
     fn place(&self) -> Result<PathBuf, BootError> {
         let shares = self.traces.shares();
         let base = match &self.base {
-            Place::Ours(path) => path.clone(),
-            Place::Given(_) => shares.join("base"),
+            HostSource::Ours(path) => path.clone(),
+            HostSource::Given(_) => shares.join("base"),
         };
-        if self.shares.is_empty() && !matches!(self.base, Place::Given(_)) {
+        if self.shares.is_empty() && !matches!(self.base, HostSource::Given(_)) {
             return Ok(base);
         }
         make_dir(&shares, 0o700)?;
-        if let Place::Given(opened) = &self.base {
+        if let HostSource::Given(opened) = &self.base {
             mount_at(opened, &base, true).map_err(fault("mounting the root of", &base))?;
         }
         for Share { opened, at, readonly } in &self.shares {
@@ -309,7 +309,7 @@ fn through(dir: &Path, first: u32) -> io::Result<()> {
 /// their directory's own, so that all go at once: after each change of its mounts the kernel waits for every processor.
 struct LowerLayers<'a> {
     dir: PathBuf,
-    ids: Option<&'a Taken>,
+    ids: Option<&'a IdRange>,
     shown: usize,
 }
 

@@ -16,38 +16,38 @@ use cofferdam_contracts::sandbox::{
 };
 use cofferdam_guest::wire::{CollectRequest, ExecRequest};
 
-use super::cached;
+use super::cache_mounts;
 use super::egress::Traffic;
-use crate::agent::changes::{self, Changed, Changes, ChangesError};
-use crate::agent::ending::{self, CommandEnd};
+use crate::agent::changes::{self, Changes, ChangesError, UpperLocation};
 use crate::agent::excess::Excess;
-use crate::agent::ignored::{self, Ignored};
-use crate::agent::{Agent, AgentError, Collected, OutputSink, Stream};
-use crate::cache::{self, CacheBase, CacheError, CacheWanted, Caches, Promotion};
+use crate::agent::gitignore::{self, GitIgnore};
+use crate::agent::stop::{self, CommandStopper};
+use crate::agent::{Agent, AgentError, CollectedFile, OutputSink, Stream};
+use crate::cache::{self, BaseRequest, CacheBase, CacheError, Caches, Promotion};
 use crate::class;
 use crate::class::RemoteLine;
-use crate::egress::{self, Egress, Unrouted};
-use crate::host::ended::FileSystem;
+use crate::egress::{self, Egress, NoRouteAttempts};
+use crate::host::detached_layer::DetachedLayer;
+use crate::host::file_system_end::FileSystem;
 use crate::host::mounts;
-use crate::host::plain::PlainLayer;
 use crate::host::process;
 use crate::host::sockets::SocketLimits;
 use crate::host::task::{Driver, blocking};
 use crate::host::weight::Weight;
-use crate::images::RootHold;
+use crate::images::RootGuard;
+use crate::life::command_names::CommandNames;
 use crate::life::exec::{self, ExecOutcome};
-use crate::life::hold::{Life, Origin};
+use crate::life::handle::{KernelStart, SandboxHandle};
+use crate::life::limit_watch::LimitWatch;
 use crate::life::meter::OutputMeter;
 use crate::life::network::Network;
-use crate::life::numbered::CommandNames;
-use crate::life::reached::Watch;
 use crate::life::service::{ServiceEnd, Services};
-use crate::life::wipe::{self, Subject};
+use crate::life::wipe::{self, WipeTarget};
 use crate::machine::Storable;
 use crate::spec::class::Class;
 use crate::spec::command::Command;
 use crate::spec::facts::HostFacts;
-use crate::spec::provider::RemotePlace;
+use crate::spec::provider::RemoteLocation;
 
 /// Beyond a command's wall time, the agent has this long to kill it, drain its output and say so.
 /// More than the agent's own bounds under any load that leaves it a tenth of a CPU.
@@ -155,9 +155,9 @@ pub struct BootRecord {
 #[derive(Debug)]
 pub struct Sandbox {
     pub(crate) facts: Arc<HostFacts>,
-    pub(crate) subject: Subject,
+    pub(crate) subject: WipeTarget,
     pub(crate) agent: Agent,
-    pub(crate) life: Life,
+    pub(crate) life: SandboxHandle,
     /// Whether its kernel goes on with a memory that was kept.
     pub(crate) went_on: bool,
     /// What stores its machine with it, where it has one.
@@ -170,18 +170,18 @@ pub struct Sandbox {
     pub(crate) stream_limit_bytes: u64,
     pub(crate) network: Network,
     /// Attempts that no route leads anywhere.
-    pub(crate) unrouted: Option<Arc<Unrouted>>,
+    pub(crate) unrouted: Option<Arc<NoRouteAttempts>>,
     /// Hears what gVisor tells of attempts.
     pub(crate) _hearing: Option<Driver>,
     pub(crate) services: Services,
     /// Directories that it sees copy-on-write: where they are inside, and their changes here.
-    pub(crate) trees: Vec<(String, Changed)>,
+    pub(crate) trees: Vec<(String, UpperLocation)>,
     /// Where a machine shows what its build left; empty where that lies on the host.
     pub(crate) fresh: Vec<String>,
     /// Whether nothing was mounted in it for its request.
     pub(crate) is_bare: bool,
     /// Keeps the image that it runs on.
-    pub(crate) _hold: Option<RootHold>,
+    pub(crate) _hold: Option<RootGuard>,
     /// What it weighs among the sandboxes of this host, once it is known whose it is.
     pub(crate) weight: Option<Weight>,
     /// Keeps the cached dependencies that it runs on.
@@ -206,7 +206,7 @@ impl Sandbox {
     /// Where it is, if a command in it outlives this worker: elsewhere, and needing nothing of a worker. Such
     /// a sandbox is taken over by [`crate::resume`].
     #[must_use]
-    pub fn outlives(&self) -> Option<RemotePlace> {
+    pub fn outlives(&self) -> Option<RemoteLocation> {
         outliving(self).map(|line| line.place())
     }
 
@@ -239,8 +239,8 @@ impl Sandbox {
         let origin = &self.life.origin;
         BootRecord {
             boot_ms: self.boot_ms,
-            is_restored: matches!(origin, Origin::Restored | Origin::Waited { .. }),
-            has_waited: matches!(origin, Origin::Waited { .. } | Origin::Stood),
+            is_restored: matches!(origin, KernelStart::Restored | KernelStart::Waited { .. }),
+            has_waited: matches!(origin, KernelStart::Waited { .. } | KernelStart::Stood),
             went_on: self.went_on,
         }
     }
@@ -272,14 +272,14 @@ impl Sandbox {
         let tree = self.trees.iter().find(|(at, _)| at == target).map(|(_, place)| place.clone());
         // As it is now: an agent that ignores a directory has said so itself.
         let rules =
-            self.agent.files().read(&format!("{target}/.gitignore"), ignored::MAX_BYTES).await;
-        let rules = rules.map(|bytes| Ignored::parse(&String::from_utf8_lossy(&bytes)));
+            self.agent.files().read(&format!("{target}/.gitignore"), gitignore::MAX_BYTES).await;
+        let rules = rules.map(|bytes| GitIgnore::parse(&String::from_utf8_lossy(&bytes)));
         let rules = rules.unwrap_or_default();
         match tree {
-            Some(Changed::Host { upper, merged }) => {
+            Some(UpperLocation::Host { upper, merged }) => {
                 blocking(move || changes::below(&upper, &merged, &rules)).await
             }
-            Some(Changed::Inside(shown)) => {
+            Some(UpperLocation::Inside(shown)) => {
                 let told = changes::inside(&self.agent, target, &shown, &rules);
                 let told = tokio::time::timeout(Duration::from_millis(COLLECT_MS), told).await;
                 told.unwrap_or(Err(ChangesError::Silent))
@@ -320,7 +320,7 @@ impl Sandbox {
     pub async fn exec_until(
         &self,
         command: &Command,
-        end: Option<&CommandEnd>,
+        end: Option<&CommandStopper>,
         sink: impl OutputSink,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut env = BTreeMap::new();
@@ -353,7 +353,7 @@ impl Sandbox {
     pub async fn promote(
         &self,
         caches: &Caches,
-        wanted: &CacheWanted,
+        wanted: &BaseRequest,
     ) -> Result<Promotion, CacheError> {
         if self.cached.is_some() {
             return Ok(Promotion::Late);
@@ -365,7 +365,7 @@ impl Sandbox {
         if self.subject.class.is_some_and(|class| class::of(class).supervision.hides_files()) {
             cache::look_inside(&self.agent, &wanted.dirs, &caches).await?;
         }
-        let from = cached::fresh(&self.subject.traces.layer, wanted.dirs.len());
+        let from = cache_mounts::fresh(&self.subject.traces.layer, wanted.dirs.len());
         let first = self.first_id();
         blocking(move || caches.promote_of(&wanted, &from, first)).await
     }
@@ -411,7 +411,7 @@ impl Sandbox {
     }
 
     /// Its layer stays with this one when it is wiped.
-    pub fn leave(&mut self, layer: &Arc<PlainLayer>) {
+    pub fn leave(&mut self, layer: &Arc<DetachedLayer>) {
         self.subject.left = Some(Arc::clone(layer));
     }
 
@@ -422,7 +422,7 @@ impl Sandbox {
         &self,
         root: &str,
         globs: &[String],
-    ) -> Result<Vec<Collected>, SandboxError> {
+    ) -> Result<Vec<CollectedFile>, SandboxError> {
         let request = CollectRequest {
             root: root.to_owned(),
             globs: globs.to_vec(),
@@ -459,7 +459,7 @@ impl Sandbox {
             let base = subject.base.clone().filter(|_| is_dead);
             subject.base_after = base.and_then(|base| base.look());
             let runtime = || told.recv().unwrap_or(false);
-            let ended = wipe::Ended { is_dead: is_dead && unmounts_early, runtime };
+            let ended = wipe::EndState { is_dead: is_dead && unmounts_early, runtime };
             wipe::destroy_ended(&facts, &subject, &reason, ended)
         });
         tokio::join!(runtime, wiping).1
@@ -477,12 +477,12 @@ async fn run(
     sandbox: &Sandbox,
     command: &Command,
     env: BTreeMap<String, String>,
-    end: Option<&CommandEnd>,
+    end: Option<&CommandStopper>,
     sink: impl OutputSink,
 ) -> Result<ExecOutcome, SandboxError> {
     let clock = Stopwatch::start();
     let sockets = sockets(sandbox);
-    let mut watch = Watch::start(&sandbox.facts.cgroups, &sandbox.subject.traces, sockets);
+    let mut watch = LimitWatch::start(&sandbox.facts.cgroups, &sandbox.subject.traces, sockets);
     let mut heard = OutputMeter::new(sink, sandbox.stream_limit_bytes);
     // What the task says itself comes before what its services say.
     let mut variables = sandbox.services.env.clone();
@@ -509,7 +509,7 @@ async fn run(
             let name = sandbox.commands.take();
             return line.run(&sandbox.agent, name, request, &mut output).await;
         };
-        match ending::follow(&sandbox.agent, request, end, &mut heard).await? {
+        match stop::follow(&sandbox.agent, request, end, &mut heard).await? {
             Some(ended) => Ok(ended),
             None => {
                 sandbox.kill.kill();

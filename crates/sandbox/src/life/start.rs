@@ -8,20 +8,20 @@ use cofferdam_ambient::clock::{Stopwatch, now_ms};
 use super::error::BootError;
 use crate::cache::CacheBase;
 use crate::class::StartError;
-use crate::egress::{self, Prepared};
-use crate::host::setid::Through;
+use crate::egress::{self, EgressSetup};
+use crate::host::setid::SetidScan;
+use crate::life::bare_sandbox::BareSandbox;
+use crate::life::boot::{BootParts, bring_up};
+use crate::life::command_names::CommandNames;
 use crate::life::furnish::furnish;
 use crate::life::host::Host;
 use crate::life::input;
 use crate::life::intake::Intake;
-use crate::life::keep::Filling;
 use crate::life::network::Network;
-use crate::life::numbered::CommandNames;
-use crate::life::raise::{BootParts, raise};
-use crate::life::raised::Raised;
 use crate::life::sandbox::Sandbox;
 use crate::life::service::Services;
-use crate::life::wipe::Subject;
+use crate::life::snapshot::InitialFiles;
+use crate::life::wipe::WipeTarget;
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
 use crate::spec::plan::Plan;
@@ -32,7 +32,7 @@ pub(super) struct LayerContents {
     /// A base of the dependency cache.
     pub cache: Option<CacheBase>,
     /// Files of a snapshot.
-    pub filling: Option<Filling>,
+    pub filling: Option<InitialFiles>,
 }
 
 /// Makes the sandbox of a plan. What there is to wipe stands in the subject, whatever the end.
@@ -42,7 +42,7 @@ pub(super) async fn start(
     plan: &Plan,
     inputs: &[Input],
     contents: LayerContents,
-    subject: &mut Subject,
+    subject: &mut WipeTarget,
     clock: Stopwatch,
 ) -> Result<Sandbox, BootError> {
     let LayerContents { cache, filling } = contents;
@@ -50,19 +50,19 @@ pub(super) async fn start(
         return Err(StartError::Unfillable(plan.class.as_str()).into());
     }
     // However this ends, unless it begins: the files are its pause's until then.
-    subject.left = filling.as_ref().and_then(Filling::layer).cloned();
+    subject.left = filling.as_ref().and_then(InitialFiles::layer).cloned();
     let base = plan.base.open(&facts.allowed)?;
     let mut resolved = input::resolve(plan, inputs, cache.as_ref(), facts)?;
     subject.cache = cache.as_ref().map(CacheBase::tree);
     let prepared = host.egress().prepare(&plan.egress).await?;
     // A machine that goes on later is to find its disk as it was; it is handed them.
     let shows = !plan.isolation().snapshots.has_layer_inside();
-    if let Some(ca) = prepared.as_ref().and_then(Prepared::ca).filter(|_| shows) {
+    if let Some(ca) = prepared.as_ref().and_then(EgressSetup::ca).filter(|_| shows) {
         resolved.show_ours(plan, ca, egress::CA_PATH);
     }
     let shares = resolved.shares.iter().filter(|share| !share.readonly);
     let opened = shares.map(|share| share.opened.clone()).collect();
-    let through = Through { opened, since_s: now_ms() / 1_000 };
+    let through = SetidScan { opened, since_s: now_ms() / 1_000 };
     // One that waits has its root mounted already, and nothing is put below a mounted root.
     let waits = host.waits();
     let waiting = match &filling {
@@ -74,15 +74,15 @@ pub(super) async fn start(
     };
     let raised = match waiting {
         Some((raised, stood)) => {
-            *subject = Subject { through, ..stood };
+            *subject = WipeTarget { through, ..stood };
             raised
         }
         None => {
             let parts = BootParts { resolved: &resolved, base, through, filling };
-            raise(host, facts, plan, parts, subject, &Intake::default()).await?
+            bring_up(host, facts, plan, parts, subject, &Intake::default()).await?
         }
     };
-    let Raised { hold, life, agent, kill, heard, went_on, storable } = raised;
+    let BareSandbox { hold, life, agent, kill, heard, went_on, storable } = raised;
     let (unrouted, hearing) = heard.unzip();
     let mut effective = plan.effective.clone();
     if let Some(line) = life.line() {

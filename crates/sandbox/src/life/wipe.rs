@@ -19,21 +19,21 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use cofferdam_contracts::id::Digest;
-use cofferdam_contracts::sandbox::{Looked, WipeCheck, WipeEvidence, WipeMethod, WipeStatus};
+use cofferdam_contracts::sandbox::{WipeCheck, WipeEvidence, WipeMethod, WipeStatus, WipeSubject};
 use cofferdam_guest::removal::remove_tree;
 use nix::sys::statvfs::statvfs;
 
-use crate::class::{self, Elsewhere, Isolation};
+use crate::class::{self, Isolation, RemoteRemoval};
 use crate::host::crypt::{KeyEnd, Volume};
-use crate::host::ended::FileSystem;
+use crate::host::detached_layer::DetachedLayer;
+use crate::host::file_system_end::FileSystem;
 use crate::host::holders::Tables;
-use crate::host::hostpath::Place;
-use crate::host::idrange::{self, Taken, Withheld};
+use crate::host::hostpath::HostSource;
+use crate::host::idrange::{self, IdRange, RangeRetention};
 use crate::host::layer::Layer;
 use crate::host::mounts::MountText;
-use crate::host::plain::PlainLayer;
 use crate::host::process::{self, Netns, Process};
-use crate::host::setid::Through;
+use crate::host::setid::SetidScan;
 use crate::host::traces::Traces;
 use crate::host::{base, devices, mounts};
 use crate::spec::class::Class;
@@ -47,7 +47,7 @@ pub(crate) const BUSY: &str = "stayed busy and was only detached";
 
 /// The agent as it was seen alive.
 #[derive(Debug, Clone)]
-pub(crate) struct Observed {
+pub(crate) struct AgentProcess {
     pub process: Process,
     /// What else was in its cgroup: in the class `gvisor` the runtime, its file server and its stubs.
     pub others: Vec<Process>,
@@ -58,36 +58,36 @@ pub(crate) struct Observed {
 
 /// What is to be wiped, as far as it is known.
 #[derive(Debug, Clone)]
-pub(crate) struct Subject {
+pub(crate) struct WipeTarget {
     pub traces: Traces,
     /// `None`: an orphan, of which only the id is known.
     pub class: Option<Class>,
-    pub observed: Option<Observed>,
+    pub observed: Option<AgentProcess>,
     /// The base before the task.
-    pub base: Option<Below>,
+    pub base: Option<BaseRecord>,
     /// The cached dependencies below its layer, and their digest before the task.
     pub cache: Option<(PathBuf, Digest)>,
     /// What it writes through to the host.
-    pub through: Through,
+    pub through: SetidScan,
     /// The base as it is after the task, where that was looked at before the rest.
     pub base_after: Option<BaseLook>,
     /// Its own ids, where it has some and this process took them.
-    pub ids: Option<Taken>,
+    pub ids: Option<IdRange>,
     /// File systems that lay on its layer until they were taken off their places.
     pub over: Vec<FileSystem>,
     /// Who holds its layer, where that does not end with it.
-    pub left: Option<Arc<PlainLayer>>,
+    pub left: Option<Arc<DetachedLayer>>,
     /// Whether our own runtime process was waited for, so that no other can exist.
     pub runtime_reaped: bool,
 }
 
 /// The base of a sandbox as it was before the task.
 #[derive(Debug, Clone)]
-pub(crate) struct Below {
+pub(crate) struct BaseRecord {
     /// For the record.
     pub name: String,
     /// Where it is looked at again, or why it cannot be.
-    pub at: Result<Place, String>,
+    pub at: Result<HostSource, String>,
     /// `None`: it was too large to be described.
     pub digest: Option<Digest>,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Below {
 /// What a look at the base found: its digest, `None` where it is too large for one, or why it cannot be looked at.
 pub(crate) type BaseLook = Result<Option<Digest>, String>;
 
-impl Below {
+impl BaseRecord {
     /// Looks at it, where it was described before.
     pub(crate) fn look(&self) -> Option<BaseLook> {
         self.digest.as_ref()?;
@@ -106,7 +106,7 @@ impl Below {
     }
 }
 
-impl Subject {
+impl WipeTarget {
     /// A sandbox of which only the id is known.
     pub(crate) fn found(traces: Traces) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl Subject {
             base: None,
             cache: None,
             base_after: None,
-            through: Through::default(),
+            through: SetidScan::default(),
             ids: None,
             over: Vec::new(),
             left: None,
@@ -131,7 +131,7 @@ pub(crate) fn observe(
     facts: &HostFacts,
     traces: &Traces,
     class: Option<Class>,
-) -> Option<(Observed, OwnedFd)> {
+) -> Option<(AgentProcess, OwnedFd)> {
     let members = facts.cgroups.members(traces);
     let first = || members.iter().copied().find(|pid| process::is_init(*pid));
     let pid =
@@ -142,11 +142,11 @@ pub(crate) fn observe(
     let others = members.into_iter().filter(|member| *member != pid);
     let others = others.filter_map(Process::of).collect();
     let first = process::is_init(pid);
-    Some((Observed { process, others, first, netns: Netns::of(pid) }, init))
+    Some((AgentProcess { process, others, first, netns: Netns::of(pid) }, init))
 }
 
 /// How far a sandbox has ended when its wipe begins.
-pub(crate) struct Ended<R> {
+pub(crate) struct EndState<R> {
     /// Whether no process of it runs any more, so that its mounts are nobody's.
     pub is_dead: bool,
     /// Waits for the end of our own runtime process; whether it was reaped, so that no other can exist.
@@ -154,17 +154,17 @@ pub(crate) struct Ended<R> {
 }
 
 /// Destroys it and gives the evidence. Blocking, for a few seconds at worst.
-pub(crate) fn destroy(facts: &HostFacts, subject: &Subject, reason: &str) -> WipeEvidence {
+pub(crate) fn destroy(facts: &HostFacts, subject: &WipeTarget, reason: &str) -> WipeEvidence {
     let reaped = subject.runtime_reaped;
-    destroy_ended(facts, subject, reason, Ended { is_dead: false, runtime: || reaped })
+    destroy_ended(facts, subject, reason, EndState { is_dead: false, runtime: || reaped })
 }
 
 /// The same of one whose processes may have ended already: its mounts go while its runtime cleans up.
 pub(crate) fn destroy_ended(
     facts: &HostFacts,
-    subject: &Subject,
+    subject: &WipeTarget,
     reason: &str,
-    ended: Ended<impl FnOnce() -> bool>,
+    ended: EndState<impl FnOnce() -> bool>,
 ) -> WipeEvidence {
     let traces = &subject.traces;
     let mut checks = Vec::new();
@@ -173,7 +173,7 @@ pub(crate) fn destroy_ended(
     let mut observed = subject.observed.clone().or_else(look);
     facts.cgroups.end_frozen(traces);
     let stays = subject.left.is_some();
-    let early = ended.is_dead.then(|| Cleared::of(subject, stays, &mut checks, || ()));
+    let early = ended.is_dead.then(|| ClearOutcome::of(subject, stays, &mut checks, || ()));
     if !(ended.runtime)() {
         kill_runtimes(traces, &mut checks);
         observed = observed.or_else(look);
@@ -185,10 +185,16 @@ pub(crate) fn destroy_ended(
             end_processes();
             cleared
         }
-        None => Cleared::of(subject, stays, &mut checks, end_processes),
+        None => ClearOutcome::of(subject, stays, &mut checks, end_processes),
     };
-    let Cleared { usage: (upper_bytes, upper_inodes), method, volume, layer, has_dev, mounted } =
-        cleared;
+    let ClearOutcome {
+        usage: (upper_bytes, upper_inodes),
+        method,
+        volume,
+        layer,
+        has_dev,
+        mounted,
+    } = cleared;
     let places = [&traces.dir, &traces.runtime_state];
     let left = mounted.as_ref().map(|text| places.map(|dir| text.below(dir)).concat());
     let dev_apart = !has_dev && subject.class.is_none_or(Class::is_on_host_kernel);
@@ -199,12 +205,12 @@ pub(crate) fn destroy_ended(
     look_for_processes(observed.as_ref(), &groups, &mut checks);
     checks.extend(layer.map(if stays { Layer::stays } else { Layer::check }));
     checks.extend(subject.through.strip());
-    checks.push(absent(Looked::Sentinel, &traces.sentinel()));
+    checks.push(absent(WipeSubject::Sentinel, &traces.sentinel()));
     remove_dirs(traces, left.as_deref(), &mut checks);
     if let Some(volume) = &volume {
         checks.extend(volume.remove());
     }
-    checks.extend(groups.iter().map(|dir| absent(Looked::Cgroup, dir)));
+    checks.extend(groups.iter().map(|dir| absent(WipeSubject::Cgroup, dir)));
     let (base_before, base_after) = compare_base(subject, &mut checks);
     let (cache_before, cache_after) = compare_cache(subject, &mut checks);
     let ok = checks.iter().all(|check| check.ok);
@@ -230,7 +236,7 @@ pub(crate) fn destroy_ended(
 }
 
 /// What is left of a sandbox when nothing of it is mounted on this host any more.
-struct Cleared {
+struct ClearOutcome {
     /// Bytes and inodes that its layer had.
     usage: (u64, u64),
     method: WipeMethod,
@@ -243,10 +249,10 @@ struct Cleared {
     mounted: Option<MountText>,
 }
 
-impl Cleared {
+impl ClearOutcome {
     /// Measures its layer, has its processes ended and unmounts all.
     fn of(
-        Subject { traces, over, .. }: &Subject,
+        WipeTarget { traces, over, .. }: &WipeTarget,
         stays: bool,
         checks: &mut Vec<WipeCheck>,
         end_processes: impl FnOnce(),
@@ -265,7 +271,7 @@ impl Cleared {
         let has_dev = layer.is_some() && devices::of(&traces.layer).exists();
         // Of one that stays the end is looked for later, and tells of whoever has any of it now.
         let is_watched = layer.as_ref().is_some_and(|layer| stays || layer.is_watched());
-        let Unmounted { left: mounted, key } =
+        let UnmountOutcome { left: mounted, key } =
             unmount_all(traces, &points, is_watched, stays && layer.is_some(), checks);
         let method = method(volume.is_some(), key.as_ref(), &points);
         checks.extend(key.map(|end| end.check));
@@ -290,9 +296,9 @@ fn points_of(traces: &Traces, taken_off: &[FileSystem]) -> Vec<PathBuf> {
 /// Has its class take away what others hold of it. Of an orphan only the id is known, so every class is asked.
 fn take_away(
     facts: &HostFacts,
-    subject: &Subject,
+    subject: &WipeTarget,
     checks: &mut Vec<WipeCheck>,
-) -> Option<Elsewhere> {
+) -> Option<RemoteRemoval> {
     let mut elsewhere = None;
     for isolation in classes_of(subject.class) {
         let custodian = isolation.custody.custodian();
@@ -309,14 +315,14 @@ fn classes_of(class: Option<Class>) -> Vec<Isolation> {
 }
 
 /// Its ids are another's once it is known to be gone, and nobody's before.
-fn give_back(facts: &HostFacts, subject: &Subject, is_gone: bool) {
+fn give_back(facts: &HostFacts, subject: &WipeTarget, is_gone: bool) {
     let dir = &subject.traces.dir;
     // The files that stay have owners among them.
     if subject.left.is_some() {
-        return idrange::keep(dir, Withheld::Layer);
+        return idrange::keep(dir, RangeRetention::Layer);
     }
     if !is_gone {
-        return idrange::keep(dir, Withheld::Failed);
+        return idrange::keep(dir, RangeRetention::Failed);
     }
     idrange::give_back(dir, subject.ids.as_ref().map(|taken| taken.first));
     if let (Ok(ranges), Some(taken)) = (&facts.ids, &subject.ids) {
@@ -393,10 +399,10 @@ fn kill_runtimes(traces: &Traces, checks: &mut Vec<WipeCheck>) {
         clock::sleep_blocking(Duration::from_millis(1));
     }
     let seen = (!left.is_empty()).then(|| format!("pids {left:?}"));
-    checks.push(WipeCheck::new(Looked::RuntimeOf(traces.id.to_string()), seen));
+    checks.push(WipeCheck::new(WipeSubject::RuntimeOf(traces.id.to_string()), seen));
 }
 
-struct Unmounted {
+struct UnmountOutcome {
     /// What is mounted on this host afterwards; `None` if that cannot be known.
     left: Option<MountText>,
     /// Of a large layer that was mounted.
@@ -413,7 +419,7 @@ fn unmount_all(
     is_watched: bool,
     stays: bool,
     checks: &mut Vec<WipeCheck>,
-) -> Unmounted {
+) -> UnmountOutcome {
     let mut faults = Vec::new();
     let mut key = None;
     let is_gone =
@@ -456,13 +462,13 @@ fn unmount_all(
             Ok(_) => fault,
             Err(error) => Some(format!("mountinfo cannot be read: {error}")),
         };
-        checks.push(WipeCheck::new(Looked::Mount(at.display().to_string()), seen));
+        checks.push(WipeCheck::new(WipeSubject::Mount(at.display().to_string()), seen));
     }
-    Unmounted { left: left.ok(), key }
+    UnmountOutcome { left: left.ok(), key }
 }
 
 fn look_for_processes(
-    observed: Option<&Observed>,
+    observed: Option<&AgentProcess>,
     groups: &[PathBuf],
     checks: &mut Vec<WipeCheck>,
 ) {
@@ -470,12 +476,12 @@ fn look_for_processes(
     let alive = survivors(std::slice::from_ref(&observed.process));
     let gone = alive.is_empty();
     let seen = (!gone).then(|| "still running".to_owned());
-    checks.push(WipeCheck::new(Looked::Process(observed.process.into()), seen));
+    checks.push(WipeCheck::new(WipeSubject::Process(observed.process.into()), seen));
     if !observed.others.is_empty() {
         let alive = survivors(&observed.others);
         let seen = (!alive.is_empty()).then(|| format!("pids {alive:?} are still running"));
         let others = observed.others.iter().map(|one| (*one).into()).collect();
-        checks.push(WipeCheck::new(Looked::Others(others), seen));
+        checks.push(WipeCheck::new(WipeSubject::Others(others), seen));
     }
     if let Some(netns) = &observed.netns {
         // Nobody is in it, and our own handle, the last, is closed with this subject. Everybody who
@@ -492,7 +498,7 @@ fn look_for_processes(
             true => Some(mounted()).filter(|all| !all.is_empty()).map(|all| all.join(", ")),
             false => Some(format!("pids {inside:?} are in it")),
         };
-        checks.push(WipeCheck::new(Looked::Netns(netns.name.clone()), seen));
+        checks.push(WipeCheck::new(WipeSubject::Netns(netns.name.clone()), seen));
     }
 }
 
@@ -510,11 +516,15 @@ fn survivors(all: &[Process]) -> Vec<u32> {
 }
 
 fn remove_dirs(traces: &Traces, mounted: Option<&[PathBuf]>, checks: &mut Vec<WipeCheck>) {
-    checks.push(remove_dir(Looked::RuntimeState, &traces.runtime_state, mounted));
-    checks.push(remove_dir(Looked::Directory, &traces.dir, mounted));
+    checks.push(remove_dir(WipeSubject::RuntimeState, &traces.runtime_state, mounted));
+    checks.push(remove_dir(WipeSubject::Directory, &traces.dir, mounted));
 }
 
-fn remove_dir(looked: fn(String) -> Looked, dir: &Path, mounted: Option<&[PathBuf]>) -> WipeCheck {
+fn remove_dir(
+    looked: fn(String) -> WipeSubject,
+    dir: &Path,
+    mounted: Option<&[PathBuf]>,
+) -> WipeCheck {
     let removed = match mounted.is_some_and(|all| all.iter().all(|point| !point.starts_with(dir))) {
         true => remove_tree(dir),
         false => Err(io::Error::other("something is still mounted in it")),
@@ -527,10 +537,10 @@ fn remove_dir(looked: fn(String) -> Looked, dir: &Path, mounted: Option<&[PathBu
 }
 
 fn compare_base(
-    subject: &Subject,
+    subject: &WipeTarget,
     checks: &mut Vec<WipeCheck>,
 ) -> (Option<Digest>, Option<Digest>) {
-    let Some(below @ Below { name, digest: Some(before), .. }) = &subject.base else {
+    let Some(below @ BaseRecord { name, digest: Some(before), .. }) = &subject.base else {
         return (None, None);
     };
     let (after, seen) = match subject.base_after.clone().or_else(|| below.look()) {
@@ -539,12 +549,12 @@ fn compare_base(
         Some(Err(why)) => (None, Some(why)),
         None => (None, Some("it was not looked at".to_owned())),
     };
-    checks.push(WipeCheck::new(Looked::Base(name.clone()), seen));
+    checks.push(WipeCheck::new(WipeSubject::Base(name.clone()), seen));
     (Some(before.clone()), after)
 }
 
 fn compare_cache(
-    subject: &Subject,
+    subject: &WipeTarget,
     checks: &mut Vec<WipeCheck>,
 ) -> (Option<Digest>, Option<Digest>) {
     let Some((path, before)) = &subject.cache else { return (None, None) };
@@ -553,11 +563,11 @@ fn compare_cache(
         Ok(after) => (after, Some("its digest changed".to_owned())),
         Err(error) => (None, Some(error.to_string())),
     };
-    checks.push(WipeCheck::new(Looked::CacheBase(path.display().to_string()), seen));
+    checks.push(WipeCheck::new(WipeSubject::CacheBase(path.display().to_string()), seen));
     (Some(before.clone()), after)
 }
 
-fn absent(what: fn(String) -> Looked, path: &Path) -> WipeCheck {
+fn absent(what: fn(String) -> WipeSubject, path: &Path) -> WipeCheck {
     let seen = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => Some(error.to_string()),

@@ -76,9 +76,9 @@ impl Disk {
 
 /// What a machine's disk shows at the moment: one that waits for its sandbox has an empty disk until then.
 #[derive(Debug)]
-pub(crate) struct ShownDisk(Mutex<Arc<Disk>>);
+pub(crate) struct CurrentDisk(Mutex<Arc<Disk>>);
 
-impl ShownDisk {
+impl CurrentDisk {
     pub fn new(disk: Arc<Disk>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(disk)))
     }
@@ -99,7 +99,7 @@ impl ShownDisk {
 
 /// Reads a disk.
 pub(super) struct Reader {
-    shown: Arc<ShownDisk>,
+    shown: Arc<CurrentDisk>,
     disk: Arc<Disk>,
     /// By the address of their description, which the disk keeps in its place; the one used last
     /// comes last.
@@ -107,7 +107,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub fn new(shown: Arc<ShownDisk>) -> Self {
+    pub fn new(shown: Arc<CurrentDisk>) -> Self {
         Self { disk: shown.now(), shown, open: VecDeque::new() }
     }
 

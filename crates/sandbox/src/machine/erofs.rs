@@ -130,7 +130,7 @@ impl Image {
 }
 
 /// A node in its place.
-struct Numbered {
+struct InodeEntry {
     node: Node,
     /// The inode's number in slots.
     nid: u64,
@@ -141,7 +141,7 @@ struct Numbered {
 
 #[derive(Default)]
 struct Builder {
-    numbered: Vec<Numbered>,
+    numbered: Vec<InodeEntry>,
     directories: Vec<u8>,
     extents: Vec<Extent>,
 }
@@ -170,7 +170,7 @@ impl Builder {
         let mut next = first_directory + wide(self.directories.len()) / BLOCK;
         let mut meta = vec![0; narrow(META_BLOCK * BLOCK + ROOT * SLOT)];
         for (one, (block, size)) in self.numbered.into_iter().zip(places) {
-            let Numbered { node, .. } = one;
+            let InodeEntry { node, .. } = one;
             let (_, kind) = node.kind();
             let Node { mode, uid, gid, mtime, nanos, content } = node;
             let (block, size) = match content {
@@ -206,7 +206,7 @@ impl Builder {
                     open.push_back((inner, nid));
                 }
             }
-            self.numbered.push(Numbered { node, nid, parent, entries });
+            self.numbered.push(InodeEntry { node, nid, parent, entries });
             nid += INODE / SLOT;
         }
     }
@@ -229,7 +229,7 @@ fn place(extents: &mut Vec<Extent>, next: &mut u64, length: u64, data: FileData)
 
 /// The blocks of a directory: in each the entries, then their names. Its last block ends with the last
 /// name.
-fn directory(one: &Numbered) -> Vec<u8> {
+fn directory(one: &InodeEntry) -> Vec<u8> {
     let mut entries = one.entries.clone();
     entries.push((b".".to_vec(), one.nid, IS_DIRECTORY));
     entries.push((b"..".to_vec(), one.parent, IS_DIRECTORY));

@@ -10,7 +10,7 @@ use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_guest::setup;
 
 use super::cpio::Archive;
-use super::{plain, trial};
+use super::{elf, trial};
 use crate::host::base;
 use crate::host::guest::AGENT_PATH;
 use crate::host::runtime::{self, Runtime};
@@ -190,7 +190,7 @@ impl Kernel {
             archive.file(setup::INIT.trim_start_matches('/'), 0o555, &fs::read(&agent)?);
             write(&at.join("initrd"), &archive.finish())?;
             match form {
-                Form::Plain => write(&at.join("kernel"), &plain::unpacked(fs::read(&self.image)?)?),
+                Form::Plain => write(&at.join("kernel"), &elf::unpacked(fs::read(&self.image)?)?),
                 // A kernel that only root may read is one that the emulator may not.
                 Form::Packed if found.mode() & 0o004 == 0 => {
                     write(&at.join("kernel"), &fs::read(&self.image)?)

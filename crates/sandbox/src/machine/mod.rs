@@ -10,31 +10,31 @@
 //! The machine has no network device. The worker serves its disk from trees of the host ([`tree`], [`erofs`],
 //! [`nbd`]): nothing is copied and no file of the host is open in the emulator. Limits hold
 //! twice: the machine's kernel holds the task's memory, processes and layer, and the host's cgroups
-//! hold the emulator. Where the processor is emulated, a machine is stored once ([`stored`], [`pool`])
+//! hold the emulator. Where the processor is emulated, a machine is stored once ([`stored_machine`], [`pool`])
 //! and the next ones of its shape are restored. The machine of a sandbox is stored with it when the sandbox is paused ([`orders`],
-//! [`mark`]).
+//! [`fingerprint`]).
 
-mod bare;
 mod cpio;
 mod disk;
+mod elf;
 mod erofs;
-mod hold;
+mod fingerprint;
 mod kernel;
 mod kvm;
-mod mark;
+mod launcher;
 pub(crate) mod monitor;
 mod nbd;
 mod orders;
-mod plain;
 mod pool;
 mod qemu;
 mod qmp;
 mod serve;
+mod setup;
 mod shape;
-mod stored;
+mod spare_machine;
+mod stored_machine;
 #[cfg(test)]
 pub(crate) mod tests;
-mod told;
 mod tree;
 mod trial;
 mod vhost;
@@ -52,23 +52,23 @@ use cofferdam_guest::wire::User;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-pub(crate) use disk::{Disk, ShownDisk};
+pub(crate) use disk::{CurrentDisk, Disk};
 use erofs::Image;
+pub(crate) use fingerprint::{MAX_MARK, MemoryFingerprint, differs};
 pub(crate) use kernel::Absent;
-pub(crate) use mark::{MAX_MARK, Mark, differs};
 pub(crate) use orders::{EmulatorOrders, Storable, most};
 pub(crate) use pool::{MachineKey, Pool};
-pub(crate) use qemu::Lent;
+pub(crate) use qemu::InheritedFd;
 use qemu::Start;
 pub(crate) use serve::{empty, serve};
+pub(crate) use setup::{MachineFiles, SetupError};
 use shape::Shape;
 pub(crate) use shape::host_limits;
-pub(crate) use stored::{Restoring, lend};
-pub(crate) use told::{MachineFiles, Untold};
+pub(crate) use stored_machine::{MachineRestore, lend};
 use tree::Node;
 
 use crate::host::guest::AGENT_PIDS;
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 use crate::host::runtime::Runtime;
 use crate::spec::facts::HostFacts;
 use crate::spec::machine::Machine;
@@ -77,7 +77,7 @@ use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
 /// From the start of a machine that boots a kernel, in software perhaps, to the agent's first answer, in ms: 1.5 s, and ten
 /// times as long where every processor is taken.
 pub(crate) const MACHINE_BOOT_MS: u64 = 60_000;
-/// What a rehearsal may use: the agent, one command, and a few files.
+/// What a warm-up may use: the agent, one command, and a few files.
 const REHEARSAL_BYTES: u64 = 64 * 1024 * 1024;
 const REHEARSAL_PIDS: u64 = 32;
 const REHEARSAL_FILES: u64 = 256;
@@ -108,7 +108,7 @@ pub(crate) fn command(
     plan: &Plan,
     groups: &[PathBuf],
     machine: &Machine,
-    lent: Option<&Lent>,
+    lent: Option<&InheritedFd>,
 ) -> Command {
     qemu::command(&qemu::QemuInput {
         machine,
@@ -123,9 +123,9 @@ pub(crate) fn command(
 
 /// A file or directory of the host that the task is shown.
 #[derive(Debug, Clone)]
-pub(crate) struct Given {
+pub(crate) struct GuestMount {
     /// `None`: an empty directory.
-    pub source: Option<Place>,
+    pub source: Option<HostSource>,
     pub target: String,
     pub writable: bool,
     /// Where its changes are shown inside.
@@ -134,9 +134,9 @@ pub(crate) struct Given {
     pub user: Option<User>,
 }
 
-impl Given {
+impl GuestMount {
     /// Something of the host; what has a place for its changes is writable.
-    pub fn of(plan: &Plan, source: Place, target: &str, changes: Option<String>) -> Self {
+    pub fn of(plan: &Plan, source: HostSource, target: &str, changes: Option<String>) -> Self {
         let user = plan.user_of(&source);
         let (source, target) = (Some(source), target.to_owned());
         Self { source, target, writable: changes.is_some(), changes, user }
@@ -162,9 +162,9 @@ pub(crate) fn changes_at(number: usize) -> String {
 /// What a machine is made of, decided: its disk, and what its init is told.
 #[derive(Debug, Clone)]
 pub(crate) struct Parts {
-    lowers: Vec<Place>,
+    lowers: Vec<HostSource>,
     binds: Vec<PathBuf>,
-    given: Vec<Given>,
+    given: Vec<GuestMount>,
     setup: Setup,
     /// What it begins with.
     files: Option<MachineFiles>,
@@ -175,8 +175,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub fn of(plan: &Plan, base: &Place, asked: &[Given], facts: &HostFacts) -> Self {
-        let lowers = vec![Place::Ours(plan.guest.clone()), base.clone()];
+    pub fn of(plan: &Plan, base: &HostSource, asked: &[GuestMount], facts: &HostFacts) -> Self {
+        let lowers = vec![HostSource::Ours(plan.guest.clone()), base.clone()];
         let limits = plan.effective.limits;
         let binds = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
         let shown = |(number, path): (usize, &PathBuf)| Tree {
@@ -185,7 +185,7 @@ impl Parts {
             writable: false,
             changes: None,
         };
-        let inside = |(number, given): (usize, &Given)| Tree {
+        let inside = |(number, given): (usize, &GuestMount)| Tree {
             source: format!("/second/{number}"),
             target: given.target.clone(),
             writable: given.writable,
@@ -237,11 +237,11 @@ impl Parts {
     }
 
     /// The roots, and what they are now: one that was made anew under its old name is another.
-    fn roots(&self) -> io::Result<Vec<RootMark>> {
-        let lowers = self.lowers.iter().map(Place::path);
+    fn roots(&self) -> io::Result<Vec<RootStamp>> {
+        let lowers = self.lowers.iter().map(HostSource::path);
         let one = |path: PathBuf| {
             let found = fs::metadata(&path)?;
-            Ok(RootMark { path, inode: found.ino(), ctime_s: found.ctime() })
+            Ok(RootStamp { path, inode: found.ino(), ctime_s: found.ctime() })
         };
         lowers.chain(self.binds.iter().cloned()).map(one).collect()
     }
@@ -274,24 +274,28 @@ impl Parts {
     }
 
     /// What a memory of it goes on with.
-    pub fn mark(&self, plan: &Plan, machine: &Machine) -> Mark {
-        Mark::of(machine, &plan.runtime, Shape::of(plan, machine), &self.setup)
+    pub fn mark(&self, plan: &Plan, machine: &Machine) -> MemoryFingerprint {
+        MemoryFingerprint::of(machine, &plan.runtime, Shape::of(plan, machine), &self.setup)
     }
 
     /// Says to the init of a machine what it is from now on; one that was stored has greeted already.
-    pub async fn hand_over(self, stream: &mut UnixStream, has_greeted: bool) -> Result<(), Untold> {
+    pub async fn hand_over(
+        self,
+        stream: &mut UnixStream,
+        has_greeted: bool,
+    ) -> Result<(), SetupError> {
         if self.goes_on {
-            return told::wake(stream).await;
+            return setup::wake(stream).await;
         }
-        if !has_greeted && told::line(stream).await? != GREETING {
-            return Err(Untold::Said("the machine's init did not introduce itself".to_owned()));
+        if !has_greeted && setup::line(stream).await? != GREETING {
+            return Err(SetupError::Said("the machine's init did not introduce itself".to_owned()));
         }
-        told::tell(stream, self.setup, self.files.as_ref(), READY).await
+        setup::set_up(stream, self.setup, self.files.as_ref(), READY).await
     }
 }
 
 /// Has a machine that waits do once, for nobody, what it will do for its sandbox; it waits again then.
-pub(crate) async fn rehearse(stream: &mut UnixStream) -> Result<(), Untold> {
+pub(crate) async fn rehearse(stream: &mut UnixStream) -> Result<(), SetupError> {
     let setup = Setup {
         is_rehearsal: true,
         is_filled: false,
@@ -305,12 +309,12 @@ pub(crate) async fn rehearse(stream: &mut UnixStream) -> Result<(), Untold> {
         trees: Vec::new(),
         again: None,
     };
-    told::tell(stream, setup, None, GREETING).await
+    setup::set_up(stream, setup, None, GREETING).await
 }
 
 /// A root by its path, its inode and the time of its last change, in seconds.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct RootMark {
+struct RootStamp {
     path: PathBuf,
     inode: u64,
     ctime_s: i64,
@@ -326,13 +330,13 @@ struct CachedImage {
 /// Descriptions of roots that many sandboxes share.
 #[derive(Debug, Default)]
 pub(crate) struct ImageCache {
-    kept: Mutex<HashMap<Vec<RootMark>, CachedImage>>,
+    kept: Mutex<HashMap<Vec<RootStamp>, CachedImage>>,
 }
 
 impl ImageCache {
     fn get(
         &self,
-        roots: Vec<RootMark>,
+        roots: Vec<RootStamp>,
         make: impl FnOnce() -> io::Result<Image>,
     ) -> io::Result<Arc<Image>> {
         // Held while it is made: the second sandbox of a burst waits for what the first one makes.
@@ -352,7 +356,7 @@ impl ImageCache {
 }
 
 /// The project that a command works in, where that has its own path: `/work` leads there too.
-fn again_at_work(plan: &Plan, asked: &[Given]) -> Option<(String, String)> {
+fn again_at_work(plan: &Plan, asked: &[GuestMount]) -> Option<(String, String)> {
     let cwd = &plan.task.cwd;
     let is_given = |target: &str| asked.iter().any(|given| given.target == target);
     (is_given(cwd) && !is_given(DEFAULT_WORKDIR)).then(|| (cwd.clone(), DEFAULT_WORKDIR.to_owned()))

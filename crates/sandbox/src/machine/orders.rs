@@ -18,8 +18,8 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::Disk;
-use super::mark::Mark;
-use super::qemu::{self, Lent};
+use super::fingerprint::MemoryFingerprint;
+use super::qemu::{self, InheritedFd};
 use super::qmp::Control;
 use crate::host::memory_pipe::{self, PipeBounds};
 
@@ -36,7 +36,7 @@ impl EmulatorOrders {
     /// Has a program that is about to be started take orders. They are given once.
     pub fn to(command: &mut Command) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        qemu::control(command, &Lent::new(theirs.as_fd())?);
+        qemu::control(command, &InheritedFd::new(theirs.as_fd())?);
         Ok(Self(Arc::new(ours)))
     }
 
@@ -68,7 +68,7 @@ impl EmulatorOrders {
 #[derive(Debug, Clone)]
 pub(crate) struct Storable {
     pub orders: EmulatorOrders,
-    pub mark: Mark,
+    pub mark: MemoryFingerprint,
     pub disk: Arc<Disk>,
 }
 

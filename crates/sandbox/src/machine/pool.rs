@@ -22,7 +22,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 
 use super::shape::Shape;
-use super::stored::{Restoring, Stored};
+use super::stored_machine::{MachineRestore, StoredMachine};
 use crate::host::runtime::Runtime;
 use crate::spec::facts::HostFacts;
 use crate::spec::machine::{Accel, Machine};
@@ -58,12 +58,12 @@ impl MachineKey {
 }
 
 #[derive(Debug)]
-enum Kept {
-    Ready { stored: Arc<Stored>, unused: Stopwatch },
+enum PoolEntry {
+    Ready { stored: Arc<StoredMachine>, unused: Stopwatch },
     Failed(Stopwatch),
 }
 
-impl Kept {
+impl PoolEntry {
     fn since(&self) -> &Stopwatch {
         match self {
             Self::Ready { unused: since, .. } | Self::Failed(since) => since,
@@ -80,7 +80,7 @@ impl Kept {
     }
 }
 
-type MachineShelf = Arc<Mutex<HashMap<MachineKey, Kept>>>;
+type PoolEntries = Arc<Mutex<HashMap<MachineKey, PoolEntry>>>;
 
 /// A machine to be stored, and who waits for it.
 struct Order {
@@ -93,7 +93,7 @@ struct Order {
 /// A worker's stored machines.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    shelf: MachineShelf,
+    shelf: PoolEntries,
     idle_ms: u64,
     /// Its thread ends when this does.
     orders: Mutex<Option<SyncSender<Box<Order>>>>,
@@ -101,7 +101,7 @@ pub(crate) struct Pool {
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { shelf: MachineShelf::default(), idle_ms: IDLE_MS, orders: Mutex::default() }
+        Self { shelf: PoolEntries::default(), idle_ms: IDLE_MS, orders: Mutex::default() }
     }
 }
 
@@ -113,16 +113,16 @@ impl Pool {
     }
 
     /// A stored machine for this plan, if there is one of its shape.
-    pub fn take(&self, plan: &Plan, facts: &HostFacts) -> Option<Restoring> {
+    pub fn take(&self, plan: &Plan, facts: &HostFacts) -> Option<MachineRestore> {
         let key = Self::key(plan, facts)?;
         let stored = match lock(&self.shelf).get_mut(&key)? {
-            Kept::Ready { stored, unused } => {
+            PoolEntry::Ready { stored, unused } => {
                 *unused = Stopwatch::start();
                 Arc::clone(stored)
             }
-            Kept::Failed(_) => return None,
+            PoolEntry::Failed(_) => return None,
         };
-        let lent = Stored::lend(&stored);
+        let lent = StoredMachine::lend(&stored);
         lent.inspect_err(|error| tracing::warn!(%error, "a stored machine was not lent")).ok()
     }
 
@@ -141,11 +141,11 @@ impl Pool {
     }
 
     /// One from which a machine did not come to life.
-    pub fn failed(&self, stored: &Arc<Stored>) {
+    pub fn failed(&self, stored: &Arc<StoredMachine>) {
         for kept in lock(&self.shelf).values_mut() {
             match kept {
-                Kept::Ready { stored: one, .. } if Arc::ptr_eq(one, stored) => {
-                    *kept = Kept::Failed(Stopwatch::start());
+                PoolEntry::Ready { stored: one, .. } if Arc::ptr_eq(one, stored) => {
+                    *kept = PoolEntry::Failed(Stopwatch::start());
                 }
                 _ => {}
             }
@@ -183,10 +183,10 @@ impl Pool {
     }
 
     /// Keeps one for this plan's shape.
-    pub fn put(&self, plan: &Plan, facts: &HostFacts, stored: Stored) {
+    pub fn put(&self, plan: &Plan, facts: &HostFacts, stored: StoredMachine) {
         let (machine, shape) = wanted(plan, facts).unwrap();
         let key = MachineKey::of(machine, &plan.runtime, shape).unwrap();
-        let kept = Kept::Ready { stored: Arc::new(stored), unused: Stopwatch::start() };
+        let kept = PoolEntry::Ready { stored: Arc::new(stored), unused: Stopwatch::start() };
         lock(&self.shelf).insert(key, kept);
     }
 }
@@ -202,7 +202,7 @@ fn wanted<'a>(plan: &Plan, facts: &'a HostFacts) -> Option<(&'a Machine, Shape)>
 }
 
 /// The thread that stores machines and gives them up. It has what it was given when the pool is gone.
-fn start(shelf: &MachineShelf, idle_ms: u64) -> io::Result<SyncSender<Box<Order>>> {
+fn start(shelf: &PoolEntries, idle_ms: u64) -> io::Result<SyncSender<Box<Order>>> {
     let (sender, orders) = sync_channel(MAX_ORDERS);
     let shelf = Arc::clone(shelf);
     thread::Builder::new()
@@ -211,7 +211,7 @@ fn start(shelf: &MachineShelf, idle_ms: u64) -> io::Result<SyncSender<Box<Order>
     Ok(sender)
 }
 
-fn keep(shelf: &MachineShelf, idle_ms: u64, orders: &Receiver<Box<Order>>) {
+fn keep(shelf: &PoolEntries, idle_ms: u64, orders: &Receiver<Box<Order>>) {
     loop {
         // Until the first of them is over.
         let next = lock(shelf).values().map(|kept| kept.left_ms(idle_ms)).min().unwrap_or(idle_ms);
@@ -229,28 +229,28 @@ fn keep(shelf: &MachineShelf, idle_ms: u64, orders: &Receiver<Box<Order>>) {
     }
 }
 
-fn make(shelf: &MachineShelf, order: &Order) {
+fn make(shelf: &PoolEntries, order: &Order) {
     let Order { machine, qemu, shape, .. } = order;
     let Some(key) = MachineKey::of(machine, qemu, *shape) else { return };
     if lock(shelf).contains_key(&key) {
         return;
     }
     let clock = Stopwatch::start();
-    let kept = match Stored::make(machine, qemu, *shape) {
+    let kept = match StoredMachine::make(machine, qemu, *shape) {
         Ok(stored) => {
             tracing::debug!(mem_mb = shape.mem_mb, ms = clock.elapsed_ms(), "a machine was stored");
-            Kept::Ready { stored: Arc::new(stored), unused: Stopwatch::start() }
+            PoolEntry::Ready { stored: Arc::new(stored), unused: Stopwatch::start() }
         }
         Err(why) => {
             tracing::warn!(mem_mb = shape.mem_mb, why, "no machine was stored: machines boot");
-            Kept::Failed(Stopwatch::start())
+            PoolEntry::Failed(Stopwatch::start())
         }
     };
     place(&mut lock(shelf), key, kept);
 }
 
 /// For a newer one the one goes that was unused for longest.
-fn place(shelf: &mut HashMap<MachineKey, Kept>, key: MachineKey, kept: Kept) {
+fn place(shelf: &mut HashMap<MachineKey, PoolEntry>, key: MachineKey, kept: PoolEntry) {
     while shelf.len() >= MAX_STORED {
         let oldest = shelf.iter().max_by_key(|(_, kept)| kept.since().elapsed());
         let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
@@ -259,7 +259,7 @@ fn place(shelf: &mut HashMap<MachineKey, Kept>, key: MachineKey, kept: Kept) {
     shelf.insert(key, kept);
 }
 
-fn lock(shelf: &MachineShelf) -> MutexGuard<'_, HashMap<MachineKey, Kept>> {
+fn lock(shelf: &PoolEntries) -> MutexGuard<'_, HashMap<MachineKey, PoolEntry>> {
     shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -272,12 +272,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shelf_holds_four_and_the_one_unused_for_longest_goes() {
+    fn a_pool_holds_four_and_the_one_unused_for_longest_goes() {
         let key =
             |mem_mb| MachineKey { shape: Shape { mem_mb, cpus: 1 }, files: [(0, 0, 0, 0); 3] };
         let mut shelf = HashMap::new();
         for mem_mb in 1..=6 {
-            place(&mut shelf, key(mem_mb), Kept::Failed(Stopwatch::start()));
+            place(&mut shelf, key(mem_mb), PoolEntry::Failed(Stopwatch::start()));
         }
         let mut left: Vec<_> = shelf.keys().map(|key| key.shape.mem_mb).collect();
         left.sort_unstable();

@@ -18,7 +18,7 @@ use cofferdam_guest::setup::PORT;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use tokio::process::Command;
 
-use super::hold::{self, Hold};
+use super::launcher::{self, LauncherCommand};
 use super::shape::Shape;
 use crate::host::runtime::Runtime;
 use crate::spec::machine::{Accel, Machine};
@@ -46,15 +46,15 @@ pub(super) enum Start<'a> {
     /// With a kernel that boots.
     Boot,
     /// As it was stored, in a file that is lent.
-    Restore(&'a Lent),
+    Restore(&'a InheritedFd),
 }
 
 /// What an emulator inherits beyond the usual three. Nothing else that is started here does: the
 /// number is closed on execution everywhere but in the process that it is opened for.
 #[derive(Debug)]
-pub(crate) struct Lent(Arc<OwnedFd>);
+pub(crate) struct InheritedFd(Arc<OwnedFd>);
 
-impl Lent {
+impl InheritedFd {
     pub fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self(Arc::new(fcntl_dupfd_cloexec(fd, FIRST_LENT)?)))
     }
@@ -93,7 +93,7 @@ pub(super) fn command(wanted: &QemuInput<'_>) -> Command {
         // Both are in its memory.
         Start::Restore(_) => [Path::new("/dev/null"); 2],
     };
-    let mut command = hold::command(&Hold {
+    let mut command = launcher::command(&LauncherCommand {
         machine,
         groups,
         open: OPEN,
@@ -138,7 +138,7 @@ pub(super) fn command(wanted: &QemuInput<'_>) -> Command {
 }
 
 /// Has it take orders on a socket.
-pub(super) fn control(command: &mut Command, socket: &Lent) {
+pub(super) fn control(command: &mut Command, socket: &InheritedFd) {
     let control = format!("socket,id=control,fd={}", socket.number());
     command.args(["-chardev", &control, "-mon", "chardev=control,mode=control"]);
     socket.open_in(command);

@@ -11,7 +11,7 @@ use cofferdam_contracts::id::SandboxId;
 use serde_json::json;
 
 use super::disk::Reader;
-use super::stored::Stored;
+use super::stored_machine::StoredMachine;
 use super::*;
 use crate::not_run::not_run;
 use crate::{Class, Host, HostConfig, enter_private_mounts, provision};
@@ -38,7 +38,7 @@ fn a_file_is_on_the_disk_and_one_that_is_exchanged_is_an_error() {
     symlink("/etc/passwd", dir.path().join("link")).unwrap();
     let image = image_of(dir.path());
     let disk = || Arc::new(Disk::new(Arc::clone(&image), none()).unwrap());
-    let reader = || Reader::new(ShownDisk::new(disk()));
+    let reader = || Reader::new(CurrentDisk::new(disk()));
     let bytes = whole(&mut reader(), image.size()).unwrap();
     let holds = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
     assert!(holds("the first bytes") && holds("/etc/passwd") && !holds("root:x:0:0"));
@@ -52,7 +52,7 @@ fn a_file_is_on_the_disk_and_one_that_is_exchanged_is_an_error() {
 
 #[test]
 fn a_client_gets_only_the_disk_and_one_that_writes_is_left() {
-    let theirs = serve(&ShownDisk::new(Arc::new(Disk::new(none(), none()).unwrap()))).unwrap();
+    let theirs = serve(&CurrentDisk::new(Arc::new(Disk::new(none(), none()).unwrap()))).unwrap();
     let mut client = Socket::from(theirs);
     let mut greeting = [0; 18];
     client.read_exact(&mut greeting).unwrap();
@@ -117,7 +117,7 @@ fn nobody_writes_to_a_stored_machine() {
     let state = tempfile::tempdir().unwrap();
     let Some((host, plan)) = machines(state.path()) else { return };
     let machine = host.facts().machine.as_ref().unwrap();
-    let stored = Stored::make(machine, &plan.runtime, Shape::of(&plan, machine)).unwrap();
+    let stored = StoredMachine::make(machine, &plan.runtime, Shape::of(&plan, machine)).unwrap();
     let mut file = fs::OpenOptions::new().read(true).write(true).open(stored.path()).unwrap();
     assert_eq!(file.write(b"x").unwrap_err().raw_os_error(), Some(libc::EPERM));
     assert!(file.set_len(0).is_err());
@@ -127,7 +127,7 @@ fn nobody_writes_to_a_stored_machine() {
 fn a_stored_machine_that_does_not_come_to_life_is_booted_instead_and_not_tried_again() {
     let state = tempfile::tempdir().unwrap();
     let Some((host, plan)) = machines(state.path()) else { return };
-    host.machines().pool().put(&plan, host.facts(), Stored::of(b"not what was stored"));
+    host.machines().pool().put(&plan, host.facts(), StoredMachine::of(b"not what was stored"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let sandbox = provision(&host, &plan, &[]).await.unwrap();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::bare::Bare;
 use super::kvm::shown;
 use super::shape::Shape;
+use super::spare_machine::SpareMachine;
 use crate::host::runtime::Runtime;
 use crate::spec::machine::{Accel, Machine};
 
@@ -24,5 +24,7 @@ pub(super) fn probe(machine: &Machine, qemu: &Runtime) -> Accel {
 fn boot(machine: &Machine, qemu: &Runtime) -> Result<(), String> {
     let limit = Duration::from_millis(PROBE_MS);
     let shape = Shape { mem_mb: PROBE_MB, cpus: 1 };
-    Bare::start(machine, qemu, shape, None, limit).map_err(|error| error.to_string())?.greeting()
+    SpareMachine::start(machine, qemu, shape, None, limit)
+        .map_err(|error| error.to_string())?
+        .greeting()
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::host::ceiling::Ceilings;
 use crate::host::cgroup::OwnGroup;
 use crate::host::guest::{AGENT_PATH, AGENT_PIDS};
-use crate::host::idrange::{self, Taken};
+use crate::host::idrange::{self, IdRange};
 use crate::host::limit::{CPU_PERIOD_US, quota_us};
 use crate::host::mounts::overlay_lowers;
 use crate::host::runtime::Runtime;
@@ -77,7 +77,7 @@ pub(crate) struct OciInput<'a> {
     /// What lies beside it for the runtime to bind.
     pub beside: &'a Path,
     pub cgroup: &'a Path,
-    pub shown: ShownDirs<'a>,
+    pub shown: HostDirs<'a>,
     pub limits: Limits,
     pub cpus: u32,
     pub ceilings: Ceilings,
@@ -90,7 +90,7 @@ pub(crate) struct OciInput<'a> {
 
 /// Directories of the host that the configuration shows read-only at their own place.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum ShownDirs<'a> {
+pub(crate) enum HostDirs<'a> {
     /// None: they are in the root already.
     Not,
     Binds(&'a [PathBuf]),
@@ -186,7 +186,7 @@ fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
     })
 }
 
-fn mounts(shown: ShownDirs<'_>) -> Vec<Value> {
+fn mounts(shown: HostDirs<'_>) -> Vec<Value> {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc",
                "options": ["nosuid", "noexec", "nodev"]}),
@@ -200,11 +200,11 @@ fn mounts(shown: ShownDirs<'_>) -> Vec<Value> {
                "options": ["nosuid", "noexec", "nodev", "ro"]}),
     ];
     match shown {
-        ShownDirs::Not => {}
-        ShownDirs::Binds(paths) => {
+        HostDirs::Not => {}
+        HostDirs::Binds(paths) => {
             mounts.extend(paths.iter().map(|path| bind(path, &path.to_string_lossy())));
         }
-        ShownDirs::Apart { paths, empty } => {
+        HostDirs::Apart { paths, empty } => {
             mounts.extend(paths.iter().map(|path| apart(path, empty)));
         }
     }
@@ -270,7 +270,7 @@ pub(crate) const CGROUP_AT: &str = "/linux/cgroupsPath";
 ///
 /// The path has a `.`: of one that begins with `/proc/PID` runc 1.1.15 compares the ids with those of that process, and not
 /// with those of the namespace, and refuses.
-pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &Taken) {
+pub(crate) fn own_users(config: &mut Value, runtime: &Runtime, taken: &IdRange) {
     let is_told = runtime.name != "crun";
     // It makes the namespace itself, for its file server.
     let makes_it = runtime.name == "runsc";

@@ -2,7 +2,7 @@
 
 use cofferdam_contracts::sandbox::SandboxRequest;
 
-use crate::class::held_by;
+use crate::class::class_of;
 use crate::host::runtime::Runtime;
 use crate::spec::class::{Class, FIELD, Offer};
 use crate::spec::facts::HostFacts;
@@ -15,7 +15,7 @@ pub(crate) fn class<'a>(
 ) -> Result<(Class, &'a Runtime), PlanError> {
     let least = request.class_min();
     let mut missing = Vec::new();
-    let holder = held_by(&facts.runtime);
+    let holder = class_of(&facts.runtime);
     let cheapest = facts.classes.iter().filter(|fact| fact.class == holder);
     let stronger =
         facts.classes.iter().filter(|fact| fact.class != holder && !fact.class.is_on_host_kernel());

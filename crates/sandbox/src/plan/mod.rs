@@ -21,11 +21,11 @@ use crate::host::traces::Traces;
 use crate::images::ImageRoot;
 use crate::oci::calls::Needs;
 use crate::oci::{self, OciInput};
-use crate::spec::cached;
+use crate::spec::cache;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::{Plan, PlannedMount};
 use crate::spec::refuse::PlanError;
-use crate::spec::service::{self, Surroundings};
+use crate::spec::service::{self, ServiceContext};
 use crate::spec::users::{Accounts, PlanUsers};
 
 impl Plan {
@@ -71,7 +71,7 @@ pub(crate) fn plan_on(
     let root = root::of(request, facts, image, isolation)?;
     let users = PlanUsers { accounts, reads_root: profile.reads_root() };
     let of_commands = users.of_commands(request, image)?;
-    let around = Surroundings { users: &users, image };
+    let around = ServiceContext { users: &users, image };
     let spec = request.spec.as_ref();
     let services = service::planned(spec, &request.env_ref, root.programs, &around)?;
     let commands = commands::of(request, image, &root.workdir, of_commands);
@@ -95,7 +95,7 @@ pub(crate) fn plan_on(
     let builder = commands.build.as_ref().and_then(|build| build.user);
     let mounts = spec.and_then(|spec| spec.mounts.as_deref()).unwrap_or_default();
     Ok(Plan {
-        cache: cached::planned(request, &root.workdir, builder),
+        cache: cache::planned(request, &root.workdir, builder),
         egress: egress::lists_of(request),
         task: commands.task,
         build: commands.build,

@@ -6,7 +6,7 @@ use crate::class::{Isolation, ShowsHost};
 use crate::host::base::Base;
 use crate::host::hostpath::HostPath;
 use crate::images::ImageRoot;
-use crate::oci::ShownDirs;
+use crate::oci::HostDirs;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::DEFAULT_WORKDIR;
 use crate::spec::refuse::{self, PlanError};
@@ -19,7 +19,7 @@ pub(crate) struct PlannedRoot<'a> {
     /// Whether the host's `/usr` is shown on it.
     pub host_usr: bool,
     /// The directories of the host that a runtime's configuration shows.
-    pub shown: ShownDirs<'a>,
+    pub shown: HostDirs<'a>,
     /// The servers that it is known to have; absent for one that is not the host's.
     pub programs: Option<&'a Programs>,
     /// Where a command starts.
@@ -39,11 +39,11 @@ pub(crate) fn of<'a>(
         (None, None) => named(&request.env_ref, facts)?,
     };
     let shown = match class.inputs.shows_host() {
-        ShowsHost::Binds if host_usr => ShownDirs::Binds(&facts.binds),
+        ShowsHost::Binds if host_usr => HostDirs::Binds(&facts.binds),
         ShowsHost::Overlays if host_usr => {
-            ShownDirs::Apart { paths: &facts.binds, empty: &facts.empty }
+            HostDirs::Apart { paths: &facts.binds, empty: &facts.empty }
         }
-        _ => ShownDirs::Not,
+        _ => HostDirs::Not,
     };
     let of_spec = || request.spec.as_ref()?.working_dir.clone();
     let workdir = request

@@ -9,7 +9,7 @@ use cofferdam_contracts::sandbox::IsolationClass;
 use crate::host::ceiling::Ceilings;
 use crate::host::cgroup::Cgroups;
 use crate::host::crypt::LargeLayers;
-use crate::host::hostpath::Allowed;
+use crate::host::hostpath::AllowedPaths;
 use crate::host::idrange::IdRanges;
 use crate::host::runtime::Runtime;
 use crate::spec::class::{Class, ClassFact, Offer};
@@ -25,7 +25,7 @@ pub struct HostFacts {
     /// Where the sandboxes lie: on a tmpfs of the host, or the state directory itself.
     pub live_dir: PathBuf,
     /// Which of its directories tasks may be given parts of, and which never.
-    pub allowed: Allowed,
+    pub allowed: AllowedPaths,
     /// The runtime of the class `container`, or in its place the engine of the class `docker` or the provider
     /// of the class `remote`.
     pub runtime: Runtime,

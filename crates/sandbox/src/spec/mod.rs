@@ -5,7 +5,7 @@
 //! ```
 //! **No decision about a class is made here**: the classes above answer for themselves.
 
-pub(crate) mod cached;
+pub(crate) mod cache;
 pub(crate) mod class;
 pub(crate) mod command;
 pub(crate) mod environment;

@@ -6,13 +6,13 @@ use cofferdam_contracts::sandbox::{AccessMode, EffectivePolicy, Mount};
 use cofferdam_guest::wire::User;
 use serde_json::Value;
 
-use super::cached;
+use super::cache;
 use super::class::Class;
 use super::command::Command;
 use super::service::PlannedService;
 use crate::egress;
 use crate::host::base::Base;
-use crate::host::hostpath::{HostPath, Place};
+use crate::host::hostpath::{HostPath, HostSource};
 use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
 use crate::oci::Nofile;
@@ -77,7 +77,7 @@ pub struct Plan {
     /// Globs of files to keep, relative to the task's working directory.
     pub artifacts: Vec<String>,
     /// The dependencies that the build phase leaves for other tasks.
-    pub(crate) cache: Option<cached::Planned>,
+    pub(crate) cache: Option<cache::CachePlan>,
     /// The names of each phase.
     pub(crate) egress: egress::PlannedLists,
     /// What will be enforced.
@@ -86,8 +86,8 @@ pub struct Plan {
 
 impl Plan {
     /// Whom files that a tenant named belong to inside: what is ours has the ids that it should have. Root needs none of them.
-    pub(crate) fn user_of(&self, source: &Place) -> Option<User> {
-        let is_given = matches!(source, Place::Given(_));
+    pub(crate) fn user_of(&self, source: &HostSource) -> Option<User> {
+        let is_given = matches!(source, HostSource::Given(_));
         self.task.user.filter(|user| is_given && user.uid != 0)
     }
 }

@@ -62,7 +62,7 @@ pub struct Provider {
 
 /// Where a sandbox is that outlives its worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RemotePlace {
+pub struct RemoteLocation {
     /// The provider's URL.
     pub provider: String,
     /// The sandbox's name there.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cofferdam_contracts::sandbox::{AccessMode, FileIn, SandboxRequest};
+use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
 
 /// Arguments of a command and variables of its environment: the kernel takes 2 MiB of them together,
 /// which is far beyond what a plan that a person reads should hold.
@@ -71,7 +71,7 @@ pub(crate) fn absolute(field: &str, path: &str) -> Check {
 /// Refuses full access to a file for which it may not be had.
 pub(crate) fn full_access(
     request: &SandboxRequest,
-    may: impl Fn(&FileIn) -> bool,
+    may: impl Fn(&InputFile) -> bool,
     why: &str,
 ) -> Check {
     for (index, file) in request.files_in.iter().enumerate() {
@@ -82,7 +82,7 @@ pub(crate) fn full_access(
 }
 
 /// Whether a file is one of the host.
-pub(crate) fn is_host(file: &FileIn) -> bool {
+pub(crate) fn is_host(file: &InputFile) -> bool {
     file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"))
 }
 

@@ -13,8 +13,10 @@ use cofferdam_contracts::template_build::TemplateUser;
 use cofferdam_guest::removal::remove_tree;
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Begin, Template, bootstrap, image_name, packages};
-use crate::build::{BuildNote, BuiltSteps, CopyRoot, CopyStep, ImageFile, Step, build_from, store};
+use super::{Template, TemplateProgram, bootstrap, image_name, packages};
+use crate::build::{
+    BuildNote, CopyRoot, CopyStep, ImageFile, PartialImage, Step, build_from, store,
+};
 use crate::host::task::blocking;
 use crate::images::error::{ImageError, at};
 use crate::images::manifest::{Descriptor, LAYER, Settings};
@@ -70,9 +72,9 @@ pub enum TemplateNote<'a> {
 }
 
 /// A directory of a build, removed with it.
-struct Room(PathBuf);
+struct BuildDir(PathBuf);
 
-impl Drop for Room {
+impl Drop for BuildDir {
     fn drop(&mut self) {
         let _ = remove_tree(&self.0);
     }
@@ -130,10 +132,10 @@ fn clear(dir: &Path) -> Result<(), ImageError> {
     Ok(())
 }
 
-fn room(dir: &Path) -> Result<Room, ImageError> {
+fn room(dir: &Path) -> Result<BuildDir, ImageError> {
     let path = dir.join(random::secret_hex(8)).with_extension("room");
     DirBuilder::new().mode(0o700).create(&path).map_err(at(&path))?;
-    Ok(Room(path))
+    Ok(BuildDir(path))
 }
 
 async fn build_base(
@@ -152,7 +154,7 @@ async fn build_base(
         let _adding = store_of.lock.adding()?;
         let file = File::open(&tar).map_err(at(&tar))?;
         let (digest, size) = store_of.blobs.copy(file, None, store_of.bounds.blob_bytes)?;
-        let made = BuiltSteps {
+        let made = PartialImage {
             layers: vec![Descriptor::new(LAYER, &digest, size)],
             // Not compressed: the layer is its own diff.
             diff_ids: vec![digest],
@@ -161,7 +163,7 @@ async fn build_base(
         store(&store_of, made, &image, "template build")
     });
     let image = taken.await?;
-    let nothing = Begin {
+    let nothing = TemplateProgram {
         start: None,
         ready: None,
         ports: Vec::new(),
@@ -212,7 +214,7 @@ async fn build_interpreter(
     let from = CopyRoot::Own(&room.0);
     build_from(images, runtime, &file, from, &image, |said| note(TemplateNote::Build(said)))
         .await?;
-    let begin = Begin {
+    let begin = TemplateProgram {
         start: Some(START.to_owned()),
         ready: Some(READY.to_owned()),
         ports: vec![INTERPRETER_PORT],

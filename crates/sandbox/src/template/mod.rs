@@ -69,7 +69,7 @@ pub struct Template {
 
 /// What a template begins with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Begin {
+pub struct TemplateProgram {
     /// Shell command of its program.
     pub start: Option<String>,
     /// Shell command that succeeds once the program can be used.
@@ -82,7 +82,7 @@ pub struct Begin {
     pub mem_mb: Option<u64>,
 }
 
-impl Begin {
+impl TemplateProgram {
     /// # Errors
     /// The first field that is out of its bounds.
     fn check(&self) -> Result<(), ImageError> {
@@ -168,7 +168,7 @@ impl Images {
         &self,
         name: &TemplateName,
         image: &str,
-        begin: &Begin,
+        begin: &TemplateProgram,
     ) -> Result<Template, ImageError> {
         begin.check()?;
         let named = self.names.find(&ImageRef::parse(image)?)?;
@@ -259,7 +259,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let images = Images::open(state.path()).unwrap();
         let name = TemplateName::parse("tool").unwrap();
-        let good = Begin {
+        let good = TemplateProgram {
             start: Some("serve".into()),
             ready: Some("true".into()),
             ports: vec![8_000],
@@ -269,11 +269,11 @@ mod tests {
         let unknown = images.template_add(&name, "nothing", &good);
         assert!(matches!(unknown, Err(ImageError::Unknown(_))), "{unknown:?}");
         for bad in [
-            Begin { start: Some(" ".into()), ..good.clone() },
-            Begin { start: None, ..good.clone() },
-            Begin { ready: Some("x".repeat(MAX_COMMAND + 1)), ..good.clone() },
-            Begin { ports: vec![0], ..good.clone() },
-            Begin { ports: vec![1; MAX_PORTS + 1], ..good.clone() },
+            TemplateProgram { start: Some(" ".into()), ..good.clone() },
+            TemplateProgram { start: None, ..good.clone() },
+            TemplateProgram { ready: Some("x".repeat(MAX_COMMAND + 1)), ..good.clone() },
+            TemplateProgram { ports: vec![0], ..good.clone() },
+            TemplateProgram { ports: vec![1; MAX_PORTS + 1], ..good.clone() },
         ] {
             let refused = images.template_add(&name, "nothing", &bad);
             assert!(matches!(refused, Err(ImageError::Malformed { .. })), "{refused:?}");

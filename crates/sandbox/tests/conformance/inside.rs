@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use cofferdam_contracts::id::TenantId;
-use cofferdam_contracts::sandbox::{Phase, ViolationWhy};
+use cofferdam_contracts::sandbox::{Phase, ViolationReason};
 use cofferdam_sandbox::{
-    Caches, Class, Command, Found, Input, Plan, Promotion, plan, provision, provision_on,
+    BaseLookup, Caches, Class, Command, Input, Plan, Promotion, plan, provision, provision_on,
 };
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ pub async fn names(ground: Arc<Ground>) {
     assert!(said.outcome.cause.unwrap().contains("x.example"));
     let refused = sandbox.traffic().violations().0;
     assert_eq!(refused.len(), 1, "{refused:?}");
-    assert_eq!((refused[0].why, refused[0].phase), (ViolationWhy::Name, Phase::Exec));
+    assert_eq!((refused[0].why, refused[0].phase), (ViolationReason::Name, Phase::Exec));
     wiped(&sandbox.wipe("task-end").await);
     bench.assert_clean();
 }
@@ -115,7 +115,8 @@ pub async fn without_a_route(ground: Arc<Ground>) {
             assert!(said.stdout.starts_with("tried 0\ntried 0\n") && (refused || echoes == 1));
         }
         let (list, unlisted) = sandbox.traffic().violations();
-        let of_phase = list.iter().filter(|v| v.phase == phase && v.why == ViolationWhy::NoRoute);
+        let of_phase =
+            list.iter().filter(|v| v.phase == phase && v.why == ViolationReason::NoRoute);
         assert_eq!(of_phase.map(|v| v.count).sum::<u64>(), times * (2 + echoes), "{list:?}");
         assert_eq!(unlisted, 0);
     }
@@ -192,7 +193,7 @@ pub async fn cache(ground: Arc<Ground>) {
     let plan = ground.planned(bench, fields());
     let inputs = [Input::Bytes { path: "/work/lock".into(), bytes: b"1".to_vec(), mode: 0o644 }];
     let tenant = TenantId::parse("acme").unwrap();
-    let wanted = bench.host.cache_wanted(&plan, &inputs, &tenant).await.unwrap().unwrap();
+    let wanted = bench.host.base_request(&plan, &inputs, &tenant).await.unwrap().unwrap();
     let caches = Caches::open(bench.state.path()).unwrap();
     let sandbox = provision_on(&bench.host, &plan, &inputs, None).await.unwrap();
     assert_eq!(run(&sandbox, plan.build.as_ref().unwrap()).await.outcome.exit, 0);
@@ -202,7 +203,7 @@ pub async fn cache(ground: Arc<Ground>) {
     wiped(&sandbox.wipe("task-end").await);
     for _ in 0..2 {
         let plan = ground.planned(bench, fields());
-        let Found::Base(held) = caches.find(base.key(), base.digest()).unwrap() else {
+        let BaseLookup::Base(held) = caches.find(base.key(), base.digest()).unwrap() else {
             panic!("it is there")
         };
         let sandbox = provision_on(&bench.host, &plan, &inputs, Some(*held)).await.unwrap();

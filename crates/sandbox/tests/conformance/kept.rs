@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 use cofferdam_contracts::sandbox::{WipeEvidence, WipeMethod, WipeStatus};
-use cofferdam_sandbox::{Class, Filling, enter_private_mounts, provision_filled};
+use cofferdam_sandbox::{Class, InitialFiles, enter_private_mounts, provision_filled};
 use serde_json::json;
 
 use super::support::not_run::left_out;
@@ -18,10 +18,10 @@ fn files_are_kept_of_every_class_and_the_sandbox_goes_on() {
     in_each_class(async |ground| {
         let (sandbox, plan) = ground.start(json!({})).await;
         assert!(KEEPING.contains(&ground.class));
-        let keeper = sandbox.keeper().unwrap();
-        let still = tokio::task::block_in_place(|| keeper.keep(&mut std::io::sink(), &|| true));
+        let keeper = sandbox.snapshotter().unwrap();
+        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut std::io::sink(), &|| true));
         drop(still.unwrap());
-        let stood = keeper.stand().unwrap();
+        let stood = keeper.freeze_for_pause().unwrap();
         // Its layer can be held while it goes on, where it lies in memory of this host.
         assert_eq!(stood.is_some(), STANDING.contains(&ground.class));
         if let Some((still, layer)) = stood {
@@ -30,7 +30,8 @@ fn files_are_kept_of_every_class_and_the_sandbox_goes_on() {
             drop(still);
         }
         // One whose end is asked for meanwhile is not kept, and goes on all the same.
-        let stopped = tokio::task::block_in_place(|| keeper.keep(&mut std::io::sink(), &|| false));
+        let stopped =
+            tokio::task::block_in_place(|| keeper.snapshot(&mut std::io::sink(), &|| false));
         assert!(stopped.is_err());
         assert_eq!(sh(&sandbox, &plan, "exit 3").await.outcome.exit, 3);
         wiped(&sandbox.wipe("task-end").await);
@@ -54,7 +55,7 @@ fn a3f7_a_start_that_fails_on_the_layer_of_a_pause_is_wiped_while_a_sealer_reads
     in_classes(&[Class::Container], async |ground| {
         let (mut sandbox, plan) = ground.start(json!({})).await;
         assert_eq!(sh(&sandbox, &plan, "echo kept > /kept").await.outcome.exit, 0);
-        let (still, layer) = sandbox.keeper().unwrap().stand().unwrap().unwrap();
+        let (still, layer) = sandbox.snapshotter().unwrap().freeze_for_pause().unwrap().unwrap();
         let layer = Arc::new(layer);
         sandbox.leave(&layer);
         tokio::task::block_in_place(|| still.end());
@@ -68,7 +69,7 @@ fn a3f7_a_start_that_fails_on_the_layer_of_a_pause_is_wiped_while_a_sealer_reads
             let _ = std::fs::remove_dir(files.join("tmp"));
             std::fs::rename(files.join("srv-tmp"), files.join("tmp")).unwrap();
             let plan = ground.bench.plan(ground.fields(json!({})));
-            let filling = Filling::Layer(Arc::clone(&layer));
+            let filling = InitialFiles::Layer(Arc::clone(&layer));
             let failed = provision_filled(&ground.bench.host, &plan, &[], filling).await;
             let failed = failed.expect_err("/tmp is a link");
             assert!(failed.message.contains("/tmp"), "{round} {}", failed.message);
@@ -77,7 +78,7 @@ fn a3f7_a_start_that_fails_on_the_layer_of_a_pause_is_wiped_while_a_sealer_reads
         }
         drop(sealer);
         let plan = ground.bench.plan(ground.fields(json!({})));
-        let filling = Filling::Layer(Arc::clone(&layer));
+        let filling = InitialFiles::Layer(Arc::clone(&layer));
         let mut sandbox = provision_filled(&ground.bench.host, &plan, &[], filling).await.unwrap();
         layer.let_go();
         sandbox.has_begun();
@@ -108,9 +109,9 @@ fn a_sandbox_of_each_class_begins_with_what_was_kept_in_another() {
         assert_eq!(changed.outcome.exit, 0, "{}", changed.stderr);
         let seen = sh(&sandbox, &plan, SEEN).await.stdout;
         assert!(seen.lines().count() == 18 && seen.ends_with("gone\n"), "{seen}");
-        let keeper = sandbox.keeper().unwrap();
+        let keeper = sandbox.snapshotter().unwrap();
         let mut stream = Vec::new();
-        let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true)).unwrap();
+        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true)).unwrap();
         // Nothing runs after the moment that was kept.
         tokio::task::block_in_place(|| still.end());
         wiped(&sandbox.wipe("paused").await);
@@ -121,7 +122,7 @@ fn a_sandbox_of_each_class_begins_with_what_was_kept_in_another() {
         for (class, stream, seen) in kept {
             let fields = ground.fields(json!({}));
             let plan = ground.bench.plan(fields);
-            let filling = Filling::new(Cursor::new(stream));
+            let filling = InitialFiles::new(Cursor::new(stream));
             let sandbox = provision_filled(&ground.bench.host, &plan, &[], filling).await;
             let sandbox = sandbox.unwrap_or_else(|why| panic!("{}: {why:?}", class.as_str()));
             let again = sh(&sandbox, &plan, SEEN).await;
@@ -151,8 +152,8 @@ fn what_is_kept_of_each_class_is_of_one_moment() {
         let looks = async {
             for _ in 0..3 {
                 let mut stream = Vec::new();
-                let keeper = sandbox.keeper().unwrap();
-                let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true));
+                let keeper = sandbox.snapshotter().unwrap();
+                let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true));
                 drop(still.unwrap());
                 let number = |name: &str| {
                     // Its name, how many there are, its head, the offset and the size of its one extent.
@@ -183,8 +184,8 @@ fn what_is_kept_of_each_class_is_of_one_moment() {
 fn what_is_written_from_outside_waits_until_the_files_are_kept() {
     in_each_class(async |ground| {
         let (sandbox, plan) = ground.start(json!({})).await;
-        let keeper = sandbox.keeper().unwrap();
-        let still = tokio::task::block_in_place(|| keeper.keep(&mut std::io::sink(), &|| true));
+        let keeper = sandbox.snapshotter().unwrap();
+        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut std::io::sink(), &|| true));
         let (agent, (pieces, tar)) = (sandbox.agent().clone(), tokio::sync::mpsc::channel(1));
         let unpack = cofferdam_guest::archive::Unpack {
             path: "/".to_owned(),
@@ -218,12 +219,12 @@ fn a_link_in_the_place_of_the_inits_own_directory_leads_nowhere() {
         let (sandbox, plan) = ground.start(json!({})).await;
         let link = "rm -rf /.cofferdam && ln -s /cgroups /.cofferdam && echo kept > /kept";
         assert_eq!(sh(&sandbox, &plan, link).await.outcome.exit, 0);
-        let (keeper, mut stream) = (sandbox.keeper().unwrap(), Vec::new());
-        let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true));
+        let (keeper, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
+        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true));
         drop(still.unwrap());
         wiped(&sandbox.wipe("task-end").await);
         let plan = ground.bench.plan(ground.fields(json!({})));
-        let filling = Filling::new(Cursor::new(stream));
+        let filling = InitialFiles::new(Cursor::new(stream));
         let sandbox = provision_filled(&ground.bench.host, &plan, &[], filling).await.unwrap();
         assert_eq!(sh(&sandbox, &plan, "cat /kept").await.stdout, "kept\n");
         wiped(&sandbox.wipe("task-end").await);
@@ -252,8 +253,8 @@ async fn kept_after(ground: &Ground, script: &str) -> Vec<u8> {
     let (sandbox, plan) = ground.start(json!({})).await;
     let done = sh(&sandbox, &plan, script).await;
     assert_eq!(done.outcome.exit, 0, "{script}: {}", done.stderr);
-    let (keeper, mut stream) = (sandbox.keeper().unwrap(), Vec::new());
-    let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true));
+    let (keeper, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
+    let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true));
     tokio::task::block_in_place(|| still.unwrap().end());
     wiped(&sandbox.wipe("paused").await);
     stream
@@ -281,7 +282,7 @@ fn a3f1_a_link_in_the_place_of_a_directory_of_the_root_begins_no_sandbox_of_any_
     in_classes(&[Class::Container, Class::Gvisor, Class::Docker], async |ground| {
         for (name, stream) in streams.clone() {
             let plan = ground.bench.plan(ground.fields(json!({})));
-            let filling = Filling::new(Cursor::new(stream));
+            let filling = InitialFiles::new(Cursor::new(stream));
             let begun = provision_filled(&ground.bench.host, &plan, &[], filling).await;
             let refused = begun.map(|_| name).unwrap_err();
             assert!(
@@ -327,7 +328,7 @@ fn a3f2_no_second_life_shows_the_host_whatever_its_first_put_in_the_root() {
     in_classes(&[Class::Container, Class::Gvisor, Class::Docker], async |ground| {
         for (script, stream) in streams.clone() {
             let plan = ground.bench.plan(ground.fields(json!({})));
-            let filling = Filling::new(Cursor::new(stream));
+            let filling = InitialFiles::new(Cursor::new(stream));
             match provision_filled(&ground.bench.host, &plan, &[], filling).await {
                 Ok(sandbox) => {
                     let seen = sh(&sandbox, &plan, LOOK).await.stdout;

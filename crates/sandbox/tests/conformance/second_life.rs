@@ -6,7 +6,7 @@ use std::io::Cursor;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use cofferdam_guest::upper::pack;
-use cofferdam_sandbox::{Class, Filling, provision_filled};
+use cofferdam_sandbox::{Class, InitialFiles, provision_filled};
 use serde_json::json;
 
 use super::kept::in_each_class;
@@ -49,7 +49,7 @@ fn a3f1_a3f2_no_link_of_an_earlier_life_shows_a_directory_of_the_host() {
             let mut stream = Vec::new();
             pack(kept.path(), 0, &mut stream, &|| true).unwrap();
             let plan = ground.bench.plan(ground.fields(json!({})));
-            let filling = Filling::new(Cursor::new(stream));
+            let filling = InitialFiles::new(Cursor::new(stream));
             let made = provision_filled(&ground.bench.host, &plan, &[], filling).await;
             let case = format!("{} {dir}", ground.class.as_str());
             match made {
@@ -78,12 +78,12 @@ fn a_next_life_has_the_directories_that_the_first_one_deleted() {
         let (sandbox, plan) = ground.start(json!({})).await;
         let gone = "rm -rf /tmp /run/* /.cofferdam 2> /dev/null; echo kept > /kept";
         sh(&sandbox, &plan, gone).await;
-        let (keeper, mut stream) = (sandbox.keeper().unwrap(), Vec::new());
-        let still = tokio::task::block_in_place(|| keeper.keep(&mut stream, &|| true)).unwrap();
+        let (keeper, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
+        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true)).unwrap();
         tokio::task::block_in_place(|| still.end());
         wiped(&sandbox.wipe("paused").await);
         let plan = ground.bench.plan(ground.fields(json!({})));
-        let filling = Filling::new(Cursor::new(stream));
+        let filling = InitialFiles::new(Cursor::new(stream));
         let made = provision_filled(&ground.bench.host, &plan, &[], filling).await;
         // Its own agent is gone with its directory: then it is refused, and not half made.
         if let Ok(sandbox) = made {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cofferdam_guest::process::Size;
-use cofferdam_guest::wire::{Ended, ExecRequest};
-use cofferdam_sandbox::{Manner, Sandbox};
+use cofferdam_guest::wire::{CommandExit, ExecRequest};
+use cofferdam_sandbox::{ExecOptions, Sandbox};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
@@ -37,7 +37,12 @@ fn script(text: &str) -> ExecRequest {
     }
 }
 
-async fn told(sandbox: &Sandbox, text: &str, manner: Manner, input: &[&[u8]]) -> (Ended, String) {
+async fn told(
+    sandbox: &Sandbox,
+    text: &str,
+    manner: ExecOptions,
+    input: &[&[u8]],
+) -> (CommandExit, String) {
     let running = sandbox.agent().start(script(text), manner).await.unwrap();
     let remote = running.remote();
     let (pieces, body) = mpsc::channel(1);
@@ -57,14 +62,14 @@ async fn told(sandbox: &Sandbox, text: &str, manner: Manner, input: &[&[u8]]) ->
 
 pub async fn input(ground: Arc<Ground>) {
     let (sandbox, _) = ground.start(json!({})).await;
-    let piped = Manner { stdin: true, ..Manner::default() };
+    let piped = ExecOptions { stdin: true, ..ExecOptions::default() };
     let pieces = [[b'x'; 50_000].as_slice(); 20];
     let (ended, said) = told(&sandbox, "wc -c; echo done", piped, &pieces).await;
-    assert_eq!((ended, said.as_str()), (Ended::Exit(0), "1000000\ndone\n"));
-    let terminal = Manner { terminal: Some(SIZE), ..piped };
+    assert_eq!((ended, said.as_str()), (CommandExit::Exit(0), "1000000\ndone\n"));
+    let terminal = ExecOptions { terminal: Some(SIZE), ..piped };
     let text = "test -t 0 && test -t 1 && tty && stty size; read line; echo got $line";
     let (ended, said) = told(&sandbox, text, terminal, &[b"hello\n"]).await;
-    assert_eq!(ended, Ended::Exit(0), "{said}");
+    assert_eq!(ended, CommandExit::Exit(0), "{said}");
     for part in ["/dev/pts/", "30 90", "got hello"] {
         assert!(said.contains(part), "{part} in {said}");
     }

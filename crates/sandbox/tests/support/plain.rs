@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::thread;
 
-use cofferdam_contracts::sandbox::{Violation, ViolationWhy};
+use cofferdam_contracts::sandbox::{Violation, ViolationReason};
 
 /// Where a sandbox meets the egress proxy.
 pub const PROXY: &str = "127.0.0.53:3128";
@@ -44,7 +44,7 @@ pub fn plain() -> (SocketAddr, mpsc::Receiver<bool>) {
 }
 
 /// How many refusals of a kind there were at a port, of a name or address where one is given.
-pub fn count(violations: &[Violation], why: ViolationWhy, name: Option<&str>, port: u16) -> u64 {
+pub fn count(violations: &[Violation], why: ViolationReason, name: Option<&str>, port: u16) -> u64 {
     let of = |v: &&Violation| {
         v.why == why
             && v.port == Some(port)

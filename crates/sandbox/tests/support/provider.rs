@@ -20,8 +20,10 @@ use base64::engine::general_purpose::STANDARD;
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::WipeStatus;
-use cofferdam_guest::wire::{Ended, ExecRequest};
-use cofferdam_sandbox::{Agent, Host, Key, Manner, RemoteConfig, Sandbox, Stream, plan, provision};
+use cofferdam_guest::wire::{CommandExit, ExecRequest};
+use cofferdam_sandbox::{
+    Agent, ExecOptions, Host, Key, RemoteConfig, Sandbox, Stream, plan, provision,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -488,7 +490,7 @@ async fn start(held: &Arc<Held>, body: &[u8]) -> Reply {
         stdin_file: None,
         jail: None,
     };
-    let manner = Manner { stdin: wanted["stdin"] == true, ..Manner::default() };
+    let manner = ExecOptions { stdin: wanted["stdin"] == true, ..ExecOptions::default() };
     let Ok(running) = held.agent.start(request, manner).await else {
         return refuse(502, "The sandbox was not found");
     };
@@ -509,7 +511,7 @@ async fn start(held: &Arc<Held>, body: &[u8]) -> Reply {
             .await;
         if let Ok(end) = end {
             let said = match end.ended {
-                Ended::Exit(code) => {
+                CommandExit::Exit(code) => {
                     json!({"exited": true, "exitCode": code, "status": format!("exit status {code}")})
                 }
                 other => {

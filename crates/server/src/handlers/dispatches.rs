@@ -9,17 +9,17 @@ use cofferdam_contracts::dispatch::{
 };
 use cofferdam_contracts::id::DispatchId;
 use cofferdam_ledger::dispatches::DispatchFilter;
-use cofferdam_ledger::listen::{Wake, woken};
+use cofferdam_ledger::listen::{Wake, notified};
 
-use crate::answer::{Answered, json as answer, ok};
+use crate::answer::{AnswerResult, json as answer, ok};
 use crate::call::{Call, query_error};
 
-pub(crate) async fn spawn(mut call: Call) -> Answered {
+pub(crate) async fn spawn(mut call: Call) -> AnswerResult {
     let request: SpawnRequest = call.body()?;
     answer(StatusCode::CREATED, &call.flows().dispatches.spawn(&call.who, &request).await?)
 }
 
-pub(crate) async fn list(call: Call) -> Answered {
+pub(crate) async fn list(call: Call) -> AnswerResult {
     let filter = DispatchFilter {
         status: call.one_of("status", DispatchStatus::ALL, DispatchStatus::as_str)?,
         active: call.flag("active")?,
@@ -30,7 +30,7 @@ pub(crate) async fn list(call: Call) -> Answered {
 }
 
 /// Answers at once unless the dispatch goes on and the caller would wait.
-pub(crate) async fn get(call: Call) -> Answered {
+pub(crate) async fn get(call: Call) -> AnswerResult {
     let id: DispatchId = call.id("id")?;
     let wait_s = call.number("timeoutS", 0..=30, 0)?;
     let wait = Duration::from_secs(u64::try_from(wait_s).unwrap_or(0));
@@ -45,14 +45,14 @@ pub(crate) async fn get(call: Call) -> Answered {
         let run = view.run_id.as_ref().map(|run| run.as_str().to_owned()).unwrap_or_default();
         let moved = |wake: &Wake| matches!(wake, Wake::Run(r) | Wake::Task(r) if *r == run);
         tokio::select! {
-            () = woken(&mut wakes, moved) => {}
+            () = notified(&mut wakes, moved) => {}
             () = clock::sleep(left.min(Duration::from_secs(1))) => {}
         }
     }
 }
 
 /// The URI of what it wrote on standard output.
-pub(crate) async fn output(call: Call) -> Answered {
+pub(crate) async fn output(call: Call) -> AnswerResult {
     let id: DispatchId = call.id("id")?;
     let view = call.flows().dispatches.view(&call.who, &id).await?;
     let uri = match &view.run_id {
@@ -62,27 +62,27 @@ pub(crate) async fn output(call: Call) -> Answered {
     ok(&DispatchOutput { uri })
 }
 
-pub(crate) async fn kill(call: Call) -> Answered {
+pub(crate) async fn kill(call: Call) -> AnswerResult {
     let id: DispatchId = call.id("id")?;
     answer(StatusCode::ACCEPTED, &call.flows().dispatches.kill(&call.who, &id).await?)
 }
 
-pub(crate) async fn retry(call: Call) -> Answered {
+pub(crate) async fn retry(call: Call) -> AnswerResult {
     let id: DispatchId = call.id("id")?;
     answer(StatusCode::CREATED, &call.flows().dispatches.retry(&call.who, &id).await?)
 }
 
-pub(crate) async fn prune(mut call: Call) -> Answered {
+pub(crate) async fn prune(mut call: Call) -> AnswerResult {
     let request: PruneRequest = call.body()?;
     ok(&call.flows().dispatches.prune(&call.who, &request).await?)
 }
 
-pub(crate) async fn import(mut call: Call) -> Answered {
+pub(crate) async fn import(mut call: Call) -> AnswerResult {
     let request: ImportRequest = call.body()?;
     ok(&call.flows().dispatches.import(&call.who, &request).await?)
 }
 
-pub(crate) async fn tokens(call: Call) -> Answered {
+pub(crate) async fn tokens(call: Call) -> AnswerResult {
     let id: Option<DispatchId> = match call.query.get("id") {
         None => None,
         Some(text) => Some(text.parse().map_err(|_| query_error("id", "a dispatch's id"))?),

@@ -8,29 +8,29 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::{ApprovePlanRequest, GateState, GateView, HitlEvent, ReplyRequest};
 use cofferdam_contracts::id::{GateKey, RunId, WorkflowId};
 use cofferdam_flows::Error;
-use cofferdam_ledger::listen::{Wake, woken};
+use cofferdam_ledger::listen::{Wake, notified};
 
-use crate::answer::{Answered, json as answer, ok};
+use crate::answer::{AnswerResult, json as answer, ok};
 use crate::call::Call;
 
-pub(crate) async fn gate_list(call: Call) -> Answered {
+pub(crate) async fn gate_list(call: Call) -> AnswerResult {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.gates().views(&run, None).await?)
 }
 
-pub(crate) async fn interaction_list(call: Call) -> Answered {
+pub(crate) async fn interaction_list(call: Call) -> AnswerResult {
     let limit = call.number("limit", 1..=500, 100)?;
     let run = call.run_id().await?;
     ok(&call.flows().ledger.gates().interactions(&run, limit).await?)
 }
 
-pub(crate) async fn inbox(call: Call) -> Answered {
+pub(crate) async fn inbox(call: Call) -> AnswerResult {
     let limit = call.number("limit", 1..=200, 50)?;
     ok(&call.flows().ledger.gates().inbox(&call.who.tenant, limit).await?)
 }
 
 /// Answers at once unless the gate is pending and the caller would wait.
-pub(crate) async fn gate_get(call: Call) -> Answered {
+pub(crate) async fn gate_get(call: Call) -> AnswerResult {
     let key: GateKey = call.id("gate")?;
     let wait_s = call.number("timeoutS", 0..=30, 0)?;
     let run = call.run_id().await?;
@@ -46,7 +46,7 @@ pub(crate) async fn gate_get(call: Call) -> Answered {
         let moved = |wake: &Wake| matches!(wake, Wake::Gate(r) | Wake::Run(r) if r == run.as_str());
         // Events of the engine do not notify us, so look again each second besides.
         tokio::select! {
-            () = woken(&mut wakes, moved) => {}
+            () = notified(&mut wakes, moved) => {}
             () = clock::sleep(left.min(Duration::from_secs(1))) => {}
         }
     }
@@ -57,19 +57,19 @@ async fn read(call: &Call, run: &RunId, key: &GateKey) -> Result<GateView, Error
     Ok(found.ok_or_else(|| Refusal::not_found("gate"))?)
 }
 
-pub(crate) async fn gate_reply(mut call: Call) -> Answered {
+pub(crate) async fn gate_reply(mut call: Call) -> AnswerResult {
     let gate: GateKey = call.id("gate")?;
     let run: WorkflowId = call.id("id")?;
     let request: ReplyRequest = call.body()?;
     ok(&call.flows().gates.reply(&call.who, run.as_str(), &gate, &request).await?)
 }
 
-pub(crate) async fn hitl_event(mut call: Call) -> Answered {
+pub(crate) async fn hitl_event(mut call: Call) -> AnswerResult {
     let event: HitlEvent = call.body()?;
     ok(&call.flows().gates.event(&call.who, &event).await?)
 }
 
-pub(crate) async fn plan_approve(mut call: Call) -> Answered {
+pub(crate) async fn plan_approve(mut call: Call) -> AnswerResult {
     let run: WorkflowId = call.id("id")?;
     let request: ApprovePlanRequest = call.body()?;
     answer(

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use cofferdam_contracts::health::{Health, QueueBacklog};
-use cofferdam_ledger::pulse::{Backlog, Vitals};
+use cofferdam_ledger::health::{Backlog, FleetHealth};
 
-use crate::answer::{Answered, json as answer};
+use crate::answer::{AnswerResult, json as answer};
 use crate::call::Call;
 
 /// A prober wants an answer, and a database that takes longer is not well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where it is not the first request of its connection, or one within TLS: others are answered by `lookout`.
-pub(crate) async fn healthz(call: Call) -> Answered {
-    let asked = tokio::time::timeout(PATIENCE, call.flows().ledger.vitals());
+/// Where it is not the first request of its connection, or one within TLS: others are answered by `health_listener`.
+pub(crate) async fn healthz(call: Call) -> AnswerResult {
+    let asked = tokio::time::timeout(PATIENCE, call.flows().ledger.fleet_health());
     health(asked.await.ok().and_then(Result::ok))
 }
 
 /// What is said of them; `None`: the database did not tell.
-pub(crate) fn health(vitals: Option<Vitals>) -> Answered {
-    let Some(Vitals { workers, held, queues }) = vitals else {
+pub(crate) fn health(vitals: Option<FleetHealth>) -> AnswerResult {
+    let Some(FleetHealth { workers, held, queues }) = vitals else {
         let (workers, held_sessions, queues) = (None, None, None);
         let health = Health { ok: false, db: false, workers, held_sessions, queues };
         return answer(StatusCode::SERVICE_UNAVAILABLE, &health);

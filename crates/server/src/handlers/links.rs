@@ -8,7 +8,7 @@ use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkView};
 use cofferdam_contracts::model::{BudgetAsk, BudgetMetric, MICROS};
 use cofferdam_contracts::printable;
 
-use crate::answer::{Answer, Answered, json as answer, ok};
+use crate::answer::{Answer, AnswerResult, json as answer, ok};
 use crate::call::Call;
 
 /// What the page's button does. It answers where the page came from, so no address stands in it.
@@ -40,7 +40,7 @@ const STYLE: &str = "body{font-family:sans-serif;max-width:60em;margin:2em auto;
     pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid;padding:1em}\
     pre div{padding-left:9em;text-indent:-8em}dd{overflow-wrap:anywhere}";
 
-pub(crate) async fn create(mut call: Call) -> Answered {
+pub(crate) async fn create(mut call: Call) -> AnswerResult {
     let gate: GateKey = call.id("gate")?;
     let run: WorkflowId = call.id("id")?;
     let request: LinkRequest = call.body()?;
@@ -50,7 +50,7 @@ pub(crate) async fn create(mut call: Call) -> Answered {
 }
 
 /// A page for browsers, JSON for everything else. Changes nothing: mail scanners follow links too.
-pub(crate) async fn view(call: Call) -> Answered {
+pub(crate) async fn view(call: Call) -> AnswerResult {
     let view = call.flows().gates.link_view(call.param("token")).await?;
     if !call.wants_page {
         return ok(&view);
@@ -59,7 +59,7 @@ pub(crate) async fn view(call: Call) -> Answered {
     Ok(Answer::Page { html: page(&view, &nonce), nonce })
 }
 
-pub(crate) async fn reply(mut call: Call) -> Answered {
+pub(crate) async fn reply(mut call: Call) -> AnswerResult {
     let reply: LinkReply = call.body()?;
     ok(&call.flows().gates.link_reply(call.param("token"), &reply).await?)
 }

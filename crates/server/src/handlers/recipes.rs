@@ -6,22 +6,22 @@ use cofferdam_contracts::id::RecipeId;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef, RecipeStatus};
 use cofferdam_flows::checks::check;
 use cofferdam_ledger::failpoint::busy_point;
-use cofferdam_ledger::recipes::{Promotion, StoredRecipe, WantedRecipe};
+use cofferdam_ledger::recipes::{Promotion, RecipeQuery, StoredRecipe};
 use serde_json::Value;
 
-use crate::answer::{Answered, json as answer, ok};
+use crate::answer::{AnswerResult, json as answer, ok};
 use crate::call::Call;
 use crate::recipes::{
-    RecipeBundle, RecipeExport, RecipeExported, RecipeImport, RecipeImported, RecipePromote,
-    RecipePromoted, RecipeVersion,
+    RecipeBundle, RecipeExport, RecipeExportResponse, RecipeImport, RecipeImportResponse,
+    RecipePromote, RecipePromoteResponse, RecipeVersion,
 };
 
-pub(crate) async fn list(call: Call) -> Answered {
+pub(crate) async fn list(call: Call) -> AnswerResult {
     busy_point("recipes.list");
     ok(&call.flows().ledger.recipes().list(&call.who.tenant).await?)
 }
 
-pub(crate) async fn versions(call: Call) -> Answered {
+pub(crate) async fn versions(call: Call) -> AnswerResult {
     let id: RecipeId = call.id("id")?;
     let found = call.flows().ledger.recipes().versions(&call.who.tenant, &id).await?;
     if found.is_empty() {
@@ -30,7 +30,7 @@ pub(crate) async fn versions(call: Call) -> Answered {
     ok(&found)
 }
 
-pub(crate) async fn import(mut call: Call) -> Answered {
+pub(crate) async fn import(mut call: Call) -> AnswerResult {
     let request: RecipeImport = call.body()?;
     let recipes = check(&call.who.tenant, || parse(&request)).await??;
     let stored = call.flows().recipes.import(&call.who, &recipes).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn import(mut call: Call) -> Answered {
         return Err(Refusal::not_found("recipe").into());
     };
     let all = recipes.iter().zip(&stored).map(|(recipe, stored)| stored_of(recipe, stored));
-    let imported = RecipeImported {
+    let imported = RecipeImportResponse {
         recipe_ref: recipe.reference(),
         hash: last.hash.to_string(),
         status: last.status,
@@ -48,9 +48,9 @@ pub(crate) async fn import(mut call: Call) -> Answered {
     answer(StatusCode::CREATED, &imported)
 }
 
-fn stored_of(recipe: &Recipe, stored: &StoredRecipe) -> RecipePromoted {
+fn stored_of(recipe: &Recipe, stored: &StoredRecipe) -> RecipePromoteResponse {
     let (hash, status) = (stored.hash.clone(), stored.status);
-    RecipePromoted { recipe_ref: recipe.reference(), hash, status }
+    RecipePromoteResponse { recipe_ref: recipe.reference(), hash, status }
 }
 
 fn parse(request: &RecipeImport) -> Result<Vec<Recipe>, Refusal> {
@@ -87,14 +87,14 @@ fn version(bundle: &RecipeBundle, version: &RecipeVersion) -> Result<Recipe, Ref
     Ok(recipe)
 }
 
-pub(crate) async fn export(mut call: Call) -> Answered {
+pub(crate) async fn export(mut call: Call) -> AnswerResult {
     let wanted: RecipeExport = call.body()?;
     let ledger = &call.flows().ledger;
     if wanted.v.is_some() {
-        let one = WantedRecipe { id: &wanted.id, v: wanted.v.as_deref(), hash: None };
+        let one = RecipeQuery { id: &wanted.id, v: wanted.v.as_deref(), hash: None };
         let found = ledger.recipes().find(&call.who.tenant, one).await?;
         let found = found.ok_or_else(|| Refusal::not_found("recipe"))?;
-        return ok(&RecipeExported::Recipe(Box::new(found)));
+        return ok(&RecipeExportResponse::Recipe(Box::new(found)));
     }
     let all = ledger.recipes().bundle(&call.who.tenant, &wanted.id).await?;
     let Some((_, newest)) = all.last() else {
@@ -111,10 +111,10 @@ pub(crate) async fn export(mut call: Call) -> Answered {
                 .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?,
         });
     }
-    ok(&RecipeExported::Bundle(RecipeBundle { id: wanted.id, name, versions }))
+    ok(&RecipeExportResponse::Bundle(RecipeBundle { id: wanted.id, name, versions }))
 }
 
-pub(crate) async fn promote(mut call: Call) -> Answered {
+pub(crate) async fn promote(mut call: Call) -> AnswerResult {
     let id: RecipeId = call.id("id")?;
     let request: RecipePromote = call.body()?;
     if request.to == RecipeStatus::Draft {
@@ -129,5 +129,5 @@ pub(crate) async fn promote(mut call: Call) -> Answered {
     let reason = request.reason.as_deref().unwrap_or("");
     let now = call.flows().recipes.promote(&call.who, &what, reason).await?;
     let recipe_ref = RecipeRef { id: id.clone(), v: request.v.clone() };
-    ok(&RecipePromoted { recipe_ref, hash: now.hash, status: now.status })
+    ok(&RecipePromoteResponse { recipe_ref, hash: now.hash, status: now.status })
 }

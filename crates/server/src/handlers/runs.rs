@@ -8,30 +8,30 @@ use cofferdam_contracts::id::WorkflowId;
 use cofferdam_contracts::output::{MAX_PIECE, OutputPage};
 use cofferdam_contracts::patch::ApplyRecord;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, Repro, RunRequest, RunStatus};
-use cofferdam_flows::submit::Submitted;
-use cofferdam_ledger::recipes::WantedRecipe;
+use cofferdam_flows::submit::Submission;
+use cofferdam_ledger::recipes::RecipeQuery;
 
-use crate::answer::{Answer, Answered, json as answer, ok};
+use crate::answer::{Answer, AnswerResult, json as answer, ok};
 use crate::call::Call;
 
-pub(crate) async fn intent_create(mut call: Call) -> Answered {
+pub(crate) async fn intent_create(mut call: Call) -> AnswerResult {
     let request: IntentRequest = call.body()?;
     answer(StatusCode::CREATED, &call.flows().runs.intent(&call.who, &request).await?)
 }
 
-pub(crate) async fn run_create(mut call: Call) -> Answered {
+pub(crate) async fn run_create(mut call: Call) -> AnswerResult {
     let request: RunRequest = call.body()?;
     submitted(&call.flows().runs.submit(&call.who, &request).await?)
 }
 
-pub(crate) async fn recipe_run(mut call: Call) -> Answered {
+pub(crate) async fn recipe_run(mut call: Call) -> AnswerResult {
     let fed = call.flag("output")?;
     let request: RecipeRunRequest = call.body()?;
     submitted(&call.flows().runs.submit_recipe(&call.who, &request, fed).await?)
 }
 
 /// The run's output for the client that started it. Waits for the first piece after those that the client has.
-pub(crate) async fn run_output(call: Call) -> Answered {
+pub(crate) async fn run_output(call: Call) -> AnswerResult {
     let from = u64::try_from(call.number("from", 0..=MAX_PIECE, 0)?).unwrap_or(0);
     let wait_s = call.number("timeoutS", 0..=30, 0)?;
     let wait = Duration::from_secs(u64::try_from(wait_s).unwrap_or(0));
@@ -51,63 +51,63 @@ pub(crate) async fn run_output(call: Call) -> Answered {
     ok(&page)
 }
 
-fn submitted(run: &Submitted) -> Answered {
+fn submitted(run: &Submission) -> AnswerResult {
     answer(if run.is_replay { StatusCode::OK } else { StatusCode::CREATED }, &run.header)
 }
 
-pub(crate) async fn run_list(call: Call) -> Answered {
+pub(crate) async fn run_list(call: Call) -> AnswerResult {
     let limit = call.number("limit", 1..=500, 50)?;
     let status = call.one_of("status", RunStatus::ALL, RunStatus::as_str)?;
     ok(&call.flows().ledger.runs().list(&call.who.tenant, status, limit).await?)
 }
 
-pub(crate) async fn run_get(call: Call) -> Answered {
+pub(crate) async fn run_get(call: Call) -> AnswerResult {
     ok(&call.run().await?)
 }
 
-pub(crate) async fn run_steps(call: Call) -> Answered {
+pub(crate) async fn run_steps(call: Call) -> AnswerResult {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.steps().list(&run).await?)
 }
 
-pub(crate) async fn run_artifacts(call: Call) -> Answered {
+pub(crate) async fn run_artifacts(call: Call) -> AnswerResult {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.artifacts().list(&run).await?)
 }
 
-pub(crate) async fn run_wipes(call: Call) -> Answered {
+pub(crate) async fn run_wipes(call: Call) -> AnswerResult {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.sessions().wipes(&run).await?)
 }
 
-pub(crate) async fn run_egress(call: Call) -> Answered {
+pub(crate) async fn run_egress(call: Call) -> AnswerResult {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.egress().snapshot_list(&run).await?)
 }
 
-pub(crate) async fn run_secrets(call: Call) -> Answered {
+pub(crate) async fn run_secrets(call: Call) -> AnswerResult {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.secrets().uses(&run).await?)
 }
 
-pub(crate) async fn run_applies(call: Call) -> Answered {
+pub(crate) async fn run_applies(call: Call) -> AnswerResult {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.applies().list(&run).await?)
 }
 
-pub(crate) async fn run_applied(mut call: Call) -> Answered {
+pub(crate) async fn run_applied(mut call: Call) -> AnswerResult {
     let run = call.run().await?;
     let record: ApplyRecord = call.body()?;
     ok(&call.flows().applies.record(&call.who, &run, &record).await?)
 }
 
-pub(crate) async fn run_retry(call: Call) -> Answered {
+pub(crate) async fn run_retry(call: Call) -> AnswerResult {
     let run: WorkflowId = call.id("id")?;
     answer(StatusCode::ACCEPTED, &call.flows().runs.retry(&call.who, run.as_str()).await?)
 }
 
 /// Recipe, inputs and digests: with these and the same seed the run can be repeated elsewhere.
-pub(crate) async fn run_repro(call: Call) -> Answered {
+pub(crate) async fn run_repro(call: Call) -> AnswerResult {
     let header = call.run().await?;
     let ledger = &call.flows().ledger;
     let context = ledger
@@ -115,7 +115,7 @@ pub(crate) async fn run_repro(call: Call) -> Answered {
         .context(header.workflow_id.as_str())
         .await?
         .ok_or_else(|| Refusal::not_found("run"))?;
-    let wanted = WantedRecipe { id: &context.recipe_id, v: None, hash: Some(&context.recipe_hash) };
+    let wanted = RecipeQuery { id: &context.recipe_id, v: None, hash: Some(&context.recipe_hash) };
     let recipe = ledger.recipes().find(&call.who.tenant, wanted).await?;
     ok(&Repro {
         schema_version: 1,
@@ -131,7 +131,7 @@ pub(crate) async fn run_repro(call: Call) -> Answered {
     })
 }
 
-pub(crate) async fn artifact_get(call: Call) -> Answered {
+pub(crate) async fn artifact_get(call: Call) -> AnswerResult {
     // Clients may send the URI whole, or without its scheme; a path normalizer may have eaten a slash.
     let tail = call.param("uri").trim_start_matches("artifact:").trim_start_matches('/');
     let uri = format!("artifact://{tail}");

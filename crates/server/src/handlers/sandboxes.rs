@@ -4,20 +4,22 @@ use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{LiveId, SnapshotId};
 use cofferdam_contracts::live::{
-    LiveExec, LiveExecuted, LiveExtend, LiveRequest, LiveState, LiveView,
+    LiveExec, LiveExecResult, LiveExtend, LiveRequest, LiveState, LiveView,
 };
 use cofferdam_contracts::live_network::LiveNetwork;
-use cofferdam_contracts::snapshot::{LiveFork, LiveForked, LivePause, LiveResume, SnapshotRequest};
+use cofferdam_contracts::snapshot::{
+    LiveFork, LiveForkResult, LivePause, LiveResume, SnapshotRequest,
+};
 use cofferdam_flows::Error;
 use cofferdam_ledger::live::LiveFilter;
-use cofferdam_live::inside::{Ended, ExecEnd, ExecRequest};
+use cofferdam_live::inside::{CommandExit, ExecEnd, ExecRequest};
 use cofferdam_live::{
-    Account, ChangeNetwork, CreateSandbox, DeleteSnapshot, ExtendSandbox, FindGuest, ForkSandbox,
-    GuestError, KillSandbox, ListNetworks, Manner, PauseSandbox, ReadEnvironment, ResumeOptions,
-    ResumeSandbox, Said as Output, StartCommand, Stream, TakeSnapshot, ViewSandbox,
+    Account, ChangeNetwork, CommandEvent as Output, CreateSandbox, DeleteSnapshot, ExecOptions,
+    ExtendSandbox, FindGuest, ForkSandbox, GuestError, KillSandbox, ListNetworks, PauseSandbox,
+    ReadEnvironment, ResumeOptions, ResumeSandbox, StartCommand, Stream, TakeSnapshot, ViewSandbox,
 };
 
-use crate::answer::{Answered, json as answer, ok};
+use crate::answer::{AnswerResult, json as answer, ok};
 use crate::call::Call;
 
 /// Wall time of a command in seconds, when a request does not say.
@@ -27,7 +29,7 @@ const MAX_SHOWN: usize = 512 * 1024;
 /// What a shell adds to the number of a signal.
 const BY_SIGNAL: i32 = 128;
 
-pub(crate) async fn create(mut call: Call) -> Answered {
+pub(crate) async fn create(mut call: Call) -> AnswerResult {
     let request: LiveRequest = call.body()?;
     let guest = call.live().ask(CreateSandbox { who: call.who.clone(), request }).await?;
     answer(StatusCode::CREATED, &view(&call, &guest.facts.id).await?)
@@ -38,7 +40,7 @@ async fn view(call: &Call, id: &LiveId) -> Result<LiveView, Error> {
     call.live().ask(ViewSandbox { who: call.who.clone(), id: id.clone() }).await
 }
 
-pub(crate) async fn list(call: Call) -> Answered {
+pub(crate) async fn list(call: Call) -> AnswerResult {
     let filter = LiveFilter {
         states: call.one_of("state", LiveState::ALL, LiveState::as_str)?.into_iter().collect(),
         limit: call.number("limit", 1..=1_000, 100)?,
@@ -47,12 +49,12 @@ pub(crate) async fn list(call: Call) -> Answered {
     ok(&call.flows().ledger.live().list(&call.who.tenant, &filter).await?)
 }
 
-pub(crate) async fn get(call: Call) -> Answered {
+pub(crate) async fn get(call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     ok(&view(&call, &id).await?)
 }
 
-pub(crate) async fn extend(mut call: Call) -> Answered {
+pub(crate) async fn extend(mut call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     let request: LiveExtend = call.body()?;
     let (who, seconds) = (call.who.clone(), request.timeout_s);
@@ -60,32 +62,32 @@ pub(crate) async fn extend(mut call: Call) -> Answered {
     ok(&view(&call, &id).await?)
 }
 
-pub(crate) async fn network(mut call: Call) -> Answered {
+pub(crate) async fn network(mut call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     let request: LiveNetwork = call.body()?;
     let who = call.who.clone();
     ok(&call.live().ask(ChangeNetwork { who, id, egress: request.egress }).await?)
 }
 
-pub(crate) async fn networks(call: Call) -> Answered {
+pub(crate) async fn networks(call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     ok(&call.live().ask(ListNetworks { who: call.who.clone(), id }).await?)
 }
 
-pub(crate) async fn kill(call: Call) -> Answered {
+pub(crate) async fn kill(call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     call.live().ask(KillSandbox { who: call.who.clone(), id: id.clone() }).await?;
     ok(&view(&call, &id).await?)
 }
 
-pub(crate) async fn pause(mut call: Call) -> Answered {
+pub(crate) async fn pause(mut call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     let request: LivePause = call.body()?;
     let who = call.who.clone();
     ok(&call.live().ask(PauseSandbox { who, id, memory: request.memory }).await?)
 }
 
-pub(crate) async fn resume(mut call: Call) -> Answered {
+pub(crate) async fn resume(mut call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     let request: LiveResume = call.body()?;
     let options = ResumeOptions::of(request.timeout_s, None, request.memory);
@@ -95,7 +97,7 @@ pub(crate) async fn resume(mut call: Call) -> Answered {
     ok(&view(&call, &guest.facts.id).await?)
 }
 
-pub(crate) async fn fork(mut call: Call) -> Answered {
+pub(crate) async fn fork(mut call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     let request: LiveFork = call.body()?;
     let count = request.count.unwrap_or(1);
@@ -105,15 +107,15 @@ pub(crate) async fn fork(mut call: Call) -> Answered {
         forks.push(match one {
             Ok(guest) => {
                 let view = view(&call, &guest.facts.id).await?;
-                LiveForked { sandbox: Some(view), error: None }
+                LiveForkResult { sandbox: Some(view), error: None }
             }
-            Err(error) => LiveForked { sandbox: None, error: Some(error.refusal().message) },
+            Err(error) => LiveForkResult { sandbox: None, error: Some(error.refusal().message) },
         });
     }
     answer(StatusCode::CREATED, &forks)
 }
 
-pub(crate) async fn snapshot(mut call: Call) -> Answered {
+pub(crate) async fn snapshot(mut call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     let request: SnapshotRequest = call.body()?;
     let take = TakeSnapshot { who: call.who.clone(), id, name: request.name };
@@ -121,19 +123,19 @@ pub(crate) async fn snapshot(mut call: Call) -> Answered {
     answer(StatusCode::CREATED, &made)
 }
 
-pub(crate) async fn snapshots(call: Call) -> Answered {
+pub(crate) async fn snapshots(call: Call) -> AnswerResult {
     ok(&call.flows().ledger.snapshots().list(&call.who.tenant, None).await?)
 }
 
-pub(crate) async fn snapshot_delete(call: Call) -> Answered {
+pub(crate) async fn snapshot_delete(call: Call) -> AnswerResult {
     let id: SnapshotId = call.id("snapshot")?;
-    let kept = call.flows().ledger.snapshots().kept(&call.who.tenant, &id).await?;
+    let kept = call.flows().ledger.snapshots().stored_snapshot(&call.who.tenant, &id).await?;
     let view = kept.ok_or_else(|| Refusal::not_found("snapshot"))?.view;
     call.live().ask(DeleteSnapshot { who: call.who.clone(), id }).await?;
     ok(&view)
 }
 
-pub(crate) async fn exec(mut call: Call) -> Answered {
+pub(crate) async fn exec(mut call: Call) -> AnswerResult {
     let id: LiveId = call.id("live")?;
     let request: LiveExec = call.body()?;
     let guest = call.live().ask(FindGuest { who: call.who.clone(), id }).await?;
@@ -164,10 +166,10 @@ pub(crate) async fn exec(mut call: Call) -> Answered {
         stdin_file: None,
         jail: None,
     };
-    let manner = Manner { service: true, leaves: true, ..Manner::default() };
+    let manner = ExecOptions { service: true, leaves: true, ..ExecOptions::default() };
     let start = StartCommand { request, manner, note: String::new() };
     let mut process = guest.ask(start).await.map_err(gone)?;
-    let mut said = Said::default();
+    let mut said = ExecOutput::default();
     while let Some(piece) = process.output.recv().await {
         match piece {
             Output::Output(stream, bytes) => said.push(stream, &bytes),
@@ -179,13 +181,13 @@ pub(crate) async fn exec(mut call: Call) -> Answered {
 
 /// What a command said, up to the bound.
 #[derive(Debug, Default)]
-struct Said {
+struct ExecOutput {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     dropped: u64,
 }
 
-impl Said {
+impl ExecOutput {
     fn push(&mut self, stream: Stream, piece: &[u8]) {
         let kept = match stream {
             Stream::Stdout => &mut self.stdout,
@@ -197,13 +199,13 @@ impl Said {
         self.dropped = self.dropped.saturating_add(dropped);
     }
 
-    fn told(self, end: &ExecEnd) -> LiveExecuted {
+    fn told(self, end: &ExecEnd) -> LiveExecResult {
         let (exit, error) = match &end.ended {
-            Ended::Exit(code) => (*code, None),
-            Ended::Signal(signal) => (BY_SIGNAL.saturating_add(*signal), None),
-            Ended::Unstarted(why) => (-1, Some(why.clone())),
+            CommandExit::Exit(code) => (*code, None),
+            CommandExit::Signal(signal) => (BY_SIGNAL.saturating_add(*signal), None),
+            CommandExit::Unstarted(why) => (-1, Some(why.clone())),
         };
-        LiveExecuted {
+        LiveExecResult {
             exit,
             stdout: String::from_utf8_lossy(&self.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&self.stderr).into_owned(),

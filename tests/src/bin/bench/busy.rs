@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::figures::{emit, median, rounded};
-use super::life::{Place, exec, ms, planned, request, wipe};
+use super::life::{BenchHost, exec, ms, planned, request, wipe};
 
 /// Sandboxes of the tenant that uses all that it gets.
 const OTHERS: usize = 16;
@@ -22,7 +22,7 @@ const MEASURED: Duration = Duration::from_secs(25);
 const ROUNDS: usize = 25;
 
 pub async fn run() {
-    let place = Place::new(None, [].into());
+    let place = BenchHost::new(None, [].into());
     let [many, one] = ["many", "one"].map(|name| TenantId::parse(name).unwrap());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (measured, its) = begin(&place, WORK, Duration::from_mins(1), &one).await;
@@ -58,7 +58,12 @@ pub async fn run() {
 }
 
 /// A sandbox of a tenant, with one processor and a command.
-async fn begin(place: &Place, script: &str, most: Duration, tenant: &TenantId) -> (Sandbox, Plan) {
+async fn begin(
+    place: &BenchHost,
+    script: &str,
+    most: Duration,
+    tenant: &TenantId,
+) -> (Sandbox, Plan) {
     let mut asked = request("container");
     asked.cmd = ["/bin/sh", "-c", script].map(str::to_owned).into();
     asked.timeout_ms = u64::try_from(most.as_millis()).unwrap();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::bare::Bare;
 use super::figures::{emit, median, percentile, rounded, table};
-use super::life::{Place, Times, life, ms, planned, request, wipe};
+use super::life::{BenchHost, Times, life, ms, planned, request, wipe};
 
 /// Turns; one more before them warms the caches.
 const TURNS: usize = 30;
@@ -27,7 +27,7 @@ const BOOTS: u64 = 5;
 struct Ours {
     name: String,
     class: &'static str,
-    place: Place,
+    place: BenchHost,
     times: Vec<Times>,
 }
 
@@ -71,7 +71,7 @@ pub async fn run() {
 /// A machine from its request to its agent's first answer: restored and waiting, restored from what was
 /// stored, and booted.
 async fn boots() {
-    let place = Place::new(None, [].into());
+    let place = BenchHost::new(None, [].into());
     let request = request("microvm");
     // The first looks at the files that the next ones show.
     let first = life(&place.host, "microvm").await;
@@ -122,13 +122,13 @@ fn present() -> (Vec<Ours>, Vec<(String, String)>) {
     let add = |class: Class, runtime: &str, wanted: Option<&str>| Ours {
         name: format!("{} ({runtime})", class.as_str()),
         class: class.as_str(),
-        place: Place::new(wanted, [].into()),
+        place: BenchHost::new(wanted, [].into()),
         times: Vec::new(),
     };
     for runtime in Runtime::all() {
         ours.push(add(Class::Container, &runtime.name, Some(&runtime.name)));
     }
-    let facts = Place::new(None, [].into());
+    let facts = BenchHost::new(None, [].into());
     for fact in &facts.host.with_engine().facts().classes {
         match &fact.offer {
             _ if fact.class == Class::Container => {}

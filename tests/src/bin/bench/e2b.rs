@@ -49,7 +49,7 @@ const A_TENANT: usize = 20;
 const ROOM_MIB: &str = "1048576";
 const BARE: &str = "crun run of crun spec with own ids";
 
-type Made = (String, String);
+type SandboxToken = (String, String);
 
 pub async fn run() {
     let scratch = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir().unwrap();
@@ -231,7 +231,7 @@ async fn tenants(server: &Server, sandboxes: usize) -> Vec<Arc<Caller>> {
 }
 
 /// So many of each tenant, all asked for at once.
-async fn made(tenants: &[Arc<Caller>], each: usize) -> Vec<(Arc<Caller>, Made)> {
+async fn made(tenants: &[Arc<Caller>], each: usize) -> Vec<(Arc<Caller>, SandboxToken)> {
     let mut creates = JoinSet::new();
     for client in tenants {
         for _ in 0..each {
@@ -245,7 +245,7 @@ async fn made(tenants: &[Arc<Caller>], each: usize) -> Vec<(Arc<Caller>, Made)> 
     creates.join_all().await
 }
 
-async fn killed(all: Vec<(Arc<Caller>, Made)>) {
+async fn killed(all: Vec<(Arc<Caller>, SandboxToken)>) {
     for (client, made) in all {
         client.kill(&made.0).await;
     }
@@ -267,17 +267,17 @@ async fn caller(server: &Server, tenant: &str) -> Caller {
     Caller { http, ..Caller::of(server, tenant).await }
 }
 
-async fn create(caller: &Caller, seconds: u32) -> Made {
+async fn create(caller: &Caller, seconds: u32) -> SandboxToken {
     caller.create(json!({"templateID": "base", "timeout": seconds})).await
 }
 
 /// `echo`, to the end of its stream.
-async fn command(caller: &Caller, (id, token): &Made) {
+async fn command(caller: &Caller, (id, token): &SandboxToken) {
     let answer = caller.started((id, token), "/bin/echo", &["hi"]).await;
     assert!(answer.contains("\"exitCode\":0"), "{answer}");
 }
 
-async fn write(caller: &Caller, (id, token): &Made, path: &str, bytes: usize) {
+async fn write(caller: &Caller, (id, token): &SandboxToken, path: &str, bytes: usize) {
     let (status, said) = answered(caller.upload((id, token), path).body(vec![7; bytes])).await;
     assert_eq!(status, 200, "{said}");
 }

@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::json;
 
 use super::figures::{emit, median, rounded};
-use super::life::{Place, exec, ms, planned, wipe};
+use super::life::{BenchHost, exec, ms, planned, wipe};
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -106,7 +106,7 @@ pub async fn run() {
     let address = listener.local_addr().unwrap();
     let hello = hello().len();
     thread::spawn(move || serve(&listener, hello));
-    let place = Place::new(None, [(NAME.to_owned(), address)].into());
+    let place = BenchHost::new(None, [(NAME.to_owned(), address)].into());
     let request: SandboxRequest = serde_json::from_value(json!({
         "envRef": "host", "cmd": ["true"], "timeoutMs": 20_000, "net": [NAME],
     }))

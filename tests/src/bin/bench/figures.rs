@@ -1,6 +1,6 @@
 //! What the benches say, how it is condensed, and how it comes into `bench/results`.
 
-use cofferdam_tests::measured::{Measured, directory, measured_here, record};
+use cofferdam_tests::measurement::{Measurement, directory, measured_here, record};
 use serde_json::{Value, json};
 
 /// One line of stdout, and a result in the file of its bench. `limit` is the promise; `more` are further fields.
@@ -17,7 +17,12 @@ pub fn emit(name: &str, value: f64, unit: &str, limit: impl Into<Option<f64>>, m
     // A shrunk bench measures something else, and two builds in turns are compared with each other alone.
     if std::env::var_os("BENCH_QUICK").is_none() && !name.starts_with("binaries_") {
         let more = more.into_iter().map(|(key, value)| (key, short(value))).collect();
-        record(&directory(), name, unit, Measured { more, ..measured_here(vec![rounded(value)]) });
+        record(
+            &directory(),
+            name,
+            unit,
+            Measurement { more, ..measured_here(vec![rounded(value)]) },
+        );
     }
 }
 

@@ -13,13 +13,13 @@ use serde_json::json;
 use tempfile::TempDir;
 
 /// A host with a state directory of its own; leaves nothing when it is dropped.
-pub struct Place {
+pub struct BenchHost {
     pub host: Arc<Host>,
     /// Removed last.
     _state: TempDir,
 }
 
-impl Place {
+impl BenchHost {
     pub fn new(runtime: Option<&str>, hosts: BTreeMap<String, SocketAddr>) -> Self {
         let state = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir().unwrap();
         let host = Host::detect(HostConfig {
@@ -32,7 +32,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BenchHost {
     fn drop(&mut self) {
         self.host.leave();
     }

@@ -35,7 +35,7 @@ mod interpreter;
 mod life;
 mod models;
 mod pair;
-mod proxied;
+mod proxy;
 mod runs;
 mod sandboxes;
 mod schemas;
@@ -99,7 +99,7 @@ fn main() {
         runtime.block_on(models::run());
     }
     if wanted("secrets") {
-        runtime.block_on(proxied::secrets());
+        runtime.block_on(proxy::secrets());
     }
     if let Some(other) = std::env::var_os("COFFERDAM_OTHER").filter(|_| wanted("binaries")) {
         runtime.block_on(binaries::run(other.as_ref()));

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::figures::{emit, median, percentile, rounded};
 use super::life::ms;
-use super::proxied::{COLD, Fallible, HOST, PROXY, certificate, held, in_turns, sizes};
+use super::proxy::{COLD, Fallible, HOST, PROXY, certificate, held, in_turns, sizes};
 
 /// Long answers of each kind.
 const LONG: usize = 7;

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::bare::Bare;
 use super::figures::{emit, median, percentile, rounded};
-use super::life::{Place, Times, exec, life, ms, planned, planned_as, request, wipe};
+use super::life::{BenchHost, Times, exec, life, ms, planned, planned_as, request, wipe};
 
 /// Turns; the first few warm the caches.
 const TURNS: usize = 200;
@@ -25,7 +25,7 @@ const PEER: &str = "crun run of crun spec with own ids";
 const FLOOR: &str = "crun run with own ids";
 
 /// What the others took in the same turns.
-struct Beside {
+struct Baseline {
     ms: f64,
     p90: f64,
     cpu_ms: f64,
@@ -40,7 +40,7 @@ struct Lives {
 }
 
 pub async fn run() {
-    let place = Place::new(Some("crun"), [].into());
+    let place = BenchHost::new(Some("crun"), [].into());
     let scratch = tempfile::Builder::new().prefix("cofferdam-bench-").tempdir().unwrap();
     let all = Bare::all(scratch.path());
     let found = |wanted: &str| match all.iter().find(|(name, _)| *name == wanted) {
@@ -69,7 +69,7 @@ pub async fn run() {
             floors.push(least);
         }
     }
-    let bare = Beside {
+    let bare = Baseline {
         ms: median(theirs.clone()),
         p90: percentile(theirs, 90),
         cpu_ms: median(their_cpu),
@@ -80,7 +80,7 @@ pub async fn run() {
 }
 
 /// A life under the name of a container that waits; that one is there before the time runs.
-async fn from_one_that_waits(place: &Place) -> Times {
+async fn from_one_that_waits(place: &BenchHost) -> Times {
     let (host, request) = (&place.host, request("container"));
     assert!(host.warm(&planned(host, &request)).await, "none waits");
     let clock = Instant::now();
@@ -99,7 +99,7 @@ impl Lives {
         self.cpu.push(cpu);
     }
 
-    fn tell(&self, name: &str, bare: &Beside) {
+    fn tell(&self, name: &str, bare: &Baseline) {
         let part = |of: fn(&Times) -> f64| self.times.iter().map(of).collect::<Vec<f64>>();
         let all = part(Times::all);
         let half = |of: fn(&Times) -> f64| rounded(median(part(of)));

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::figures::{emit, median, percentile, rounded};
-use super::life::{Place, exec, life, ms, planned, request, wipe};
+use super::life::{BenchHost, exec, life, ms, planned, request, wipe};
 
 /// Commands in one warm sandbox.
 const EXECS: usize = 100;
@@ -19,14 +19,14 @@ const AT_ONCE: usize = 100;
 const IDLE: usize = 20;
 
 pub async fn run() {
-    let place = Place::new(None, [].into());
+    let place = BenchHost::new(None, [].into());
     let runtime = place.host.facts().runtime.name.clone();
     warm(&place, &runtime).await;
     crowd(&place, &runtime).await;
     weigh(&place, &runtime).await;
 }
 
-async fn warm(place: &Place, runtime: &str) {
+async fn warm(place: &BenchHost, runtime: &str) {
     let plan = planned(&place.host, &request("container"));
     let sandbox = provision(&place.host, &plan, &[]).await.unwrap();
     let mut times = Vec::new();
@@ -48,7 +48,7 @@ async fn warm(place: &Place, runtime: &str) {
 }
 
 /// The clock of each runs from the moment when all were asked for.
-async fn crowd(place: &Place, runtime: &str) {
+async fn crowd(place: &BenchHost, runtime: &str) {
     let mut single = Vec::new();
     for _ in 0..SINGLE {
         single.push(life(&place.host, "container").await.all());
@@ -73,7 +73,7 @@ async fn crowd(place: &Place, runtime: &str) {
 
 /// Proportional memory of everything that an idle sandbox adds: the agent, the runtime that waits
 /// beside it, and what this process holds for it.
-async fn weigh(place: &Place, runtime: &str) {
+async fn weigh(place: &BenchHost, runtime: &str) {
     // The first makes what all share.
     life(&place.host, "container").await;
     let before = pss_mb(std::process::id());

@@ -5,12 +5,12 @@ use cofferdam_contracts::id::{Digest, RunId};
 use cofferdam_contracts::plan::{Plan, Work};
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
-use cofferdam_server::recipes::RecipeImported;
+use cofferdam_server::recipes::RecipeImportResponse;
 use serde_json::json;
 
 use super::super::client::{Client, segment};
 use super::super::exit::{Exit, Negative};
-use super::super::follow::{Followed, Manner, follow};
+use super::super::follow::{FollowEnd, FollowOptions, follow};
 use super::super::{output, plan_show};
 
 /// Times that a patch is asked for again after a no or a silence, before another branch must be named.
@@ -37,7 +37,7 @@ impl Consent {
     ) -> anyhow::Result<Result<RunId, Exit>> {
         let recipe = &self.recipe;
         let body = json!({"recipe": recipe, "origin": "cofferdam apply"});
-        let imported: RecipeImported = client.post("/api/recipes/import", &body).await?;
+        let imported: RecipeImportResponse = client.post("/api/recipes/import", &body).await?;
         let hash = recipe.hash()?;
         if imported.hash != hash.as_str() {
             return Err(Negative("the server has another text of the recipe".to_owned()).into());
@@ -47,13 +47,13 @@ impl Consent {
         if !self.quiet {
             output::note(&format!("apply gate: run {run}"));
         }
-        let manner = Manner { yes, quiet: self.quiet, for_output: false };
+        let manner = FollowOptions { yes, quiet: self.quiet, for_output: false };
         match follow(client, run, manner).await? {
-            Followed::Ended { header, .. } if header.status == RunStatus::Succeeded => {
+            FollowEnd::Ended { header, .. } if header.status == RunStatus::Succeeded => {
                 self.agreed(client, run, &hash).await?;
                 Ok(Ok(header.run_id))
             }
-            ended @ Followed::Ended { .. } => {
+            ended @ FollowEnd::Ended { .. } => {
                 output::note(&format!("not approved (run {run}); nothing was written"));
                 Ok(Err(ended.exit()))
             }

@@ -4,15 +4,15 @@ use cofferdam_contracts::agent_plan::BUILDING;
 use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::StepId;
-use cofferdam_contracts::patch::{CONTENTS, INDEX, Opened, TEXT};
+use cofferdam_contracts::patch::{CONTENTS, INDEX, TEXT, VerifiedPatch};
 
 use super::super::client::{Client, segment};
 use super::super::exit::{Misuse, Negative};
 use super::git::Repository;
 
 /// A patch and the step that left it.
-pub(super) struct Found {
-    pub opened: Opened,
+pub(super) struct PatchSource {
+    pub opened: VerifiedPatch,
     pub step: StepId,
     /// Whether it is of a directory and of no commit.
     pub is_build: bool,
@@ -25,7 +25,7 @@ pub(super) async fn fetch(
     run: &str,
     task: Option<&str>,
     upon: Option<&Repository>,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<PatchSource> {
     let rows: Vec<ArtifactRow> =
         client.get(&format!("/api/runs/{}/artifacts", segment(run))).await?;
     let is_ours = |row: &&ArtifactRow| {
@@ -64,10 +64,10 @@ pub(super) async fn fetch(
     let mut next = || parts.next().unwrap_or_default();
     let index = next();
     let opened = match (is_build, upon) {
-        (false, _) => Opened::open(&index, next(), next()),
-        (true, None) => Opened::of_build_alone(&index),
-        (true, Some(repository)) => Opened::of_build(&index, &repository.head()?),
+        (false, _) => VerifiedPatch::open(&index, next(), next()),
+        (true, None) => VerifiedPatch::of_build_alone(&index),
+        (true, Some(repository)) => VerifiedPatch::of_build(&index, &repository.head()?),
     };
     let opened = opened.map_err(|error| Negative(format!("not a patch: {error}")))?;
-    Ok(Found { opened, step: newest.step_id.clone(), is_build })
+    Ok(PatchSource { opened, step: newest.step_id.clone(), is_build })
 }

@@ -1,7 +1,7 @@
 //! `apply` and `patch`: what a run changed in a repository, shown, approved and written to a branch.
 //!
 //! ```text
-//! fetch    patch.json, patch.bin, changes.patch -> contracts::patch::Opened: every digest again
+//! fetch    patch.json, patch.bin, changes.patch -> contracts::patch::VerifiedPatch: every digest again
 //! consent  a run of the built-in recipe, whose plan is the receipt: its gate shows it and is bound to it
 //! write    plumbing of git alone: blobs, an index of our own, tree, raw diff against the patch, commit, one ref
 //! ```
@@ -20,7 +20,7 @@ use cofferdam_contracts::dispatch::DispatchView;
 use cofferdam_contracts::gate_spec::{GateSpec, SelfApproval};
 use cofferdam_contracts::id::{DispatchId, GateKey, GroupId};
 use cofferdam_contracts::patch::{
-    AppliedRow, ApplyRecord, GitId, PatchCommit, Target, TaskEnd, apply_recipe, message_fault,
+    ApplyRecord, ApplyRow, GitId, PatchCommit, Target, TaskEnd, apply_recipe, message_fault,
     receipt,
 };
 use cofferdam_contracts::printable;
@@ -28,13 +28,13 @@ use cofferdam_contracts::run::RunHeader;
 use cofferdam_contracts::step::StepRow;
 use serde_json::json;
 
-use super::at::At;
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse, Negative};
+use super::locations::Locations;
 use super::output;
 use consent::Consent;
-use fetch::Found;
+use fetch::PatchSource;
 use git::Repository;
 
 #[derive(Debug, Args)]
@@ -87,7 +87,7 @@ pub(crate) struct ApplyArgs {
     json: bool,
 }
 
-pub(crate) async fn patch(at: &At, args: &PatchArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn patch(at: &Locations, args: &PatchArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
         let run = run_of(&api.client, &args.run).await?;
         if args.applied {
@@ -111,12 +111,12 @@ pub(crate) async fn patch(at: &At, args: &PatchArgs) -> anyhow::Result<Exit> {
 /// Where a run's patches were written.
 async fn applied(client: &Client, args: &PatchArgs, run: &str) -> anyhow::Result<Exit> {
     let rows = format!("/api/runs/{}/applies", segment(run));
-    let rows: Vec<AppliedRow> = client.get(&rows).await?;
+    let rows: Vec<ApplyRow> = client.get(&rows).await?;
     if args.json {
         output::json(&json!({"schemaVersion": 1, "applied": rows}));
         return Ok(Exit::Ok);
     }
-    for AppliedRow { written, by, at, .. } in &rows {
+    for ApplyRow { written, by, at, .. } in &rows {
         let (branch, repo) = (printable::line(&written.branch), printable::line(&written.repo));
         let at = output::time(*at);
         output::line(&format!("{at}  {by}  {branch}  {}  {repo}", written.commit));
@@ -142,7 +142,7 @@ impl ApplyArgs {
     }
 }
 
-pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
+pub(crate) async fn apply(at: &Locations, args: &ApplyArgs) -> anyhow::Result<Exit> {
     // What the repository alone can get wrong is said before anybody is asked.
     let repository = Repository::find(&args.repo)?;
     let message = args.message.as_deref();
@@ -218,7 +218,7 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
             commit: written.commit.clone(),
         };
         let rows = format!("/api/runs/{}/applies", segment(header.run_id.as_str()));
-        let row: AppliedRow = client.post(&rows, &serde_json::to_value(&record)?).await.with_context(|| {
+        let row: ApplyRow = client.post(&rows, &serde_json::to_value(&record)?).await.with_context(|| {
             format!("branch {branch} is at {}, and is not on record: apply again", written.commit)
         })?;
         if args.json {
@@ -236,7 +236,7 @@ pub(crate) async fn apply(at: &At, args: &ApplyArgs) -> anyhow::Result<Exit> {
     .await
 }
 
-fn nothing(args: &ApplyArgs, found: &Found) -> anyhow::Result<Exit> {
+fn nothing(args: &ApplyArgs, found: &PatchSource) -> anyhow::Result<Exit> {
     match args.json {
         true => output::json(&json!({
             "schemaVersion": 1, "patch": found.opened.digest, "base": found.opened.patch.base, "created": false,
@@ -247,7 +247,7 @@ fn nothing(args: &ApplyArgs, found: &Found) -> anyhow::Result<Exit> {
 }
 
 /// A patch without a part of what the task did is none that a person should agree to.
-fn whole(found: &Found) -> anyhow::Result<()> {
+fn whole(found: &PatchSource) -> anyhow::Result<()> {
     let mut refused = found.opened.patch.refused.iter();
     let Some(first) = refused.next() else { return Ok(()) };
     let more = match refused.len() {

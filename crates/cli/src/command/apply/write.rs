@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use anyhow::Context;
-use cofferdam_contracts::patch::{self, COMMIT_EMAIL, COMMIT_NAME, GitId, Opened, PatchCommit};
+use cofferdam_contracts::patch::{
+    self, COMMIT_EMAIL, COMMIT_NAME, GitId, PatchCommit, VerifiedPatch,
+};
 
 use super::super::exit::Negative;
 use super::git::{Repository, Variable, git, line, taken, words};
@@ -23,7 +25,7 @@ use super::git::{Repository, Variable, git, line, taken, words};
 /// Our directory in a repository, while a patch is written.
 const PLACE: &str = "cofferdam-apply";
 /// What was written.
-pub(super) struct Written {
+pub(super) struct BranchCommit {
     pub commit: GitId,
     /// Its tree.
     pub tree: GitId,
@@ -47,10 +49,10 @@ impl Drop for Workshop {
 /// Writes a patch to a branch that is not there, or finds that it was written.
 pub(super) fn write(
     repository: &Repository,
-    opened: &Opened,
+    opened: &VerifiedPatch,
     branch: &str,
     said: &PatchCommit<'_>,
-) -> anyhow::Result<Written> {
+) -> anyhow::Result<BranchCommit> {
     let patch = &opened.patch;
     let lock = fs::File::open(&repository.common)?;
     lock.lock().context("cannot lock the repository")?;
@@ -71,15 +73,15 @@ pub(super) fn write(
     let wanted = Some(commit.as_str().to_owned());
     match repository.at(&name)? {
         None => {}
-        found if found == wanted => return Ok(Written { commit, tree, created: false }),
+        found if found == wanted => return Ok(BranchCommit { commit, tree, created: false }),
         Some(other) => return Err(taken(&name, &other)),
     }
     let made = repository.create(&name, &commit, &format!("cofferdam apply {}", said.run))?;
     if made.status.success() {
-        return Ok(Written { commit, tree, created: true });
+        return Ok(BranchCommit { commit, tree, created: true });
     }
     match repository.at(&name)? {
-        found if found == wanted => Ok(Written { commit, tree, created: false }),
+        found if found == wanted => Ok(BranchCommit { commit, tree, created: false }),
         Some(other) => Err(taken(&name, &other)),
         None => anyhow::bail!("branch {branch} was not created: {}", words(&made)),
     }
@@ -131,7 +133,7 @@ impl Workshop {
     }
 
     /// The tree of the base commit with the patch, compared with it path by path.
-    fn tree(&self, opened: &Opened) -> anyhow::Result<GitId> {
+    fn tree(&self, opened: &VerifiedPatch) -> anyhow::Result<GitId> {
         let base = opened.patch.base.as_str();
         self.ask(&["read-tree", base], &[])?;
         let none = opened.patch.base.format().none();

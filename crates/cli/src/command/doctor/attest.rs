@@ -6,7 +6,7 @@ use cofferdam_contracts::session::HardwareIsolation;
 use cofferdam_sandbox::Offer;
 
 use super::report::Report;
-use super::selftest::Probed;
+use super::selftest::ProbeReport;
 use crate::command::output;
 
 pub(super) fn markdown(report: &Report) -> String {
@@ -69,8 +69,8 @@ fn disclosure(text: &mut String, report: &Report) -> std::fmt::Result {
         if matches!(fact.offer, Offer::Absent { .. }) {
             continue;
         }
-        let of_class = |probed: &&Probed| probed.class == fact.class;
-        let all: Vec<&Probed> = report.probed.iter().flatten().filter(of_class).collect();
+        let of_class = |probed: &&ProbeReport| probed.class == fact.class;
+        let all: Vec<&ProbeReport> = report.probed.iter().flatten().filter(of_class).collect();
         let probes = match (all.len(), all.iter().all(|probed| probed.holds())) {
             (0, _) => "none".to_owned(),
             (count, true) => format!("held, {count} runtimes"),
@@ -93,7 +93,7 @@ fn disclosure(text: &mut String, report: &Report) -> std::fmt::Result {
     )
 }
 
-fn section(text: &mut String, probed: &Probed) -> std::fmt::Result {
+fn section(text: &mut String, probed: &ProbeReport) -> std::fmt::Result {
     let (class, version) = (probed.class.as_str(), cell(&probed.runtime.version));
     writeln!(text, "\n## Probes: {class}, {version}\n")?;
     let test = match &probed.outcome {

@@ -6,11 +6,11 @@ use cofferdam_ledger::cluster::{OWN_USER, Search, runs_as};
 use cofferdam_sandbox::{Class, Finding, Grade, HostFacts, Offer, Runtime};
 use serde_json::{Value, json};
 
-use super::selftest::Probed;
-use crate::command::at::At;
-use crate::command::client::{Client, Ill};
+use super::selftest::ProbeReport;
+use crate::command::client::{Client, ServerFault};
 use crate::command::database::{self, Kind};
 use crate::command::exit::Exit;
+use crate::command::locations::Locations;
 use crate::command::{local, output, state};
 
 /// Where the database comes from.
@@ -32,21 +32,21 @@ pub(super) struct Report {
     pub facts: HostFacts,
     pub findings: Vec<Finding>,
     pub database: Database,
-    pub server: Asked,
+    pub server: ServerReport,
     pub runtimes: Vec<Runtime>,
-    pub probed: Option<Vec<Probed>>,
+    pub probed: Option<Vec<ProbeReport>>,
 }
 
 /// What a server of this state directory says.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct ServerReport {
     /// Sessions whose wipe could not be verified; `None` where no server runs or says so.
     pub held: Option<i64>,
     /// Why one that is there cannot be asked.
     pub problem: Option<String>,
 }
 
-pub(super) async fn database(at: &At, dir: &Path) -> Database {
+pub(super) async fn database(at: &Locations, dir: &Path) -> Database {
     if at.db.is_some() {
         return Database::Given;
     }
@@ -64,17 +64,18 @@ pub(super) async fn database(at: &At, dir: &Path) -> Database {
 }
 
 /// What a running server of this state directory says; doctor starts none.
-pub(super) async fn server(dir: &Path) -> Asked {
+pub(super) async fn server(dir: &Path) -> ServerReport {
     let asked = async {
         let Some(socket) = local::find(dir).await? else { return Ok(None) };
-        let endpoint = state::endpoint_read(dir).ok_or_else(|| Ill::Unannounced.says(dir))?;
+        let endpoint =
+            state::endpoint_read(dir).ok_or_else(|| ServerFault::Unannounced.says(dir))?;
         let client = Client::local(socket, &endpoint.url, "")?;
         let health = client.look().await.map_err(|ill| ill.says(dir))?;
         anyhow::Ok(health.get("heldSessions").and_then(Value::as_i64))
     };
     match asked.await {
-        Ok(held) => Asked { held, problem: None },
-        Err(error) => Asked { held: None, problem: Some(format!("{error:#}")) },
+        Ok(held) => ServerReport { held, problem: None },
+        Err(error) => ServerReport { held: None, problem: Some(format!("{error:#}")) },
     }
 }
 
@@ -107,7 +108,7 @@ impl Report {
 
     /// Whether every sandbox that was probed held; true where none was.
     pub(super) fn holds(&self) -> bool {
-        self.probed.iter().flatten().all(Probed::holds)
+        self.probed.iter().flatten().all(ProbeReport::holds)
     }
 
     /// 1 for a surprise whatever was asked, and for weakness where `--strict` asks.
@@ -135,7 +136,7 @@ impl Report {
                 }
                 Offer::Present(runtime) => {
                     let kept =
-                        self.facts.kept_memory(fact.class).map(|memory| match memory.is_kept {
+                        self.facts.memory_support(fact.class).map(|memory| match memory.is_kept {
                             true => format!("; pauses keep memory ({})", memory.why),
                             false => format!("; pauses keep files alone ({})", memory.why),
                         });
@@ -174,7 +175,7 @@ impl Report {
                 Offer::Absent { .. } => None,
             }).collect::<serde_json::Map<_, _>>(),
             "pausesKeepMemory": Class::ALL.iter().filter_map(|class| {
-                let kept = facts.kept_memory(*class)?;
+                let kept = facts.memory_support(*class)?;
                 Some((class.as_str().to_owned(), json!(kept.is_kept)))
             }).collect::<serde_json::Map<_, _>>(),
             "runtime": facts.runtime.path,
@@ -198,7 +199,7 @@ impl Report {
     }
 }
 
-fn probed(probed: &Probed) -> Value {
+fn probed(probed: &ProbeReport) -> Value {
     let head = json!({
         "class": probed.class.as_str(),
         "runtime": probed.runtime.path,

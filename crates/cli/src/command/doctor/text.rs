@@ -3,7 +3,7 @@
 use cofferdam_sandbox::{Finding, Grade};
 
 use super::report::Report;
-use super::selftest::Probed;
+use super::selftest::ProbeReport;
 use crate::command::output::Ink::{self, Color, Plain};
 use crate::command::output::{line, line_of};
 
@@ -59,7 +59,7 @@ fn print_finding(finding: &Finding) {
     }
 }
 
-fn print_probed(probed: &Probed) {
+fn print_probed(probed: &ProbeReport) {
     let (class, version) = (probed.class.as_str(), &probed.runtime.version);
     line(&format!("escape self-test in {class}, {version}"));
     let test = match &probed.outcome {

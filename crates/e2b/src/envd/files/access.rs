@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use crate::answer;
 use crate::connect::fault::Fault;
 use crate::envd::call::FilesCall;
-use crate::envd::files::signature::{Asked, asked, is_claimed, is_signed};
+use crate::envd::files::signature::{FileQuery, asked, is_claimed, is_signed};
 use crate::envd::state::Envd;
 use crate::route::Endpoint;
 
@@ -36,7 +36,7 @@ pub(crate) async fn answer(
             Err(why) => return answer::error(401, why),
         }
     }
-    let Asked { path, user } = asked(request.uri());
+    let FileQuery { path, user } = asked(request.uri());
     // A signature is for the user that it names, or for the default one.
     let who = match user.is_some() || !has_token {
         true => envd.account(user.as_deref()),

@@ -20,7 +20,7 @@ pub(crate) enum Piece {
 
 /// Why a body is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Malformed {
+pub(crate) enum MultipartError {
     #[error("the body ends within a part")]
     Cut,
     #[error("the headers of a part are too long")]
@@ -86,7 +86,7 @@ impl Parts {
     }
 
     /// The next piece; `None` until more bytes come.
-    pub(crate) fn next(&mut self) -> Result<Option<Piece>, Malformed> {
+    pub(crate) fn next(&mut self) -> Result<Option<Piece>, MultipartError> {
         loop {
             match self.at {
                 Stage::Over => return Ok(None),
@@ -97,7 +97,7 @@ impl Parts {
                     }
                     // The same bound however the body is cut on its way.
                     None if self.buffer.len() <= MAX_HEAD + self.mark.len() => return Ok(None),
-                    _ => return Err(Malformed::Start),
+                    _ => return Err(MultipartError::Start),
                 },
                 Stage::Boundary => match self.buffer.get(..2) {
                     None => return Ok(None),
@@ -106,7 +106,7 @@ impl Parts {
                         self.buffer.advance(2);
                         self.at = Stage::Head;
                     }
-                    Some(_) => return Err(Malformed::Boundary),
+                    Some(_) => return Err(MultipartError::Boundary),
                 },
                 Stage::Head => match find(&self.buffer, HEAD_END) {
                     Some(found) if found <= MAX_HEAD => {
@@ -116,7 +116,7 @@ impl Parts {
                         return part(&head).map(Some);
                     }
                     None if self.buffer.len() <= MAX_HEAD + HEAD_END.len() => return Ok(None),
-                    _ => return Err(Malformed::Head),
+                    _ => return Err(MultipartError::Head),
                 },
                 Stage::Body => return Ok(self.body()),
             }
@@ -142,13 +142,13 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)
 }
 
-fn part(head: &[u8]) -> Result<Piece, Malformed> {
+fn part(head: &[u8]) -> Result<Piece, MultipartError> {
     let text = String::from_utf8_lossy(head);
     let value = text.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.trim().eq_ignore_ascii_case("content-disposition").then(|| value.to_owned())
     });
-    let value = value.ok_or(Malformed::Name)?;
+    let value = value.ok_or(MultipartError::Name)?;
     let (mut name, mut file) = (None, None);
     for parameter in parameters(&value) {
         let Some((key, value)) = parameter.trim().split_once('=') else { continue };
@@ -158,7 +158,7 @@ fn part(head: &[u8]) -> Result<Piece, Malformed> {
             _ => {}
         }
     }
-    Ok(Piece::Part { name: name.ok_or(Malformed::Name)?, file })
+    Ok(Piece::Part { name: name.ok_or(MultipartError::Name)?, file })
 }
 
 /// The parameters of a header's value: a semicolon within quotes separates nothing.
@@ -195,7 +195,7 @@ mod tests {
     /// A part: its field, its file name and its bytes.
     type Part = (String, Option<String>, Vec<u8>);
 
-    fn read(body: &[u8], step: usize) -> Result<Vec<Part>, Malformed> {
+    fn read(body: &[u8], step: usize) -> Result<Vec<Part>, MultipartError> {
         let mut parts = Parts::new("x");
         let mut found: Vec<Part> = Vec::new();
         for piece in body.chunks(step) {
@@ -208,13 +208,13 @@ mod tests {
                 }
             }
         }
-        if parts.is_over() { Ok(found) } else { Err(Malformed::Cut) }
+        if parts.is_over() { Ok(found) } else { Err(MultipartError::Cut) }
     }
 
     #[test]
     fn parts_survive_any_cut() {
         // `--xtwo` begins as the boundary does, and is one to a reader that is strict.
-        assert_eq!(read(BODY, 7), Err(Malformed::Boundary));
+        assert_eq!(read(BODY, 7), Err(MultipartError::Boundary));
         let body = String::from_utf8_lossy(BODY).replace("\r\n--xtwo", "\r\n--two");
         for step in 1..body.len() {
             let found = read(body.as_bytes(), step).unwrap();
@@ -229,12 +229,12 @@ mod tests {
 
     #[test]
     fn a_malformed_body_is_an_error() {
-        assert_eq!(read(b"--x\r\n\r\n\r\n", 3), Err(Malformed::Name));
-        assert_eq!(read(b"nothing", 3), Err(Malformed::Cut));
-        assert_eq!(read(b"--xzz", 9), Err(Malformed::Boundary));
+        assert_eq!(read(b"--x\r\n\r\n\r\n", 3), Err(MultipartError::Name));
+        assert_eq!(read(b"nothing", 3), Err(MultipartError::Cut));
+        assert_eq!(read(b"--xzz", 9), Err(MultipartError::Boundary));
         let long = [b"--x\r\n".as_slice(), &vec![b'a'; MAX_HEAD + 8]].concat();
-        assert_eq!(read(&long, 4_096), Err(Malformed::Head));
-        assert_eq!(read(&vec![b'a'; MAX_HEAD + 8], 4_096), Err(Malformed::Start));
+        assert_eq!(read(&long, 4_096), Err(MultipartError::Head));
+        assert_eq!(read(&vec![b'a'; MAX_HEAD + 8], 4_096), Err(MultipartError::Start));
         let of = |kind| boundary(kind);
         assert_eq!(of("multipart/form-data; boundary=\"a b\""), Some("a b".into()));
         for bad in

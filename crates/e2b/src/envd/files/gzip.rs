@@ -15,13 +15,13 @@ use crate::connect::fault::Fault;
 const STEP: usize = 1_024;
 
 /// What a body holds.
-pub(crate) struct Unpacked {
+pub(crate) struct UploadBody {
     body: Incoming,
     packed: Option<Gunzip>,
     is_over: bool,
 }
 
-impl Unpacked {
+impl UploadBody {
     pub(crate) fn of(body: Incoming, is_packed: bool) -> Self {
         Self { body, packed: is_packed.then(Gunzip::default), is_over: false }
     }

@@ -10,14 +10,14 @@ use crate::envd::token::is_same;
 use crate::query;
 
 /// What a request asks of files.
-pub(crate) struct Asked {
+pub(crate) struct FileQuery {
     pub path: String,
     pub user: Option<String>,
 }
 
-pub(crate) fn asked(uri: &Uri) -> Asked {
+pub(crate) fn asked(uri: &Uri) -> FileQuery {
     let query = uri.query().unwrap_or("");
-    Asked {
+    FileQuery {
         path: query::value(query, "path").unwrap_or_default(),
         user: query::value(query, "username"),
     }
@@ -44,7 +44,7 @@ pub(crate) fn is_signed(uri: &Uri, operation: &str, token: &str) -> Result<bool,
     let Some(given) = query::value(query, "signature") else { return Ok(false) };
     // In a query `+` may be itself or a space; base64 has no space.
     let given = given.replace(' ', "+");
-    let Asked { path, user } = asked(uri);
+    let FileQuery { path, user } = asked(uri);
     let until = query::value(query, "signature_expiration");
     let wanted =
         signature(&path, operation, user.as_deref().unwrap_or(""), token, until.as_deref());

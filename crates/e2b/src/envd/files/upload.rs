@@ -11,8 +11,8 @@ use crate::answer;
 use crate::connect::fault::Fault;
 use crate::envd::call::FilesCall;
 use crate::envd::entry::look;
-use crate::envd::files::form::{Malformed, Parts, Piece, boundary};
-use crate::envd::files::gzip::Unpacked;
+use crate::envd::files::form::{MultipartError, Parts, Piece, boundary};
+use crate::envd::files::gzip::UploadBody;
 use crate::envd::files::transfer::{MAX_FILE, unopened, wide};
 use crate::envd::paths::{followed, name, plain, unavailable};
 use crate::envd::state::Envd;
@@ -27,13 +27,13 @@ const UNWRITABLE: u16 = 409;
 const CUT: u16 = 400;
 
 /// A file that is being written. Dropped before its end, it is cut off, and gone if it was new.
-struct Writing {
+struct FileWriter {
     sink: ByteSink<GuestError>,
     plain: String,
     size: u64,
 }
 
-impl Writing {
+impl FileWriter {
     async fn begin(envd: &Envd, path: &str, who: Account) -> Result<Self, Fault> {
         let plain = plain(path, who)?;
         if path.is_empty() || plain == "/" {
@@ -92,7 +92,7 @@ pub(crate) async fn upload(call: FilesCall) -> Result<Response<Body>, Fault> {
         }
     };
     let kind = text(header::CONTENT_TYPE).unwrap_or("");
-    let mut body = Unpacked::of(body, is_packed);
+    let mut body = UploadBody::of(body, is_packed);
     let written = match boundary(kind) {
         Some(boundary) => several(envd, path, who, &mut body, &boundary).await,
         None if kind.starts_with("application/octet-stream") => {
@@ -108,8 +108,8 @@ pub(crate) async fn upload(call: FilesCall) -> Result<Response<Body>, Fault> {
     Ok(answer::json_of(200, &Value::Array(written?)))
 }
 
-async fn one(envd: &Envd, path: &str, who: Account, body: &mut Unpacked) -> Result<Value, Fault> {
-    let mut writing = Writing::begin(envd, path, who).await?;
+async fn one(envd: &Envd, path: &str, who: Account, body: &mut UploadBody) -> Result<Value, Fault> {
+    let mut writing = FileWriter::begin(envd, path, who).await?;
     while let Some(bytes) = body.next().await? {
         writing.put(bytes).await?;
     }
@@ -120,10 +120,10 @@ async fn several(
     envd: &Envd,
     path: &str,
     who: Account,
-    body: &mut Unpacked,
+    body: &mut UploadBody,
     boundary: &str,
 ) -> Result<Vec<Value>, Fault> {
-    let malformed = |why: Malformed| Fault::argument(why.to_string());
+    let malformed = |why: MultipartError| Fault::argument(why.to_string());
     let mut parts = Parts::new(boundary);
     let (mut written, mut writing) = (Vec::new(), None);
     while let Some(bytes) = body.next().await? {
@@ -138,7 +138,7 @@ async fn several(
                     }
                     let named =
                         if path.is_empty() { file.unwrap_or_default() } else { path.to_owned() };
-                    writing = Some(Writing::begin(envd, &named, who).await?);
+                    writing = Some(FileWriter::begin(envd, &named, who).await?);
                 }
                 (Piece::Part { .. }, _) | (_, None) => {}
                 (Piece::Bytes(bytes), Some(writing)) => writing.put(bytes).await?,
@@ -152,6 +152,6 @@ async fn several(
     }
     match parts.is_over() {
         true => Ok(written),
-        false => Err(malformed(Malformed::Cut)),
+        false => Err(malformed(MultipartError::Cut)),
     }
 }

@@ -4,7 +4,7 @@ use cofferdam_live::inside::{Entry, NodeKind};
 use cofferdam_live::{Guest, GuestError, ListDirectory};
 use serde_json::json;
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::message;
 use crate::envd::call::Rpc;
 use crate::envd::entry::{info, look, missing};
@@ -42,7 +42,7 @@ struct OpenDir {
 }
 
 /// Lists a tree as E2B does: by name, and what is in a directory behind it.
-async fn list(guest: &Guest, path: &str, depth: u32) -> Replied {
+async fn list(guest: &Guest, path: &str, depth: u32) -> ReplyResult {
     let real = directory(guest, path).await?;
     let mut left = MAX_ENTRIES;
     let rest = listed(guest, &real, &mut left).await?;
@@ -93,7 +93,7 @@ fn join(dir: &str, name: &str) -> String {
 }
 
 /// Lists a directory.
-pub(crate) async fn list_dir(call: Rpc) -> Replied {
+pub(crate) async fn list_dir(call: Rpc) -> ReplyResult {
     let Rpc { envd, account, message } = call;
     let ListDir { path, depth } = message::parse(message)?;
     list(&envd.guest, &plain(&path, account?)?, depth.max(1)).await

@@ -4,7 +4,7 @@ use cofferdam_live::inside::NodeKind;
 use cofferdam_live::{Account, Guest, MakeDirectory};
 use serde_json::json;
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::message;
 use crate::envd::call::Rpc;
 use crate::envd::entry::{described, look};
@@ -36,7 +36,7 @@ pub(crate) async fn make_dirs(guest: &Guest, path: &str, account: Account) -> Re
     Ok(())
 }
 
-async fn made(guest: &Guest, path: &str, account: Account) -> Replied {
+async fn made(guest: &Guest, path: &str, account: Account) -> ReplyResult {
     let real = followed(guest, path, true).await?;
     match look(guest, &real).await? {
         Some((entry, _)) if entry.kind == NodeKind::Dir => {
@@ -51,7 +51,7 @@ async fn made(guest: &Guest, path: &str, account: Account) -> Replied {
 }
 
 /// Makes a directory.
-pub(crate) async fn make_dir(call: Rpc) -> Replied {
+pub(crate) async fn make_dir(call: Rpc) -> ReplyResult {
     let Rpc { envd, account, message } = call;
     let (OnePath { path }, account) = (message::parse(message)?, account?);
     made(&envd.guest, &plain(&path, account)?, account).await

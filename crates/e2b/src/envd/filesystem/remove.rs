@@ -3,7 +3,7 @@
 use cofferdam_live::{Guest, RemoveFile};
 use serde_json::json;
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::message;
 use crate::envd::call::Rpc;
 use crate::envd::entry::look;
@@ -11,7 +11,7 @@ use crate::envd::filesystem::one_path::OnePath;
 use crate::envd::paths::plain;
 use crate::envd::paths::{is_absent, is_through, unavailable};
 
-async fn removed(guest: &Guest, path: &str) -> Replied {
+async fn removed(guest: &Guest, path: &str) -> ReplyResult {
     if path == "/" {
         return Err(Fault::argument("the root cannot be removed"));
     }
@@ -25,7 +25,7 @@ async fn removed(guest: &Guest, path: &str) -> Replied {
 }
 
 /// Removes a node.
-pub(crate) async fn remove(call: Rpc) -> Replied {
+pub(crate) async fn remove(call: Rpc) -> ReplyResult {
     let Rpc { envd, account, message } = call;
     let OnePath { path } = message::parse(message)?;
     removed(&envd.guest, &plain(&path, account?)?).await

@@ -3,7 +3,7 @@
 use cofferdam_live::{Account, Guest, GuestError, RenameFile};
 use serde_json::json;
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::message;
 use crate::envd::call::Rpc;
 use crate::envd::entry::{described, look, missing};
@@ -19,7 +19,7 @@ struct Move {
     destination: String,
 }
 
-async fn renamed(guest: &Guest, from: &str, to: &str, account: Account) -> Replied {
+async fn renamed(guest: &Guest, from: &str, to: &str, account: Account) -> ReplyResult {
     let (_, source) = look(guest, from).await?.ok_or_else(|| missing(from))?;
     make_dirs(guest, parent(to), account).await?;
     let target = followed(guest, to, false).await?;
@@ -31,7 +31,7 @@ async fn renamed(guest: &Guest, from: &str, to: &str, account: Account) -> Repli
 }
 
 /// Moves a node.
-pub(crate) async fn rename(call: Rpc) -> Replied {
+pub(crate) async fn rename(call: Rpc) -> ReplyResult {
     let Rpc { envd, account, message } = call;
     let (Move { source, destination }, account) = (message::parse(message)?, account?);
     let (from, to) = (plain(&source, account)?, plain(&destination, account)?);

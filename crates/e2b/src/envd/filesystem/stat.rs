@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::connect::fault::Replied;
+use crate::connect::fault::ReplyResult;
 use crate::connect::message;
 use crate::envd::call::Rpc;
 use crate::envd::entry::described;
@@ -10,7 +10,7 @@ use crate::envd::filesystem::one_path::OnePath;
 use crate::envd::paths::plain;
 
 /// What is at a path.
-pub(crate) async fn stat(call: Rpc) -> Replied {
+pub(crate) async fn stat(call: Rpc) -> ReplyResult {
     let Rpc { envd, account, message } = call;
     let OnePath { path } = message::parse(message)?;
     Ok(json!({"entry": described(&envd.guest, &plain(&path, account?)?).await?}))

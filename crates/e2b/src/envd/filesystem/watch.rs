@@ -12,14 +12,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::message::{self, Messages};
 use crate::connect::reply::{self, ping};
 use crate::envd::call::{Rpc, StreamRpc};
 use crate::envd::entry::{described, look};
 use crate::envd::filesystem::list::directory;
 use crate::envd::paths::{plain, unavailable};
-use crate::envd::state::watcher::{Kept, Watcher};
+use crate::envd::state::watcher::{ChangeQueue, Watcher};
 use crate::envd::state::{Envd, MAX_WATCHERS};
 
 /// Directories that one recursive watch follows. Each is a request to the agent, which serves 64.
@@ -49,7 +49,7 @@ struct WatcherId {
 
 /// What is watched.
 #[derive(Clone)]
-struct Watched {
+struct WatchTarget {
     guest: Guest,
     root: String,
     recursive: bool,
@@ -66,7 +66,7 @@ async fn begin(
     let root = directory(&guest, &plain(&watch.path, account)?).await?;
     let (changes, receiver) = mpsc::channel(QUEUED);
     let (recursive, include_entry) = (watch.recursive, watch.include_entry);
-    let place = Watched { guest, root: root.clone(), recursive, include_entry, changes };
+    let place = WatchTarget { guest, root: root.clone(), recursive, include_entry, changes };
     let mut dirs = vec![root];
     let mut at = 0;
     while let Some(dir) = dirs.get(at).filter(|_| recursive).cloned() {
@@ -95,7 +95,7 @@ async fn begin(
 }
 
 /// Sends changes until the reader is gone or the sandbox is over; new directories are watched too.
-async fn follow(place: Watched, first: mpsc::Receiver<Change>, mut dirs: usize) {
+async fn follow(place: WatchTarget, first: mpsc::Receiver<Change>, mut dirs: usize) {
     let (sender, mut merged) = mpsc::channel::<Change>(QUEUED);
     tokio::spawn(forward(first, sender.clone()));
     loop {
@@ -137,7 +137,7 @@ async fn forward(mut changes: mpsc::Receiver<Change>, sender: mpsc::Sender<Chang
 }
 
 /// A change as clients read it; none of what the kernel dropped.
-async fn event(place: &Watched, change: &Change) -> Option<Value> {
+async fn event(place: &WatchTarget, change: &Change) -> Option<Value> {
     let kind = match change.kind {
         ChangeKind::Made => "EVENT_TYPE_CREATE",
         ChangeKind::Written => "EVENT_TYPE_WRITE",
@@ -191,13 +191,13 @@ pub(crate) async fn stream(call: StreamRpc) -> Response<Body> {
 }
 
 /// Answers `CreateWatcher`: begins to keep changes.
-pub(crate) async fn create(call: Rpc) -> Replied {
+pub(crate) async fn create(call: Rpc) -> ReplyResult {
     let Rpc { envd, account, message } = call;
     if envd.watchers().len() >= MAX_WATCHERS {
         return Err(too_many());
     }
     let mut changes = begin(&envd, account?, message::parse(message)?).await?;
-    let kept = Arc::new(Mutex::new(Kept::default()));
+    let kept = Arc::new(Mutex::new(ChangeQueue::default()));
     let arrived = Arc::new(Notify::new());
     let (keeps, tells) = (Arc::clone(&kept), Arc::clone(&arrived));
     let task = tokio::spawn(async move {
@@ -218,7 +218,7 @@ pub(crate) async fn create(call: Rpc) -> Replied {
 }
 
 /// Answers `GetWatcherEvents`: hands over what was kept.
-pub(crate) async fn events(call: Rpc) -> Replied {
+pub(crate) async fn events(call: Rpc) -> ReplyResult {
     let WatcherId { watcher_id } = message::parse(call.message)?;
     let watcher = call.envd.watchers().get(&watcher_id).cloned();
     let watcher = watcher.ok_or_else(|| Fault::missing("watcher not found"))?;
@@ -232,7 +232,7 @@ fn too_many() -> Fault {
 }
 
 /// Answers `RemoveWatcher`: ends one.
-pub(crate) async fn remove(call: Rpc) -> Replied {
+pub(crate) async fn remove(call: Rpc) -> ReplyResult {
     let WatcherId { watcher_id } = message::parse(call.message)?;
     let removed = call.envd.watchers().remove(&watcher_id);
     removed.map(|_| json!({})).ok_or_else(|| Fault::missing("watcher not found"))

@@ -5,15 +5,15 @@ use axum::http::{HeaderMap, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_ambient::clock;
-use cofferdam_live::inside::{Ended, ExecEnd};
+use cofferdam_live::inside::{CommandExit, ExecEnd};
 use serde_json::{Value, json};
 
 use crate::connect::content_type::Codec;
 use crate::connect::fault::Fault;
 use crate::connect::reply::{self, ping};
-use crate::envd::state::process::{Event, Following};
+use crate::envd::state::process::{Event, Follower};
 
-impl Following {
+impl Follower {
     /// As a streamed answer: the pid first.
     pub(crate) fn told(self, headers: &HeaderMap, codec: Codec) -> Response<Body> {
         let Self { pid, mut events } = self;
@@ -50,7 +50,7 @@ impl Following {
 /// The message of an end. Pure.
 fn ended(end: &ExecEnd) -> Value {
     match &end.ended {
-        Ended::Exit(code) => {
+        CommandExit::Exit(code) => {
             let mut value =
                 json!({"exitCode": code, "exited": true, "status": format!("exit status {code}")});
             if let Some(fields) = value.as_object_mut().filter(|_| *code != 0) {
@@ -58,11 +58,11 @@ fn ended(end: &ExecEnd) -> Value {
             }
             value
         }
-        Ended::Signal(signal) => {
+        CommandExit::Signal(signal) => {
             let status = format!("signal: {}", signal_name(*signal));
             json!({"exitCode": -1, "exited": false, "status": status, "error": status})
         }
-        Ended::Unstarted(why) => {
+        CommandExit::Unstarted(why) => {
             json!({"exitCode": -1, "exited": false, "status": why, "error": why})
         }
     }
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn an_end_is_told_as_clients_read_it() {
-        let good = ended(&ExecEnd::of(Ended::Exit(0)));
+        let good = ended(&ExecEnd::of(CommandExit::Exit(0)));
         assert_eq!(good, json!({"exitCode": 0, "exited": true, "status": "exit status 0"}));
-        assert_eq!(ended(&ExecEnd::of(Ended::Exit(3)))["error"], "exit status 3");
-        let killed = ended(&ExecEnd::of(Ended::Signal(9)));
+        assert_eq!(ended(&ExecEnd::of(CommandExit::Exit(3)))["error"], "exit status 3");
+        let killed = ended(&ExecEnd::of(CommandExit::Signal(9)));
         assert_eq!(killed["error"], "signal: killed");
         assert_eq!(
             (killed["exitCode"].as_i64(), killed["exited"].as_bool()),

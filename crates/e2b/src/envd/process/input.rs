@@ -10,11 +10,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::message::{self, Messages};
 use crate::connect::reply;
 use crate::envd::call::{Rpc, StreamRpc};
-use crate::envd::process::select::Selected;
+use crate::envd::process::select::SelectRequest;
 use crate::envd::state::process::Process;
 use crate::envd::state::processes::{Selector, running};
 
@@ -38,7 +38,7 @@ struct SendInput {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StreamInput {
-    start: Option<Selected>,
+    start: Option<SelectRequest>,
     data: Option<Data>,
     #[serde(rename = "keepalive")]
     _keepalive: Option<Value>,
@@ -71,15 +71,15 @@ async fn put(process: &Process, input: &Input) -> Result<(), Fault> {
 }
 
 /// Gives a command a piece of input.
-pub(crate) async fn send(call: Rpc) -> Replied {
+pub(crate) async fn send(call: Rpc) -> ReplyResult {
     let SendInput { process, input } = message::parse(call.message)?;
     let process = running(&call.envd, &process)?;
     put(&process, &input).await.map(|()| json!({}))
 }
 
 /// Closes a command's input.
-pub(crate) async fn close(call: Rpc) -> Replied {
-    let Selected { process } = message::parse(call.message)?;
+pub(crate) async fn close(call: Rpc) -> ReplyResult {
+    let SelectRequest { process } = message::parse(call.message)?;
     running(&call.envd, &process)?.close_input();
     Ok(json!({}))
 }

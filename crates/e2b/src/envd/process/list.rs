@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::connect::fault::Replied;
+use crate::connect::fault::ReplyResult;
 use crate::envd::call::Rpc;
 use crate::envd::state::process::Process;
 
 /// The commands that run.
-pub(crate) async fn list(call: Rpc) -> Replied {
+pub(crate) async fn list(call: Rpc) -> ReplyResult {
     let processes = call.envd.processes();
     let running = processes.values().filter(|process| !process.is_over());
     Ok(json!({"processes": running.map(listed).collect::<Vec<Value>>()}))

@@ -6,6 +6,6 @@ use crate::envd::state::processes::Selector;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Selected {
+pub(crate) struct SelectRequest {
     pub process: Selector,
 }

@@ -4,7 +4,7 @@ use cofferdam_live::SignalCommand;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::message;
 use crate::envd::call::Rpc;
 use crate::envd::state::processes::{Selector, running};
@@ -20,7 +20,7 @@ struct Signal {
 }
 
 /// Sends a signal to a command.
-pub(crate) async fn send(call: Rpc) -> Replied {
+pub(crate) async fn send(call: Rpc) -> ReplyResult {
     let Signal { process, signal } = message::parse(call.message)?;
     let signal = match signal.as_str() {
         "SIGNAL_SIGKILL" => SIGKILL,

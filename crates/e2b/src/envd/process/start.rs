@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
-use cofferdam_live::inside::{Ended, ExecRequest, NodeKind};
-use cofferdam_live::{Account, Manner, Said, StartCommand};
+use cofferdam_live::inside::{CommandExit, ExecRequest, NodeKind};
+use cofferdam_live::{Account, CommandEvent, ExecOptions, StartCommand};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,10 +16,10 @@ use crate::connect::reply;
 use crate::envd::call::StreamRpc;
 use crate::envd::entry::look;
 use crate::envd::paths::{followed, plain, unavailable};
-use crate::envd::process::resumed::note;
+use crate::envd::process::command_notes::note;
 use crate::envd::process::terminal::Pty;
 use crate::envd::state::Envd;
-use crate::envd::state::process::Following;
+use crate::envd::state::process::Follower;
 use crate::envd::state::processes::NewProcess;
 
 /// Wall time of a command without a deadline: longer than any sandbox lives.
@@ -88,7 +88,7 @@ async fn started(
     account: Account,
     message: Value,
     headers: &HeaderMap,
-) -> Result<Following, Fault> {
+) -> Result<Follower, Fault> {
     let config = shown(message.get("process"));
     let Start { process, pty, tag, stdin } = message::parse(message)?;
     if tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
@@ -122,17 +122,21 @@ async fn started(
         jail: None,
     };
     let terminal = pty.as_ref().map(Pty::size);
-    let manner = Manner { stdin: has_stdin, terminal, service: true, leaves: true };
+    let manner = ExecOptions { stdin: has_stdin, terminal, service: true, leaves: true };
     let note = note(&config, tag.as_deref());
     let running = guest.ask(StartCommand { request, manner, note }).await;
     let mut running = running.map_err(|error| unavailable(&error))?;
     let Some(pid) = running.pid else {
         return Err(match running.output.recv().await {
-            Some(Said::End(end)) => match end.ended {
-                Ended::Unstarted(why) => Fault::argument(format!("error starting process: {why}")),
+            Some(CommandEvent::End(end)) => match end.ended {
+                CommandExit::Unstarted(why) => {
+                    Fault::argument(format!("error starting process: {why}"))
+                }
                 _ => Fault::new("internal", "the process ended before it began"),
             },
-            Some(Said::Output(..)) => Fault::new("internal", "the process spoke before it began"),
+            Some(CommandEvent::Output(..)) => {
+                Fault::new("internal", "the process spoke before it began")
+            }
             None => Fault::new("unavailable", "the connection to the sandbox ended"),
         });
     };

@@ -5,7 +5,7 @@ use cofferdam_live::inside::Size;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::connect::fault::{Fault, Replied};
+use crate::connect::fault::{Fault, ReplyResult};
 use crate::connect::message;
 use crate::envd::call::Rpc;
 use crate::envd::state::processes::{Selector, running};
@@ -48,7 +48,7 @@ struct Update {
 }
 
 /// Gives a command's terminal a new size.
-pub(crate) async fn resize(call: Rpc) -> Replied {
+pub(crate) async fn resize(call: Rpc) -> ReplyResult {
     let Update { process, pty } = message::parse(call.message)?;
     let process = running(&call.envd, &process)?;
     let Some(pty) = pty else { return Ok(json!({})) };

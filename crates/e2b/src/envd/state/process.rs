@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cofferdam_live::inside::ExecEnd;
-use cofferdam_live::{Guest, Said, Stream};
+use cofferdam_live::{CommandEvent, Guest, Stream};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -28,7 +28,7 @@ pub(crate) enum Event {
 /// A command.
 #[derive(Debug)]
 pub(crate) struct Process {
-    pub known: Known,
+    pub known: ProcessRecord,
     /// Where it is talked to.
     pub guest: Guest,
     /// Where its input goes; `None` once that is closed.
@@ -38,7 +38,7 @@ pub(crate) struct Process {
 
 /// What is known of a command.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct ProcessRecord {
     pub pid: u32,
     /// Its number, for who holds its sandbox.
     pub number: u64,
@@ -55,15 +55,19 @@ struct Hub {
 }
 
 impl Process {
-    pub(crate) fn of(guest: Guest, known: Known, input: Option<mpsc::Sender<Bytes>>) -> Self {
+    pub(crate) fn of(
+        guest: Guest,
+        known: ProcessRecord,
+        input: Option<mpsc::Sender<Bytes>>,
+    ) -> Self {
         Self { known, guest, stdin: Mutex::new(input), hub: Mutex::default() }
     }
 
     /// Tells its followers what it says, to its end.
-    pub(crate) async fn pump(&self, mut output: mpsc::Receiver<Said>) {
+    pub(crate) async fn pump(&self, mut output: mpsc::Receiver<CommandEvent>) {
         loop {
             match output.recv().await {
-                Some(Said::Output(stream, bytes)) => {
+                Some(CommandEvent::Output(stream, bytes)) => {
                     let name = match (self.known.is_pty, stream) {
                         (true, _) => "pty",
                         (false, Stream::Stdout) => "stdout",
@@ -71,7 +75,7 @@ impl Process {
                     };
                     self.tell(&Event::Data(name, bytes)).await;
                 }
-                Some(Said::End(end)) => {
+                Some(CommandEvent::End(end)) => {
                     return self.over(Event::End(Arc::new(*end))).await;
                 }
                 None => return self.over(Event::Lost).await,
@@ -101,7 +105,7 @@ impl Process {
         }
     }
 
-    pub(crate) fn follow(&self) -> Following {
+    pub(crate) fn follow(&self) -> Follower {
         let (sender, events) = mpsc::channel(QUEUED);
         let mut hub = self.hub();
         match &hub.end {
@@ -112,7 +116,7 @@ impl Process {
                 hub.followers.push(sender);
             }
         }
-        Following { pid: self.known.pid, events }
+        Follower { pid: self.known.pid, events }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -141,7 +145,7 @@ impl Process {
 
 /// One follower of a command.
 #[derive(Debug)]
-pub(crate) struct Following {
+pub(crate) struct Follower {
     pub pid: u32,
     pub events: mpsc::Receiver<Event>,
 }

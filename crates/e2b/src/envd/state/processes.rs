@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::connect::fault::Fault;
 use crate::envd::state::Envd;
-use crate::envd::state::process::{Following, Known, Process};
+use crate::envd::state::process::{Follower, Process, ProcessRecord};
 
 /// The end of a command is kept so long for a follower that comes late.
 const KEPT: Duration = Duration::from_secs(30);
@@ -35,11 +35,14 @@ pub(crate) struct Selector {
 
 impl Envd {
     /// Enters a started command in the list, and gives its first follower: nothing that it says is missed.
-    pub(crate) fn enter(self: &Arc<Self>, new: NewProcess) -> Following {
+    pub(crate) fn enter(self: &Arc<Self>, new: NewProcess) -> Follower {
         let NewProcess { pid, running, config, tag, is_pty } = new;
         let cofferdam_live::Process { number, input, output, .. } = running;
-        let process =
-            Process::of(self.guest.clone(), Known { pid, number, config, tag, is_pty }, input);
+        let process = Process::of(
+            self.guest.clone(),
+            ProcessRecord { pid, number, config, tag, is_pty },
+            input,
+        );
         let process = Arc::new(process);
         listed_in(&mut self.processes(), pid, Arc::clone(&process));
         // Before the first piece.

@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_millis(20);
 /// A watcher that keeps its changes. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    pub kept: Arc<Mutex<Kept>>,
+    pub kept: Arc<Mutex<ChangeQueue>>,
     /// Told of every change that is kept.
     pub arrived: Arc<Notify>,
     pub task: AbortHandle,
@@ -48,12 +48,12 @@ impl Drop for Watcher {
 
 /// Changes that nobody asked for yet.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ChangeQueue {
     changes: VecDeque<(Value, usize)>,
     bytes: usize,
 }
 
-impl Kept {
+impl ChangeQueue {
     pub(crate) fn push(&mut self, change: Value) {
         let weight = change.to_string().len();
         self.bytes += weight;
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn changes_that_nobody_asks_for_are_bounded_in_number_and_in_bytes() {
-        let mut kept = Kept::default();
+        let mut kept = ChangeQueue::default();
         for n in 0..=MAX_KEPT {
             kept.push(json!(n));
         }

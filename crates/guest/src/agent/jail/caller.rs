@@ -29,17 +29,17 @@ pub struct Caller {
     tid: u32,
     /// Its process.
     pid: u32,
-    _as: As,
+    _as: UserGuard,
 }
 
 /// This thread looks at files as the caller's user, until it is dropped: the kernel shows a process to its own user, and
 /// the agent has not the capability that would do instead.
 #[derive(Debug)]
-struct As {
+struct UserGuard {
     changed: bool,
 }
 
-impl As {
+impl UserGuard {
     fn of(uid: u32, gid: u32) -> Self {
         let changed = (uid, gid) != (0, 0);
         if changed {
@@ -50,7 +50,7 @@ impl As {
     }
 }
 
-impl Drop for As {
+impl Drop for UserGuard {
     fn drop(&mut self) {
         if self.changed {
             setfsuid(Uid::from_raw(0));
@@ -68,7 +68,7 @@ impl Caller {
             first.ok_or_else(|| invalid("a task without this in its status"))
         };
         let pid = number("Tgid:")?;
-        let who = As::of(number("Uid:")?, number("Gid:")?);
+        let who = UserGuard::of(number("Uid:")?, number("Gid:")?);
         Ok(Self { tid, pid, _as: who })
     }
 

@@ -2,7 +2,7 @@
 
 /// What a call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Does {
+pub enum CallEffect {
     /// Executes the path.
     Exec,
     /// Opens it, for writing if this argument's flags say so.
@@ -15,18 +15,18 @@ pub enum Does {
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     pub number: i64,
-    pub does: Does,
+    pub does: CallEffect,
     /// The argument that is the path.
     pub path: usize,
     /// The argument that is the directory that it is relative to; `None`: the working directory.
     pub dir: Option<usize>,
 }
 
-const fn call(number: i64, does: Does, path: usize, dir: Option<usize>) -> Call {
+const fn call(number: i64, does: CallEffect, path: usize, dir: Option<usize>) -> Call {
     Call { number, does, path, dir }
 }
 
-use Does::{Exec, Open, Write};
+use CallEffect::{Exec, Open, Write};
 
 /// Calls of every architecture.
 const COMMON: &[Call] = &[

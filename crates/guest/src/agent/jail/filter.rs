@@ -5,7 +5,7 @@ use std::io;
 use cofferdam_guest::bpf::{ARCH, ARGS, FOREIGN, FilterProgram, NUMBER, THIS_ARCH, fail};
 use libc::sock_filter;
 
-use super::calls::{self, Does};
+use super::calls::{self, CallEffect};
 use super::rules::Rules;
 
 const WRITING: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
@@ -54,16 +54,16 @@ pub fn of(rules: &Rules) -> io::Result<Vec<sock_filter>> {
     }
     for call in calls::all() {
         match call.does {
-            Does::Exec => {
+            CallEffect::Exec => {
                 p.equal(number(call.number)?, 0, 1)?;
                 p.end(libc::SECCOMP_RET_USER_NOTIF)?;
             }
             _ if rules.writable.is_none() => {}
-            Does::Write => {
+            CallEffect::Write => {
                 p.equal(number(call.number)?, 0, 1)?;
                 p.end(libc::SECCOMP_RET_USER_NOTIF)?;
             }
-            Does::Open(flags) => {
+            CallEffect::Open(flags) => {
                 let flags = u32::try_from(flags).map_err(io::Error::other)?;
                 p.equal(number(call.number)?, 0, 4)?;
                 p.load(ARGS + 8 * flags)?;

@@ -42,7 +42,7 @@ const READY: u8 = b'.';
 const MAX_REASON: usize = 1_024;
 
 /// A jail around a prepared command.
-pub struct Jailed {
+pub struct JailCommand {
     /// What is to be started in its place.
     pub command: Command,
     /// Our end of the socket pair.
@@ -54,7 +54,7 @@ pub struct Jailed {
 }
 
 /// Puts a prepared command into a jail.
-pub fn around(command: &Command, jail: &Jail, path: &str) -> io::Result<Jailed> {
+pub fn around(command: &Command, jail: &Jail, path: &str) -> io::Result<JailCommand> {
     let rules = Rules::of(jail, command.get_program().as_ref(), path)?;
     let text = serde_json::to_string(&rules)?;
     let (socket, theirs) = UnixStream::pair()?;
@@ -75,7 +75,7 @@ pub fn around(command: &Command, jail: &Jail, path: &str) -> io::Result<Jailed> 
     if let Some(dir) = command.get_current_dir() {
         jailed.current_dir(dir);
     }
-    Ok(Jailed { command: jailed, socket, theirs, rules })
+    Ok(JailCommand { command: jailed, socket, theirs, rules })
 }
 
 /// The first moment of a jail. Returns only if it fails.

@@ -167,7 +167,8 @@ impl Rules {
                         self.denied.iter().filter_map(|file| identity(file)).collect();
                     let apart = self.writable.iter().flatten().cloned();
                     let apart = apart.chain([PathBuf::from(DEVICES)]).collect();
-                    let but = But { denied: &self.denied, files: &denied, apart: &apart };
+                    let but =
+                        RuleExceptions { denied: &self.denied, files: &denied, apart: &apart };
                     all_but(Path::new("/"), &but, &mut executable)?;
                 }
             }
@@ -218,7 +219,7 @@ fn all_but_programs() -> io::Result<Vec<PathBuf>> {
 }
 
 /// What is left out.
-struct But<'a> {
+struct RuleExceptions<'a> {
     /// Files, by a path of theirs.
     denied: &'a BTreeSet<PathBuf>,
     /// The same files, whatever they are called.
@@ -229,7 +230,7 @@ struct But<'a> {
 
 /// Everything below a directory but these files and directories, in as few rules as there can be: whole
 /// directories where none of them lies.
-fn all_but(dir: &Path, but: &But<'_>, out: &mut Vec<PathBuf>) -> io::Result<()> {
+fn all_but(dir: &Path, but: &RuleExceptions<'_>, out: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         let Ok(found) = fs::symlink_metadata(&path) else { continue };

@@ -7,20 +7,20 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cofferdam_guest::jail::{RefusedKind, Seen};
+use cofferdam_guest::jail::{JailRefusalKind, JailReport};
 use libc::seccomp_notif;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
-use tokio::net::UnixStream as Polled;
+use tokio::net::UnixStream as PollStream;
 use tokio::sync::Notify;
 
 use super::caller::Caller;
-use super::calls::{self, Call, Does};
+use super::calls::{self, Call, CallEffect};
 use super::notify;
 use super::rules::Rules;
 use crate::agent::clock::now_ms;
-use crate::agent::polled::polled;
+use crate::agent::poll_fd::polled;
 
 /// Bytes of a reason why there is no jail.
 const REASON_BYTES: usize = 1_024;
@@ -30,7 +30,7 @@ const SUBJECT_CHARS: usize = 512;
 /// What is being watched.
 #[derive(Debug, Clone)]
 pub struct Watch {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<JailReport>>,
     stop: Arc<Notify>,
 }
 
@@ -59,11 +59,11 @@ impl Watch {
     }
 
     /// Everything so far.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> JailReport {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, JailReport> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -93,7 +93,7 @@ impl Watch {
 
     fn answer(
         &self,
-        listener: &Polled,
+        listener: &PollStream,
         call: &seccomp_notif,
         rules: &Rules,
         own: &mut bool,
@@ -119,7 +119,7 @@ impl Watch {
             let family = call.data.args.first().copied().unwrap_or(0);
             let inet6 = u64::try_from(libc::AF_INET6).is_ok_and(|v6| v6 == family);
             let subject = if inet6 { "AF_INET6" } else { "AF_INET" };
-            self.lock().refuse(RefusedKind::Socket, subject.to_owned(), now);
+            self.lock().refuse(JailRefusalKind::Socket, subject.to_owned(), now);
             return Some(libc::EACCES);
         }
         if number == libc::SYS_mmap {
@@ -130,28 +130,28 @@ impl Watch {
             Ok(path) => path,
             // The kernel says that to the caller, too, and a caller that is gone hears nothing.
             Err(error) if is_absent(&error) => return None,
-            Err(_) if known.does == Does::Exec && rules.holds_tools() => {
-                self.lock().refuse(RefusedKind::Exec, UNREADABLE.to_owned(), now);
+            Err(_) if known.does == CallEffect::Exec && rules.holds_tools() => {
+                self.lock().refuse(JailRefusalKind::Exec, UNREADABLE.to_owned(), now);
                 return Some(libc::EACCES);
             }
             Err(_) => return None,
         };
-        if known.does == Does::Exec && rules.is_loader(&path) {
-            self.lock().refuse(RefusedKind::Exec, shown(&path), now);
+        if known.does == CallEffect::Exec && rules.is_loader(&path) {
+            self.lock().refuse(JailRefusalKind::Exec, shown(&path), now);
             return Some(libc::EACCES);
         }
-        if known.does == Does::Exec {
+        if known.does == CallEffect::Exec {
             match rules.may_execute(&path) {
                 Some(true) if std::mem::take(own) => {}
                 Some(true) => {
                     let name = path.file_name().unwrap_or(path.as_os_str());
                     self.lock().execute(shown(Path::new(name)));
                 }
-                Some(false) => self.lock().refuse(RefusedKind::Exec, shown(&path), now),
+                Some(false) => self.lock().refuse(JailRefusalKind::Exec, shown(&path), now),
                 None => {}
             }
         } else if rules.may_write(&path) == Some(false) {
-            self.lock().refuse(RefusedKind::Write, shown(&path), now);
+            self.lock().refuse(JailRefusalKind::Write, shown(&path), now);
         }
         None
     }
@@ -170,7 +170,7 @@ impl Watch {
             Err(error) if is_absent(&error) => return None,
             Err(_) => UNREADABLE.to_owned(),
         };
-        self.lock().refuse(RefusedKind::Exec, subject, now_ms());
+        self.lock().refuse(JailRefusalKind::Exec, subject, now_ms());
         Some(libc::EACCES)
     }
 }
@@ -193,7 +193,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Whether a call waits now.
-fn waiting(listener: &Polled) -> bool {
+fn waiting(listener: &PollStream) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&now)), Ok(1))
@@ -210,7 +210,7 @@ enum First {
     Nothing,
 }
 
-fn receive(socket: &Polled) -> io::Result<First> {
+fn receive(socket: &PollStream) -> io::Result<First> {
     let mut text = [0; REASON_BYTES];
     let mut parts = [IoSliceMut::new(&mut text)];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

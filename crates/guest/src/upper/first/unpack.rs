@@ -27,14 +27,14 @@ pub(in super::super) fn unpack(upper: &Path, first: u32, from: &mut dyn Read) ->
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(upper, flags, Mode::empty())?;
     let mut entries = FirstReader::begin(from, first);
-    let mut unpacking = FirstUnpacking { top, first, parent: None, dirs: Vec::new(), held: 0 };
+    let mut unpacking = FirstUnpacker { top, first, parent: None, dirs: Vec::new(), held: 0 };
     while let Some(entry) = entries.entry()? {
         unpacking.entry(entry, &mut entries)?;
     }
     unpacking.finish()
 }
 
-struct FirstUnpacking {
+struct FirstUnpacker {
     top: OwnedFd,
     first: u32,
     /// The directory that the last entry was written into.
@@ -45,7 +45,7 @@ struct FirstUnpacking {
     held: usize,
 }
 
-impl FirstUnpacking {
+impl FirstUnpacker {
     /// Opens the directory of an entry, once for all that follow each other in it.
     fn enter(&mut self, path: &Path) -> io::Result<(i32, Vec<u8>)> {
         let name = path.file_name().ok_or_else(|| wrong("an entry without a name"))?;

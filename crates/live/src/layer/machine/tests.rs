@@ -85,7 +85,7 @@ impl Askers {
     }
 
     fn state(&mut self, case: Case) -> State {
-        let given = Arc::new(Given::of_nothing());
+        let given = Arc::new(SealInput::of_nothing());
         let tries = Tries::with_left(given, if case.event.ends_with('!') { 1 } else { 3 });
         match case.state {
             "Sealing" => State::Sealing(line(), tries),
@@ -100,12 +100,12 @@ impl Askers {
         }
     }
 
-    fn lease(&mut self, case: Case) -> Lease {
+    fn lease(&mut self, case: Case) -> LoanState {
         match case.lease {
-            "Free" => Lease::Free,
-            "Asked" => Lease::Asked(self.life()),
-            "Lent" => Lease::Lent,
-            _ => Lease::Recalled(vec![self.end(), self.end()]),
+            "Free" => LoanState::Free,
+            "Asked" => LoanState::Asked(self.life()),
+            "Lent" => LoanState::Lent,
+            _ => LoanState::Recalled(vec![self.end(), self.end()]),
         }
     }
 
@@ -151,8 +151,8 @@ fn file() -> SealedFile {
     SealedFile { bytes: 7, sha256: Digest::parse(&"a".repeat(64)).unwrap() }
 }
 
-fn rest() -> LayerRest {
-    LayerRest {
+fn rest() -> LayerRetention {
+    LayerRetention {
         since: Stopwatch::start(),
         length: Duration::ZERO,
         tenant: TenantId::parse("ann").unwrap(),
@@ -178,12 +178,12 @@ fn state_name(state: &State) -> &'static str {
     STATES[at]
 }
 
-fn lease_name(lease: &Lease) -> &'static str {
+fn lease_name(lease: &LoanState) -> &'static str {
     let at = match lease {
-        Lease::Free => 0,
-        Lease::Asked(_) => 1,
-        Lease::Lent => 2,
-        Lease::Recalled(_) => 3,
+        LoanState::Free => 0,
+        LoanState::Asked(_) => 1,
+        LoanState::Lent => 2,
+        LoanState::Recalled(_) => 3,
     };
     LEASES[at]
 }
@@ -336,7 +336,7 @@ async fn nobody_who_asks_is_left_without_an_answer() {
         let (followed, mut askers) = step(case);
         assert_eq!(askers.forgotten(), 0, "{case:?}: held, or in an action");
         // Who waits for the layer waits for a sealer or for the task itself.
-        if let Lease::Asked(_) = followed.lease {
+        if let LoanState::Asked(_) = followed.lease {
             let state = state_name(&followed.state);
             assert!(["Sealing", "Waiting", "Settling"].contains(&state), "{case:?}");
         }
@@ -354,7 +354,7 @@ async fn sealers_that_fail_are_tried_again_later_each_time_and_in_the_end_never(
         let mut askers = Askers::default();
         let case = Case { state: "Sealing", lease, event: "Silent" };
         let mut now = Step {
-            state: State::Sealing(line(), Tries::of(Arc::new(Given::of_nothing()))),
+            state: State::Sealing(line(), Tries::of(Arc::new(SealInput::of_nothing()))),
             lease: askers.lease(case),
             actions: Vec::new(),
         };

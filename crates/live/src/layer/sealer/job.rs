@@ -11,9 +11,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::snapshot::again::Again;
 use crate::snapshot::handles::{FileHandle, LayerHandle};
-use crate::snapshot::sealed::FileOwner;
+use crate::snapshot::resume_spec::ResumeSpec;
+use crate::snapshot::writer::FileOwner;
 
 /// What a sealer is to do, in memory that it reads once for each start.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(super) struct SealJob {
     pub first: u32,
     /// Bytes that the file may have.
     pub most: u64,
-    pub again: Again,
+    pub again: ResumeSpec,
 }
 
 impl SealJob {
@@ -47,19 +47,19 @@ impl Drop for SealJob {
 
 /// What a sealer is given.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct SealInput {
     /// The text of its [`SealJob`], in memory.
     pub job: OwnedFd,
     pub layer: OwnedFd,
     pub file: OwnedFd,
 }
 
-impl Given {
+impl SealInput {
     /// To seal this layer into this file.
     pub(crate) fn new(
         owner: FileOwner<'_>,
         key: &FileKey,
-        again: Again,
+        again: ResumeSpec,
         layer: LayerHandle,
         file: FileHandle,
     ) -> io::Result<Self> {
@@ -76,7 +76,7 @@ impl Given {
 }
 
 #[cfg(test)]
-impl Given {
+impl SealInput {
     /// Of no layer.
     pub(crate) fn of_nothing() -> Self {
         let nothing = || OwnedFd::from(File::open("/dev/null").unwrap());

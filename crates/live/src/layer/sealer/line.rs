@@ -7,8 +7,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::Sealer;
+use super::message::SealerMessage;
 use super::orders::{GO_ON, HOLD};
-use super::said::Said;
 
 /// A sealer, and both directions of its socket.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ impl Line {
     }
 
     /// What the sealer says next; `None`: it has ended.
-    pub(crate) async fn said(&mut self) -> Option<Said> {
+    pub(crate) async fn said(&mut self) -> Option<SealerMessage> {
         let line = self.said.next_line().await.ok().flatten()?;
-        Said::parse(&line)
+        SealerMessage::parse(&line)
     }
 
     /// Whether the order is given: it stands before whatever this process does next. What a sealer that has ended said is still heard.

@@ -18,12 +18,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_name};
 use zeroize::Zeroizing;
 
 use super::job::SealJob;
+use super::message::SealerMessage;
 use super::orders::{GO_ON, HOLD, LEAVE, MAX_HANDED, handed};
-use super::said::Said;
 use super::start::SealStart;
-use crate::snapshot::room::{Bounded, OwnRoom};
-use crate::snapshot::sealed::{FileOwner, Sealing};
-use crate::snapshot::shelf::put_head;
+use crate::snapshot::allowance::{LimitWriter, OwnAllowance};
+use crate::snapshot::store::put_head;
+use crate::snapshot::writer::{FileOwner, SealWriter};
 
 /// The sandbox that uses the layer ends with the worker, within this time.
 const USERS_END: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ const SEALS: &CStr = c"sealer";
 const MAX_MEMORY: u64 = 768 * 1024 * 1024;
 
 /// Why nothing was sealed.
-enum Stopped {
+enum SealFailure {
     Held,
     Failed(io::Error),
 }
@@ -77,7 +77,7 @@ pub fn seal_layer() -> io::Result<()> {
     let (job, file) = (SealJob::read(job)?, std::fs::File::from(file));
     let done = work(&job, &layer, &file, &orders, start);
     if let Err(error) = &done {
-        say(&orders, &Said::of(error));
+        say(&orders, &SealerMessage::of(error));
     }
     done
 }
@@ -91,12 +91,12 @@ fn work(
     start: SealStart,
 ) -> io::Result<()> {
     if start.is_measured() {
-        say(orders, &Said::Measured(measure_files(layer, job.first, &|| true)?));
+        say(orders, &SealerMessage::Measured(measure_files(layer, job.first, &|| true)?));
     }
     let (is_now, mut stopped) = (start.is_now(), start == SealStart::Held);
     loop {
         if stopped {
-            say(orders, &Said::Held);
+            say(orders, &SealerMessage::Held);
             wait_for(orders);
             clock::sleep_blocking(USERS_END);
         }
@@ -105,22 +105,22 @@ fn work(
         }
         match seal(job, layer, file, orders, is_now) {
             Ok(sealed) => {
-                say(orders, &Said::Sealed(sealed));
+                say(orders, &SealerMessage::Sealed(sealed));
                 // Until its worker has the name of the file on the disk, or has ended.
                 let mut rest = Vec::new();
                 let _ = orders.read_to_end(&mut rest);
                 return Ok(());
             }
             // Its worker has ended, and with it the sandbox.
-            Err(Stopped::Held) if is_now => return Ok(()),
-            Err(Stopped::Held) => stopped = true,
-            Err(Stopped::Failed(error)) => return Err(error),
+            Err(SealFailure::Held) if is_now => return Ok(()),
+            Err(SealFailure::Held) => stopped = true,
+            Err(SealFailure::Failed(error)) => return Err(error),
         }
     }
 }
 
 /// A worker that was killed hears nothing.
-fn say(mut orders: &UnixStream, said: &Said) {
+fn say(mut orders: &UnixStream, said: &SealerMessage) {
     let _ = orders.write_all(said.line().as_bytes());
 }
 
@@ -158,7 +158,7 @@ fn seal(
     mut file: &std::fs::File,
     orders: &UnixStream,
     is_now: bool,
-) -> Result<SealedFile, Stopped> {
+) -> Result<SealedFile, SealFailure> {
     let is_held = Cell::new(false);
     let goes_on = || {
         let mut order = [0];
@@ -177,9 +177,9 @@ fn seal(
         let key = <[u8; 32]>::try_from(key.as_slice()).map_err(io::Error::other)?;
         let key = FileKey::new(key);
         file.rewind()?;
-        let out = Bounded::new(file.try_clone()?, OwnRoom(job.most));
+        let out = LimitWriter::new(file.try_clone()?, OwnAllowance(job.most));
         let owner = FileOwner { tenant: &job.tenant, snapshot: &job.snapshot };
-        let mut sealing = Sealing::new(out, &key, owner)?;
+        let mut sealing = SealWriter::new(out, &key, owner)?;
         let written = put_head(&mut sealing, &job.again)
             .and_then(|()| write_files(layer, job.first, &mut sealing, &goes_on));
         if let Err(error) = written {
@@ -199,8 +199,8 @@ fn seal(
     };
     // A layer that its next life changes cannot be read, which is no fault.
     sealed().map_err(|error| match goes_on() {
-        true => Stopped::Failed(error),
-        false => Stopped::Held,
+        true => SealFailure::Failed(error),
+        false => SealFailure::Held,
     })
 }
 
@@ -210,7 +210,7 @@ mod tests {
     use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 
     use super::*;
-    use crate::snapshot::again::Again;
+    use crate::snapshot::resume_spec::ResumeSpec;
 
     #[test]
     fn an_order_to_hold_counts_however_many_orders_to_go_on_are_before_it() {
@@ -225,7 +225,7 @@ mod tests {
                 key: "0".repeat(64),
                 first: 0,
                 most: u64::MAX,
-                again: Again {
+                again: ResumeSpec {
                     request: LiveRequest::of(BASE_TEMPLATE),
                     image: None,
                     tokens: None,
@@ -242,20 +242,20 @@ mod tests {
         assert!(sealed(&[GO_ON; 500]).is_ok());
         let mut late = vec![GO_ON; 500];
         late.push(HOLD);
-        assert!(matches!(sealed(&late), Err(Stopped::Held)));
+        assert!(matches!(sealed(&late), Err(SealFailure::Held)));
         late.push(GO_ON);
-        assert!(matches!(sealed(&late), Err(Stopped::Held)), "it was lent in between");
+        assert!(matches!(sealed(&late), Err(SealFailure::Held)), "it was lent in between");
     }
 
     #[test]
     fn a_worker_that_is_killed_before_it_heard_is_gone_like_any_other() {
         let (worker, sealer) = UnixStream::pair().unwrap();
-        (&sealer).write_all(Said::Held.line().as_bytes()).unwrap();
+        (&sealer).write_all(SealerMessage::Held.line().as_bytes()).unwrap();
         drop(worker);
         let read = (&sealer).read(&mut [0]);
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         let (worker, sealer) = UnixStream::pair().unwrap();
-        (&sealer).write_all(Said::Held.line().as_bytes()).unwrap();
+        (&sealer).write_all(SealerMessage::Held.line().as_bytes()).unwrap();
         drop(worker);
         wait_for(&sealer);
     }

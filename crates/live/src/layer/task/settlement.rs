@@ -1,9 +1,9 @@
-//! What becomes of a layer, on record: sealed, at rest, ended, the next life's, or never sealed.
+//! What becomes of a layer, on record: sealed, retained, ended, the next life's, or never sealed.
 
 use cofferdam_flows::patiently;
 use cofferdam_ledger::failpoint::fail_point;
-use cofferdam_ledger::kept_files::KeptTable;
-use cofferdam_ledger::snapshots::{PlainEnd, SealedFile};
+use cofferdam_ledger::snapshots::{LayerRelease, SealedFile};
+use cofferdam_ledger::stored_files::StoredFileTable;
 use std::sync::Arc;
 
 use super::LayerTask;
@@ -14,7 +14,7 @@ use crate::layer::retry::TRIES;
 use crate::layer::sealer::line::Line;
 
 impl LayerTask {
-    /// The file is whole: it gets its name, the layer rests or ends, and both are on record.
+    /// The file is whole: it gets its name, the layer is retained or ends, and both are on record.
     pub(super) async fn settle(&mut self, file: &SealedFile, line: Line) -> Event {
         let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
         fail_point("layer.written");
@@ -23,18 +23,18 @@ impl LayerTask {
             tracing::warn!(snapshot = %self.kept.id, %why, "a snapshot's file keeps the name of a part until the next start");
         }
         line.end().await;
-        // Its sandbox had more, of which the rest takes a part: on a host whose memory that was, there is none before.
+        // Its sandbox had more, of which the retention takes a part: on a host whose memory that was, there is none before.
         self.memory.had().await;
         self.memory.give_up();
         let rest = match (self.was_lent, self.layer.sizes()) {
-            (false, Ok(sizes)) => Layers::of(&self.live).rest(&self.tenant, sizes.about).await,
+            (false, Ok(sizes)) => Layers::of(&self.live).retention(&self.tenant, sizes.about).await,
             _ => None,
         };
         let mut end = None;
         if rest.is_none() {
             let looked = self.look().await;
             fail_point("layer.ended");
-            end = looked.is_ok().then_some(PlainEnd::Ended);
+            end = looked.is_ok().then_some(LayerRelease::Ended);
         }
         let ledger = &self.live.0.ledger;
         match patiently(|| ledger.snapshots().sealed(&self.kept.id, file, end)).await {
@@ -55,8 +55,10 @@ impl LayerTask {
     /// It was erased before it was sealed, and is removed as what is erased; or its pause was never on record.
     async fn unrecorded(&mut self) {
         let ledger = &self.live.0.ledger;
-        let recorded =
-            patiently(|| ledger.kept_files(KeptTable::Snapshots).is_recorded(&self.kept.id)).await;
+        let recorded = patiently(|| {
+            ledger.stored_files(StoredFileTable::Snapshots).is_recorded(&self.kept.id)
+        })
+        .await;
         if matches!(recorded, Ok(false)) {
             let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
             if let Err(why) = blocking(move || shelf.remove(&id)).await {
@@ -66,9 +68,9 @@ impl LayerTask {
     }
 
     /// The layer is not held any more.
-    pub(super) async fn ended(&mut self, why: PlainEnd) {
+    pub(super) async fn ended(&mut self, why: LayerRelease) {
         let (snapshot, ledger) = (&self.kept.id, &self.live.0.ledger);
-        if let Err(error) = patiently(|| ledger.snapshots().plain_ended(snapshot, why)).await {
+        if let Err(error) = patiently(|| ledger.snapshots().layer_release(snapshot, why)).await {
             tracing::error!(%snapshot, %error, "a layer that has ended is held by the record until the next start");
         }
     }

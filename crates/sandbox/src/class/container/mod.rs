@@ -8,21 +8,21 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::detect::{HostRuntimes, absent};
+use super::input_mounts::MountRefusal;
 use super::isolation::{
-    Attempts, ClassProfile, Custodian, Custody, Footing, InputMounts, Launch, LaunchInput, Pending,
-    ReadyStart, ShowsHost, Snapshots, StartError, Started, Supervision,
+    Attempts, ClassProfile, Custodian, Custody, HostLayout, InputMounts, Launch, LaunchInput,
+    LaunchResult, ReadyStart, RuntimeFuture, ShowsHost, Snapshots, StartError, Supervision,
 };
 use super::program;
-use super::shown::NotGiven;
 use super::weak::{NO_USER_NAMESPACE, NOT_OWNED};
 use crate::agent::Agent;
-use crate::egress::Way;
+use crate::egress::ProxyLocation;
 use crate::host::ceiling::Tcp;
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 use crate::host::process::Netns;
 use crate::host::processors;
 use crate::host::runtime::Runtime;
-use crate::machine::Given;
+use crate::machine::GuestMount;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -79,7 +79,7 @@ impl InputMounts for ContainerClass {
         ShowsHost::InRoot
     }
 
-    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+    fn gives(&self, _access: AccessMode) -> Result<(), MountRefusal> {
         Ok(())
     }
 }
@@ -90,14 +90,23 @@ impl Launch for ContainerClass {
     }
 
     /// Its cgroups are the runtime's to make.
-    fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
+    fn host_layout(
+        &self,
+        plan: &Plan,
+        _base: &HostSource,
+        _given: &[GuestMount],
+        facts: &HostFacts,
+    ) -> HostLayout {
         let apart = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
         let shown_groups = facts.cgroups.shown(&plan.traces);
         let layer_mb = Some(plan.disk_mb);
-        Footing { layer_mb, has_users: true, apart, shown_groups, ..Footing::default() }
+        HostLayout { layer_mb, has_users: true, apart, shown_groups, ..HostLayout::default() }
     }
 
-    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+    fn start<'a>(
+        &'a self,
+        on: LaunchInput<'a>,
+    ) -> RuntimeFuture<'a, Result<LaunchResult, StartError>> {
         Box::pin(async move { program::start(self, on) })
     }
 
@@ -160,8 +169,8 @@ impl Supervision for ContainerClass {
         }
     }
 
-    fn way(&self, netns: Option<Netns>, _agent: &Agent) -> Option<Way> {
-        netns.map(Way::Netns)
+    fn way(&self, netns: Option<Netns>, _agent: &Agent) -> Option<ProxyLocation> {
+        netns.map(ProxyLocation::Netns)
     }
 
     fn attempts(&self) -> Attempts {

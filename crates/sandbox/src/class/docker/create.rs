@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::host::ceiling::{Ceilings, Tcp};
     use crate::oci;
-    use crate::oci::{Nofile, OciInput, ShownDirs};
+    use crate::oci::{HostDirs, Nofile, OciInput};
 
     fn traces() -> Traces {
         let id = SandboxId::parse("sb00000000000000000001").unwrap();
@@ -130,7 +130,7 @@ mod tests {
         let limits =
             Limits { cpu: Some(0.5), mem_mb: Some(100), pids: Some(7), ..Limits::default() };
         let binds: [PathBuf; 1] = ["/usr".into()];
-        let shown = ShownDirs::Apart { paths: &binds, empty: Path::new("/state/base/empty") };
+        let shown = HostDirs::Apart { paths: &binds, empty: Path::new("/state/base/empty") };
         let ceilings = Ceilings {
             signals: 4_096,
             queue_bytes: 409_600,

@@ -2,26 +2,26 @@
 
 use std::path::PathBuf;
 
-use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest, WipeSubject};
 use serde_json::Value;
 
 use super::{start, wipe};
 use crate::agent::Agent;
 use crate::class::detect::{HostRuntimes, absent};
+use crate::class::input_mounts::MountRefusal;
 use crate::class::isolation::{
-    Absence, Attempts, ClassProfile, Custodian, Custody, Footing, InputMounts, Launch, LaunchInput,
-    Pending, ShowsHost, Snapshots, StartError, Started, Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, HostLayout, InputMounts, Launch,
+    LaunchInput, LaunchResult, RuntimeFuture, ShowsHost, Snapshots, StartError, Supervision,
 };
-use crate::class::shown::NotGiven;
 use crate::class::tail::LOG_BYTES;
 use crate::class::weak::NO_USER_NAMESPACE;
-use crate::egress::Way;
+use crate::egress::ProxyLocation;
 use crate::host::guest::AGENT_PIDS;
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 use crate::host::process::Netns;
 use crate::host::runtime::Runtime;
 use crate::host::traces::{Traces, cgroup_prefix};
-use crate::machine::Given;
+use crate::machine::GuestMount;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -71,7 +71,7 @@ impl InputMounts for DockerClass {
         ShowsHost::Overlays
     }
 
-    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+    fn gives(&self, _access: AccessMode) -> Result<(), MountRefusal> {
         Ok(())
     }
 }
@@ -81,12 +81,21 @@ impl Launch for DockerClass {
         oci::config(input)
     }
 
-    fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
-        Footing::of(plan, self.host_limits(plan.effective.limits), facts)
+    fn host_layout(
+        &self,
+        plan: &Plan,
+        _base: &HostSource,
+        _given: &[GuestMount],
+        facts: &HostFacts,
+    ) -> HostLayout {
+        HostLayout::of(plan, self.host_limits(plan.effective.limits), facts)
     }
 
     /// An engine is asked; no program of it is started here.
-    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+    fn start<'a>(
+        &'a self,
+        on: LaunchInput<'a>,
+    ) -> RuntimeFuture<'a, Result<LaunchResult, StartError>> {
         Box::pin(async move {
             let started = start::start(on.plan, on.mounts, on.groups, LOG_BYTES).await;
             started.map_err(|error| StartError::Holder(Box::new(error)))
@@ -109,17 +118,17 @@ impl Custodian for DockerClass {
         wipe::known(facts, &cgroup_prefix(&facts.state_dir))
     }
 
-    fn again(&self, looked: &Looked) -> Option<Option<String>> {
+    fn again(&self, looked: &WipeSubject) -> Option<Option<String>> {
         match looked {
-            Looked::Container { name, engine } => Some(wipe::again(name, engine)),
+            WipeSubject::Container { name, engine } => Some(wipe::again(name, engine)),
             _ => None,
         }
     }
 }
 
 impl Supervision for DockerClass {
-    fn way(&self, netns: Option<Netns>, _agent: &Agent) -> Option<Way> {
-        netns.map(Way::Netns)
+    fn way(&self, netns: Option<Netns>, _agent: &Agent) -> Option<ProxyLocation> {
+        netns.map(ProxyLocation::Netns)
     }
 
     fn attempts(&self) -> Attempts {

@@ -46,7 +46,7 @@ fn fault(what: impl Into<String>) -> impl FnOnce(io::Error) -> EngineError {
 }
 
 /// A mount of the worker's, detached.
-struct Carried {
+struct DetachedMount {
     tree: OwnedFd,
     target: String,
     is_dir: bool,
@@ -56,7 +56,7 @@ struct Carried {
 /// All that the sandbox is to see.
 pub(super) struct Tree {
     root: OwnedFd,
-    carried: Vec<Carried>,
+    carried: Vec<DetachedMount>,
 }
 
 impl Tree {
@@ -83,7 +83,7 @@ impl Tree {
             };
             let is_dir = source.is_dir();
             let tree = detached(&source).map_err(fault(source.to_string_lossy()))?;
-            carried.push(Carried { tree, target, is_dir, flags: flags(&options) });
+            carried.push(DetachedMount { tree, target, is_dir, flags: flags(&options) });
         }
         Ok(Self { root, carried })
     }
@@ -183,7 +183,7 @@ fn whole_loopback() -> io::Result<()> {
     Ok(())
 }
 
-impl Carried {
+impl DetachedMount {
     /// As an OCI runtime does: what is missing of the target is made, in the layer.
     fn place(&self) -> io::Result<()> {
         let at = Path::new(&self.target);

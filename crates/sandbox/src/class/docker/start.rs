@@ -12,7 +12,7 @@ use super::client::{EngineError, connect};
 use super::stream::carry;
 use super::wipe::Marker;
 use super::{create, image, name, root};
-use crate::class::isolation::Started;
+use crate::class::isolation::LaunchResult;
 use crate::host::task::blocking;
 use crate::spec::plan::Plan;
 
@@ -23,7 +23,7 @@ pub(super) async fn start(
     inputs: &[Value],
     groups: &[PathBuf],
     kept_bytes: usize,
-) -> Result<Started, EngineError> {
+) -> Result<LaunchResult, EngineError> {
     let socket = &plan.runtime.path;
     let docker = connect(socket).await?;
     let image = image::ensure(&docker).await?;
@@ -48,7 +48,10 @@ pub(super) async fn start(
     stream(attached, kept_bytes)
 }
 
-fn stream(attached: AttachContainerResults, kept_bytes: usize) -> Result<Started, EngineError> {
+fn stream(
+    attached: AttachContainerResults,
+    kept_bytes: usize,
+) -> Result<LaunchResult, EngineError> {
     let fault = |source| EngineError::Root { what: "its stream".to_owned(), source };
     carry(attached, kept_bytes).map_err(fault)
 }

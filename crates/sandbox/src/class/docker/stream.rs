@@ -16,18 +16,18 @@ use tokio::io::{AsyncWriteExt as _, copy};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-use crate::class::isolation::{Holder, Pending, Started};
+use crate::class::isolation::{LaunchResult, RuntimeFuture, RuntimeHandle};
 use crate::class::tail::keep_last;
 
 /// A container that we are attached to.
 #[derive(Debug)]
-struct Attached {
+struct ContainerHandle {
     ended: watch::Receiver<()>,
 }
 
-impl Holder for Attached {
+impl RuntimeHandle for ContainerHandle {
     /// Waits for the end of what its agent says, which is its own.
-    fn wait(&mut self) -> Pending<'_, Option<String>> {
+    fn wait(&mut self) -> RuntimeFuture<'_, Option<String>> {
         Box::pin(async move {
             // Nothing is ever sent: it is an error when the pump is gone, again and again.
             let _ = self.ended.changed().await;
@@ -35,13 +35,16 @@ impl Holder for Attached {
         })
     }
 
-    fn kill(&mut self) -> Pending<'_, bool> {
+    fn kill(&mut self) -> RuntimeFuture<'_, bool> {
         Box::pin(std::future::ready(true))
     }
 }
 
 /// Carries a container's streams until it ends; gives the last words, of so many bytes.
-pub(super) fn carry(results: AttachContainerResults, kept_bytes: usize) -> io::Result<Started> {
+pub(super) fn carry(
+    results: AttachContainerResults,
+    kept_bytes: usize,
+) -> io::Result<LaunchResult> {
     let (ours, theirs) = UnixStream::pair()?;
     let (sender, ended) = watch::channel(());
     let log = tokio::spawn(async move {
@@ -49,7 +52,7 @@ pub(super) fn carry(results: AttachContainerResults, kept_bytes: usize) -> io::R
         drop(sender);
         said
     });
-    Ok(Started::of(Box::new(Attached { ended }), log, ours))
+    Ok(LaunchResult::of(Box::new(ContainerHandle { ended }), log, ours))
 }
 
 async fn pump(results: AttachContainerResults, theirs: UnixStream, kept_bytes: usize) -> String {

@@ -17,7 +17,7 @@ use bollard::Docker;
 use bollard::query_parameters::{ListContainersOptionsBuilder, RemoveContainerOptionsBuilder};
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::error_chain;
-use cofferdam_contracts::sandbox::{Looked, WipeCheck};
+use cofferdam_contracts::sandbox::{WipeCheck, WipeSubject};
 use serde::{Deserialize, Serialize};
 
 use super::client::{EngineError, connect, is_busy, is_missing};
@@ -98,7 +98,7 @@ pub(super) fn take_away(traces: &Traces, facts: &HostFacts) -> Vec<WipeCheck> {
     let subject = subject(traces, &marker.engine);
     let removed = ask(remove(&marker.engine, &name(traces)));
     let (seen, found) = match removed {
-        Ok(Ok(Gone { left, id, dir })) => (left, Some((id, dir))),
+        Ok(Ok(ContainerRemoval { left, id, dir })) => (left, Some((id, dir))),
         Ok(Err(error)) => (Some(error_chain(&error)), None),
         Err(error) => (Some(error.to_string()), None),
     };
@@ -109,13 +109,13 @@ pub(super) fn take_away(traces: &Traces, facts: &HostFacts) -> Vec<WipeCheck> {
     }
     if let Some(dir) = dir {
         let seen = dir.exists().then(|| "still there".to_owned());
-        checks.push(WipeCheck::new(Looked::Directory(dir.display().to_string()), seen));
+        checks.push(WipeCheck::new(WipeSubject::Directory(dir.display().to_string()), seen));
     }
     checks
 }
 
-fn subject(traces: &Traces, engine: &Path) -> Looked {
-    Looked::Container { name: name(traces), engine: engine.display().to_string() }
+fn subject(traces: &Traces, engine: &Path) -> WipeSubject {
+    WipeSubject::Container { name: name(traces), engine: engine.display().to_string() }
 }
 
 /// Looks again for a container: what of it is left, or why that is not known.
@@ -129,7 +129,7 @@ pub(super) fn again(name: &str, engine: &str) -> Option<String> {
 
 /// What came of removing a container.
 #[derive(Debug, Default)]
-struct Gone {
+struct ContainerRemoval {
     /// What is still there.
     left: Option<String>,
     /// Its id, where it was there before.
@@ -138,17 +138,17 @@ struct Gone {
     dir: Option<PathBuf>,
 }
 
-async fn remove(socket: &Path, name: &str) -> Result<Gone, EngineError> {
+async fn remove(socket: &Path, name: &str) -> Result<ContainerRemoval, EngineError> {
     let docker = connect(socket).await?;
     let found = match docker.inspect_container(name, None).await {
         Ok(found) => found,
-        Err(error) if is_missing(&error) => return Ok(Gone::default()),
+        Err(error) if is_missing(&error) => return Ok(ContainerRemoval::default()),
         Err(source) => return Err(refused(source)),
     };
     let dir = found.hostname_path.as_deref().and_then(|path| Path::new(path).parent());
     let dir = dir.filter(|dir| dir.is_absolute() && dir.exists()).map(Path::to_owned);
     let left = end(&docker, name).await?;
-    Ok(Gone { left, id: found.id, dir })
+    Ok(ContainerRemoval { left, id: found.id, dir })
 }
 
 fn refused(source: bollard::errors::Error) -> EngineError {
@@ -187,7 +187,7 @@ fn look_for_groups(id: &str, facts: &HostFacts) -> WipeCheck {
         clock::sleep_blocking(PAUSE);
     }
     let seen = (!left.is_empty()).then(|| format!("{left:?}"));
-    WipeCheck::new(Looked::EngineCgroup(id.to_owned()), seen)
+    WipeCheck::new(WipeSubject::EngineCgroup(id.to_owned()), seen)
 }
 
 fn groups_of(dir: &Path, id: &str, depth: usize) -> Vec<PathBuf> {
@@ -232,7 +232,7 @@ mod tests {
         fs::create_dir_all(&traces.dir).unwrap();
         let engine = dir.path().join("docker.sock");
         Marker { engine: engine.clone(), id: None }.write(&traces).unwrap();
-        let Looked::Container { name, engine } = subject(&traces, &engine) else { panic!() };
+        let WipeSubject::Container { name, engine } = subject(&traces, &engine) else { panic!() };
         let seen = again(&name, &engine).unwrap();
         assert!(seen.contains("does not answer"), "{seen}");
     }

@@ -29,7 +29,7 @@ use serde_json::json;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::egress::unrouted::{Left, Teller, Unrouted, UnroutedConnect};
+use crate::egress::no_route::{AttemptReporter, NoRouteAttempts, NoRouteConnect, ReadStatus};
 use crate::host::task::Driver;
 use crate::host::traces::Traces;
 
@@ -63,9 +63,9 @@ pub(crate) struct Connects {
     lost: AtomicU32,
 }
 
-impl Teller for Connects {
-    fn take(&self, give: &mut dyn FnMut(UnroutedConnect)) -> Left {
-        let Some(stream) = self.stream.get() else { return Left::Nothing };
+impl AttemptReporter for Connects {
+    fn take(&self, give: &mut dyn FnMut(NoRouteConnect)) -> ReadStatus {
+        let Some(stream) = self.stream.get() else { return ReadStatus::Nothing };
         let mut buffer = [0; MESSAGE_BYTES];
         for _ in 0..MOST {
             match recv(stream, &mut buffer[..], RecvFlags::DONTWAIT) {
@@ -74,24 +74,24 @@ impl Teller for Connects {
                     let lost = lost(message);
                     let before = self.lost.fetch_max(lost, Ordering::AcqRel);
                     if lost > before {
-                        give(UnroutedConnect::Lost(lost.saturating_sub(before)));
+                        give(NoRouteConnect::Lost(lost.saturating_sub(before)));
                     }
                     if let Some((address, port)) = unrouted(message) {
-                        give(UnroutedConnect::To(address, port));
+                        give(NoRouteConnect::To(address, port));
                     }
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Left::Nothing,
-                Ok(_) | Err(_) => return Left::Ended,
+                Err(Errno::AGAIN) => return ReadStatus::Nothing,
+                Ok(_) | Err(_) => return ReadStatus::Ended,
             }
         }
-        Left::More
+        ReadStatus::More
     }
 }
 
 /// Listens for the kernel of a sandbox that is about to start. What was told is heard for as long as the
 /// second is not dropped.
-pub(crate) fn hear(traces: &Traces) -> io::Result<(Arc<Unrouted>, Driver)> {
+pub(crate) fn hear(traces: &Traces) -> io::Result<(Arc<NoRouteAttempts>, Driver)> {
     let endpoint = traces.dir.join("connects");
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -100,7 +100,7 @@ pub(crate) fn hear(traces: &Traces) -> io::Result<(Arc<Unrouted>, Driver)> {
     fs::write(config(traces), session(&endpoint))?;
     let listener = readable(listener)?;
     let connects = Arc::new(Connects::default());
-    let unrouted = Arc::new(Unrouted::by_teller(Arc::<Connects>::clone(&connects)));
+    let unrouted = Arc::new(NoRouteAttempts::by_reporter(Arc::<Connects>::clone(&connects)));
     let heard = Arc::clone(&unrouted);
     let hearing = tokio::spawn(async move {
         if let Err(error) = follow(listener, &connects, &heard).await {
@@ -129,7 +129,7 @@ fn session(endpoint: &Path) -> String {
 async fn follow(
     listener: AsyncFd<OwnedFd>,
     connects: &Connects,
-    unrouted: &Unrouted,
+    unrouted: &NoRouteAttempts,
 ) -> io::Result<()> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream =
@@ -150,9 +150,9 @@ async fn follow(
     loop {
         let mut ready = stream.readable().await?;
         match unrouted.drain() {
-            Left::Nothing => ready.clear_ready(),
-            Left::More => tokio::task::yield_now().await,
-            Left::Ended => return Ok(()),
+            ReadStatus::Nothing => ready.clear_ready(),
+            ReadStatus::More => tokio::task::yield_now().await,
+            ReadStatus::Ended => return Ok(()),
         }
     }
 }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::class::kept_memory::KeptMemory;
+use crate::class::memory_support::MemorySupport;
 use crate::host::cgroup;
 use crate::host::guest::AGENT_PIDS;
 use crate::host::limit;
@@ -65,7 +65,7 @@ const ENTER: &str = "while [ \"$1\" != -- ]; do echo 0 > \"$1\" || exit 125; shi
 /// Makes the configuration one of runsc.
 pub(crate) fn config(mut config: Value, wanted: &OciInput<'_>) -> Value {
     // Where nothing is mounted there, runsc mounts a tmpfs of its own, which the size of the
-    // writable layer would not bound. What is bound is mounted beside the root (`Footing::binds_tmp`): a path
+    // writable layer would not bound. What is bound is mounted beside the root (`HostLayout::binds_tmp`): a path
     // below that would be a tenant's to lead anywhere on the host.
     let tmp = json!({"destination": "/tmp", "type": "bind", "source": wanted.beside,
                      "options": ["rbind", "rw", "nosuid", "nodev"]});
@@ -119,7 +119,7 @@ fn made(version: &str) -> Option<&str> {
 }
 
 /// Whether pauses keep memory with this runsc. `asked`: the operator's word, 1 or 0. Pure.
-fn kept_memory(version: &str, asked: Option<&str>) -> KeptMemory {
+fn kept_memory(version: &str, asked: Option<&str>) -> MemorySupport {
     let (is_kept, why) = match (asked, made(version)) {
         (Some(word @ ("0" | "1")), _) => {
             (word == "1", format!("{} is set to {word}", operations::MEMORY))
@@ -135,7 +135,7 @@ fn kept_memory(version: &str, asked: Option<&str>) -> KeptMemory {
             ),
         ),
     };
-    KeptMemory { is_kept, why }
+    MemorySupport { is_kept, why }
 }
 
 /// What is known of a version of runsc. Codex stopped in Debian 12's in 5 of 110 runs on a busy host, in Debian 13's in none of 52

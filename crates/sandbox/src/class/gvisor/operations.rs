@@ -14,17 +14,17 @@ use super::{
     restore, unsteady, weak,
 };
 use crate::class::detect::{HostRuntimes, absent};
+use crate::class::input_mounts::MountRefusal;
 use crate::class::isolation::{
-    Attempts, ClassProfile, Custodian, Custody, Footing, Heard, InputMounts, Launch, LaunchInput,
-    Pending, ShowsHost, Snapshots, StartError, Started, Supervision,
+    AttemptWatch, Attempts, ClassProfile, Custodian, Custody, HostLayout, InputMounts, Launch,
+    LaunchInput, LaunchResult, RuntimeFuture, ShowsHost, Snapshots, StartError, Supervision,
 };
-use crate::class::kept_memory::KeptMemory;
+use crate::class::memory_support::MemorySupport;
 use crate::class::program;
-use crate::class::shown::NotGiven;
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 use crate::host::runtime;
 use crate::host::traces::Traces;
-use crate::machine::Given;
+use crate::machine::GuestMount;
 use crate::oci::{self, OciInput};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
@@ -78,7 +78,7 @@ impl InputMounts for GvisorClass {
         ShowsHost::InRoot
     }
 
-    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+    fn gives(&self, _access: AccessMode) -> Result<(), MountRefusal> {
         Ok(())
     }
 }
@@ -88,22 +88,31 @@ impl Launch for GvisorClass {
         config(oci::config(input), input)
     }
 
-    fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
+    fn host_layout(
+        &self,
+        plan: &Plan,
+        _base: &HostSource,
+        _given: &[GuestMount],
+        facts: &HostFacts,
+    ) -> HostLayout {
         // Shown by its own ids, as all else in its root.
         let apart = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
-        let footing = Footing::of(plan, self.host_limits(plan.effective.limits), facts);
-        Footing { has_users: true, apart, binds_tmp: true, ..footing }
+        let footing = HostLayout::of(plan, self.host_limits(plan.effective.limits), facts);
+        HostLayout { has_users: true, apart, binds_tmp: true, ..footing }
     }
 
     fn guest<'a>(&self, facts: &'a HostFacts) -> &'a PathBuf {
         &facts.polling_guest
     }
 
-    fn hear(&self, traces: &Traces) -> io::Result<Option<Heard>> {
+    fn hear(&self, traces: &Traces) -> io::Result<Option<AttemptWatch>> {
         connects::hear(traces).map(Some)
     }
 
-    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+    fn start<'a>(
+        &'a self,
+        on: LaunchInput<'a>,
+    ) -> RuntimeFuture<'a, Result<LaunchResult, StartError>> {
         Box::pin(async move { program::start(self, on) })
     }
 
@@ -150,7 +159,7 @@ impl Snapshots for GvisorClass {
         true
     }
 
-    fn kept_memory(&self, facts: &HostFacts) -> Option<KeptMemory> {
+    fn kept_memory(&self, facts: &HostFacts) -> Option<MemorySupport> {
         let version = facts.runtime_of(Class::Gvisor)?.version.as_str();
         Some(kept_memory(version, env::var(MEMORY).as_deref()))
     }

@@ -1,6 +1,6 @@
 //! What holds sandboxes of a class besides this worker, and what is found and removed there.
 
-use cofferdam_contracts::sandbox::{Looked, WipeCheck, WipeMethod};
+use cofferdam_contracts::sandbox::{WipeCheck, WipeMethod, WipeSubject};
 
 use crate::host::traces::Traces;
 use crate::spec::facts::HostFacts;
@@ -10,12 +10,12 @@ use crate::spec::facts::HostFacts;
 pub(crate) struct Absence {
     pub checks: Vec<WipeCheck>,
     /// How, where the sandbox was elsewhere: then nothing of it was on this host.
-    pub elsewhere: Option<Elsewhere>,
+    pub elsewhere: Option<RemoteRemoval>,
 }
 
 /// How a sandbox elsewhere was taken away.
 #[derive(Debug)]
-pub(crate) struct Elsewhere {
+pub(crate) struct RemoteRemoval {
     pub method: WipeMethod,
     pub not_recheckable: Vec<String>,
 }
@@ -37,5 +37,5 @@ pub(crate) trait Custodian: Sync {
 
     /// Looks again for what a check of this class' names; `None`: it names nothing of this class' that could be found
     /// again. Inside, what was seen.
-    fn again(&self, looked: &Looked) -> Option<Option<String>>;
+    fn again(&self, looked: &WipeSubject) -> Option<Option<String>>;
 }

@@ -2,12 +2,12 @@
 
 use cofferdam_contracts::sandbox::AccessMode;
 
-use crate::class::shown::{Medium, NotGiven};
+use crate::class::input_mounts::{Medium, MountRefusal};
 
 /// How a configuration shows the host's `/usr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShowsHost {
-    /// Not at all: it is in the root before the runtime starts ([`super::Footing::apart`]).
+    /// Not at all: it is in the root before the runtime starts ([`super::HostLayout::apart`]).
     InRoot,
     /// Overlays among the mounts of the configuration.
     Overlays,
@@ -23,7 +23,7 @@ pub(crate) trait InputMounts: Sync {
     }
 
     /// Whether a path of the host is given with this access.
-    fn gives(&self, access: AccessMode) -> Result<(), NotGiven>;
+    fn gives(&self, access: AccessMode) -> Result<(), MountRefusal>;
 
     /// How what is given gets in. By default a runtime of this host binds each place.
     fn medium(&self) -> Medium {

@@ -11,21 +11,21 @@ use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 
-use super::holder::{Holder, Pending};
-use crate::egress::Unrouted;
+use super::runtime_handle::{RuntimeFuture, RuntimeHandle};
+use crate::egress::NoRouteAttempts;
 use crate::host::cgroup::OwnGroup;
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 use crate::host::limit::{self, Groups};
 use crate::host::task::Driver;
 use crate::host::traces::Traces;
-use crate::machine::{EmulatorOrders, Given, Lent, Parts, ShownDisk};
+use crate::machine::{CurrentDisk, EmulatorOrders, GuestMount, InheritedFd, Parts};
 use crate::oci::OciInput;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
 /// What of a sandbox lies on this host before it starts.
 #[derive(Default)]
-pub(crate) struct Footing {
+pub(crate) struct HostLayout {
     /// MiB of the writable layer; `None`: the sandbox is elsewhere, and nothing lies here.
     pub layer_mb: Option<u64>,
     /// Whether it has users of its own, where the host can give it some.
@@ -42,7 +42,7 @@ pub(crate) struct Footing {
     pub shown_groups: Vec<OwnGroup>,
 }
 
-impl Footing {
+impl HostLayout {
     /// A layer of the plan's size, and cgroups of ours with these limits.
     pub fn of(plan: &Plan, limits: Limits, facts: &HostFacts) -> Self {
         let groups = limit::groups(&facts.cgroups, &plan.traces, limits, facts.cpus);
@@ -51,7 +51,7 @@ impl Footing {
 }
 
 /// Where what is heard of attempts goes, and what hears it.
-pub(crate) type Heard = (Arc<Unrouted>, Driver);
+pub(crate) type AttemptWatch = (Arc<NoRouteAttempts>, Driver);
 
 /// What a sandbox is started on.
 pub(crate) struct LaunchInput<'a> {
@@ -64,9 +64,9 @@ pub(crate) struct LaunchInput<'a> {
     /// The directory of what its kernel goes on with.
     pub memory: Option<&'a Path>,
     /// Of a machine.
-    pub disk: Option<Arc<ShownDisk>>,
+    pub disk: Option<Arc<CurrentDisk>>,
     /// What a stored machine has.
-    pub lent: Option<Lent>,
+    pub lent: Option<InheritedFd>,
 }
 
 impl<'a> LaunchInput<'a> {
@@ -76,9 +76,9 @@ impl<'a> LaunchInput<'a> {
     }
 }
 
-/// A sandbox whose holder runs. Its agent has not answered.
-pub(crate) struct Started {
-    pub holder: Box<dyn Holder>,
+/// A sandbox whose runtime runs. Its agent has not answered.
+pub(crate) struct LaunchResult {
+    pub holder: Box<dyn RuntimeHandle>,
     /// What it and the agent say at last.
     pub log: JoinHandle<String>,
     /// Our end of the agent's connection.
@@ -87,13 +87,13 @@ pub(crate) struct Started {
     pub is_restored: bool,
     /// Where its emulator takes orders.
     pub orders: Option<EmulatorOrders>,
-    /// Whether the holder ends with the agent's stream; another one is killed before its last words are read.
+    /// Whether the runtime ends with the agent's stream; another one is killed before its last words are read.
     pub ends_with_stream: bool,
 }
 
-impl Started {
+impl LaunchResult {
     /// What ends with the agent's stream, and takes no orders.
-    pub fn of(holder: Box<dyn Holder>, log: JoinHandle<String>, stream: UnixStream) -> Self {
+    pub fn of(holder: Box<dyn RuntimeHandle>, log: JoinHandle<String>, stream: UnixStream) -> Self {
         let (is_restored, orders, ends_with_stream) = (false, None, true);
         Self { holder, log, stream, is_restored, orders, ends_with_stream }
     }
@@ -114,7 +114,7 @@ pub(crate) enum StartError {
 }
 
 /// Starts what was made ready. Within a runtime.
-pub(crate) type ReadyStart = Box<dyn FnOnce() -> Result<Started, StartError> + Send>;
+pub(crate) type ReadyStart = Box<dyn FnOnce() -> Result<LaunchResult, StartError> + Send>;
 
 /// What is made and started for a sandbox. By default nothing but that program has to be made.
 pub(crate) trait Launch: Sync {
@@ -124,7 +124,13 @@ pub(crate) trait Launch: Sync {
     }
 
     /// What of a sandbox lies on this host before it starts.
-    fn footing(&self, plan: &Plan, base: &Place, given: &[Given], facts: &HostFacts) -> Footing;
+    fn host_layout(
+        &self,
+        plan: &Plan,
+        base: &HostSource,
+        given: &[GuestMount],
+        facts: &HostFacts,
+    ) -> HostLayout;
 
     /// The layer of the agent that it runs.
     fn guest<'a>(&self, facts: &'a HostFacts) -> &'a PathBuf {
@@ -132,12 +138,15 @@ pub(crate) trait Launch: Sync {
     }
 
     /// Listens for what the sandbox's kernel tells of connects, before it starts.
-    fn hear(&self, _traces: &Traces) -> io::Result<Option<Heard>> {
+    fn hear(&self, _traces: &Traces) -> io::Result<Option<AttemptWatch>> {
         Ok(None)
     }
 
     /// Starts what holds the sandbox. Its root, layer and cgroups are made.
-    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>>;
+    fn start<'a>(
+        &'a self,
+        on: LaunchInput<'a>,
+    ) -> RuntimeFuture<'a, Result<LaunchResult, StartError>>;
 
     /// Makes a runtime ready that is started before there is a root: it opens its configuration first, and waits there. `None`:
     /// it has to find its root.

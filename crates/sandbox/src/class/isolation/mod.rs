@@ -3,7 +3,7 @@
 //! ```text
 //! ClassProfile   detect, weak, refuse, limits, root, kernel ..     the host, the plan and the record
 //! InputMounts    gives, medium, shows_host                         what it is given of the host
-//! Launch         config, footing, hear, start ..                   the start, up to a `Holder`
+//! Launch         config, footing, hear, start ..                   the start, up to a `RuntimeHandle`
 //! Supervision    init, settle, way, attempts ..                    its life
 //! Snapshots      keeps_files, kept_memory, store_memory            a pause
 //! Custody        take_away, known, again                          what else holds it, and every look behind it
@@ -12,18 +12,20 @@
 //! cgroups of this host. **Where such an answer could hide a weakness, an attempt or a sandbox, a class has to give its own.**
 
 mod custody;
-mod holder;
 mod inputs;
 mod launch;
 mod profile;
+mod runtime_handle;
 mod snapshots;
 mod supervision;
 
-pub(crate) use custody::{Absence, Custodian, Custody, Elsewhere};
-pub(crate) use holder::{Holder, Pending, RemoteLine, TakeOutput};
+pub(crate) use custody::{Absence, Custodian, Custody, RemoteRemoval};
 pub(crate) use inputs::{InputMounts, ShowsHost};
-pub(crate) use launch::{Footing, Heard, Launch, LaunchInput, ReadyStart, StartError, Started};
+pub(crate) use launch::{
+    AttemptWatch, HostLayout, Launch, LaunchInput, LaunchResult, ReadyStart, StartError,
+};
 pub(crate) use profile::ClassProfile;
+pub(crate) use runtime_handle::{RemoteLine, RuntimeFuture, RuntimeHandle, TakeOutput};
 pub(crate) use snapshots::Snapshots;
 pub(crate) use supervision::{Attempts, Supervision};
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::class::kept_memory::KeptMemory;
+use crate::class::memory_support::MemorySupport;
 use crate::host::traces::Traces;
 use crate::spec::facts::HostFacts;
 
@@ -22,7 +22,7 @@ pub(crate) trait Snapshots: Sync {
 
     /// Whether its kernel writes itself and all processes to a file on this host, and begins another sandbox with it.
     /// `None`: it cannot.
-    fn kept_memory(&self, _facts: &HostFacts) -> Option<KeptMemory> {
+    fn kept_memory(&self, _facts: &HostFacts) -> Option<MemorySupport> {
         None
     }
 

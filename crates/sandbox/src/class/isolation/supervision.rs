@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::agent::Agent;
-use crate::egress::Way;
+use crate::egress::ProxyLocation;
 use crate::host::process::Netns;
 use crate::host::runtime::Runtime;
 use crate::spec::facts::HostFacts;
@@ -50,8 +50,8 @@ pub(crate) trait Supervision: Sync {
     }
 
     /// Where its processes meet the egress proxy: at its agent where the network stack is not the host's.
-    fn way(&self, _netns: Option<Netns>, agent: &Agent) -> Option<Way> {
-        Some(Way::Agent(agent.clone()))
+    fn way(&self, _netns: Option<Netns>, agent: &Agent) -> Option<ProxyLocation> {
+        Some(ProxyLocation::Agent(agent.clone()))
     }
 
     /// Where attempts without a route are seen.

@@ -9,16 +9,16 @@ use cofferdam_contracts::session::HardwareIsolation;
 use tokio::process::Command;
 
 use crate::class::detect::{HostRuntimes, absent};
+use crate::class::input_mounts::{Medium, MountRefusal};
 use crate::class::isolation::{
-    Attempts, ClassProfile, Custodian, Custody, Footing, InputMounts, Launch, LaunchInput, Pending,
-    Snapshots, StartError, Started, Supervision,
+    Attempts, ClassProfile, Custodian, Custody, HostLayout, InputMounts, Launch, LaunchInput,
+    LaunchResult, RuntimeFuture, Snapshots, StartError, Supervision,
 };
-use crate::class::kept_memory::KeptMemory;
+use crate::class::memory_support::MemorySupport;
 use crate::class::program;
-use crate::class::shown::{Medium, NotGiven};
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 use crate::machine::monitor::Kind;
-use crate::machine::{EmulatorOrders, Given, Parts, command, host_limits};
+use crate::machine::{EmulatorOrders, GuestMount, Parts, command, host_limits};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::machine::Accel;
@@ -82,8 +82,8 @@ impl ClassProfile for MicrovmClass {
 
 impl InputMounts for MicrovmClass {
     /// A machine sees the host's trees as a disk that it only reads.
-    fn gives(&self, access: AccessMode) -> Result<(), NotGiven> {
-        if access == AccessMode::Full { Err(NotGiven::Full) } else { Ok(()) }
+    fn gives(&self, access: AccessMode) -> Result<(), MountRefusal> {
+        if access == AccessMode::Full { Err(MountRefusal::Full) } else { Ok(()) }
     }
 
     fn medium(&self) -> Medium {
@@ -93,13 +93,22 @@ impl InputMounts for MicrovmClass {
 
 impl Launch for MicrovmClass {
     /// Its layer on the host holds a sentinel and nothing of the task's.
-    fn footing(&self, plan: &Plan, base: &Place, asked: &[Given], facts: &HostFacts) -> Footing {
-        let footing = Footing::of(plan, self.host_limits(plan.effective.limits), facts);
+    fn host_layout(
+        &self,
+        plan: &Plan,
+        base: &HostSource,
+        asked: &[GuestMount],
+        facts: &HostFacts,
+    ) -> HostLayout {
+        let footing = HostLayout::of(plan, self.host_limits(plan.effective.limits), facts);
         let parts = Some(Parts::of(plan, base, asked, facts));
-        Footing { layer_mb: Some(HOST_LAYER_MB), parts, ..footing }
+        HostLayout { layer_mb: Some(HOST_LAYER_MB), parts, ..footing }
     }
 
-    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+    fn start<'a>(
+        &'a self,
+        on: LaunchInput<'a>,
+    ) -> RuntimeFuture<'a, Result<LaunchResult, StartError>> {
         Box::pin(async move {
             match Kind::named(&on.plan.runtime.name) {
                 Some(kind) => monitor::start(kind, on).await,
@@ -150,13 +159,13 @@ impl Snapshots for MicrovmClass {
     }
 
     /// QEMU writes a machine; the other monitors take no order of a sandbox's.
-    fn kept_memory(&self, facts: &HostFacts) -> Option<KeptMemory> {
+    fn kept_memory(&self, facts: &HostFacts) -> Option<MemorySupport> {
         let monitor = Kind::named(&facts.runtime_of(Class::Microvm)?.name);
         let why = match monitor {
             Some(monitor) => format!("{} is given no orders", monitor.program()),
             None => "QEMU writes the machine".to_owned(),
         };
-        Some(KeptMemory { is_kept: monitor.is_none(), why })
+        Some(MemorySupport { is_kept: monitor.is_none(), why })
     }
 }
 

@@ -3,14 +3,14 @@
 use std::io;
 use std::time::Duration;
 
-use crate::class::isolation::{Holder as _, LaunchInput, StartError, Started};
+use crate::class::isolation::{LaunchInput, LaunchResult, RuntimeHandle as _, StartError};
 use crate::class::{program, tail};
 use crate::host::starter;
 use crate::machine::MACHINE_BOOT_MS;
 use crate::machine::monitor::{self, Kind};
 
 /// Starts a monitor, tells it what its machine is and meets the machine's init.
-pub(super) async fn start(kind: Kind, on: LaunchInput<'_>) -> Result<Started, StartError> {
+pub(super) async fn start(kind: Kind, on: LaunchInput<'_>) -> Result<LaunchResult, StartError> {
     let LaunchInput { plan, facts, groups, disk, .. } = on;
     let fault = |source| StartError::Spawn { path: plan.runtime.path.clone(), source };
     // Without them the class is absent, and no plan names it.
@@ -33,8 +33,8 @@ pub(super) async fn start(kind: Kind, on: LaunchInput<'_>) -> Result<Started, St
     match begun {
         // It does not end with its machine's stream.
         Ok(stream) => {
-            let started = Started::of(Box::new(holder), log, stream);
-            Ok(Started { ends_with_stream: false, ..started })
+            let started = LaunchResult::of(Box::new(holder), log, stream);
+            Ok(LaunchResult { ends_with_stream: false, ..started })
         }
         Err(fault) => {
             holder.kill().await;

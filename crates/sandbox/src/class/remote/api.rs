@@ -56,7 +56,7 @@ pub(super) type Result<T> = std::result::Result<T, RemoteError>;
 /// A sandbox that was made. What else an answer says is the provider's own matter.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Created {
+pub(super) struct CreateResponse {
     #[serde(rename = "sandboxID")]
     pub id: String,
     pub envd_access_token: Option<String>,
@@ -89,7 +89,7 @@ impl Size {
 
 /// One of a list.
 #[derive(Deserialize)]
-pub(super) struct Listed {
+pub(super) struct SandboxItem {
     #[serde(rename = "sandboxID")]
     pub id: String,
     #[serde(default)]
@@ -116,7 +116,7 @@ impl Api {
     }
 
     /// Makes one that has no internet, ends by itself, and is found by the names that are ours.
-    pub(super) async fn make(&self, sandbox: &SandboxId) -> Result<Created> {
+    pub(super) async fn make(&self, sandbox: &SandboxId) -> Result<CreateResponse> {
         let what = "making a sandbox";
         let wanted = json!({
             "templateID": self.provider.template,
@@ -127,7 +127,7 @@ impl Api {
             "metadata": {META_SANDBOX: sandbox, META_STATE: self.provider.tag},
         });
         let request = self.request(Method::POST, "sandboxes", what)?.json(&wanted).timeout(MAKE);
-        let made: Created = parse(&good(request, what).await?, what)?;
+        let made: CreateResponse = parse(&good(request, what).await?, what)?;
         // It becomes part of addresses.
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         match (1..=64).contains(&made.id.len()) && made.id.bytes().all(is_plain) {
@@ -143,10 +143,10 @@ impl Api {
     }
 
     /// The same, and how it is spoken to, for a worker that did not make it.
-    pub(super) async fn described(&self, id: &str) -> Result<Option<(Created, Size)>> {
+    pub(super) async fn described(&self, id: &str) -> Result<Option<(CreateResponse, Size)>> {
         let what = "describing a sandbox";
         let Some(text) = self.text_of(id, what).await? else { return Ok(None) };
-        let made: Created = parse(&text, what)?;
+        let made: CreateResponse = parse(&text, what)?;
         match made.id == id {
             true => Ok(Some((made, closed(&text, what)?))),
             false => Err(RemoteError::Forged { what }),
@@ -185,7 +185,7 @@ impl Api {
     }
 
     /// Those of this state directory, or that of one sandbox, whatever state they are in.
-    pub(super) async fn listed(&self, sandbox: Option<&SandboxId>) -> Result<Vec<Listed>> {
+    pub(super) async fn listed(&self, sandbox: Option<&SandboxId>) -> Result<Vec<SandboxItem>> {
         let what = "listing sandboxes";
         let (name, value) = match sandbox {
             Some(id) => (META_SANDBOX, id.as_str()),
@@ -202,9 +202,9 @@ impl Api {
             let response = sent(self.request(Method::GET, &path, what)?, what).await?;
             let token = response.headers().get("x-next-token");
             next = token.and_then(|token| token.to_str().ok()).map(str::to_owned);
-            let page: Vec<Listed> = parse(&read(response, what).await?, what)?;
+            let page: Vec<SandboxItem> = parse(&read(response, what).await?, what)?;
             // A provider that does not filter must not have us delete what is not ours.
-            let is_ours = |one: &Listed| {
+            let is_ours = |one: &SandboxItem| {
                 one.metadata.as_ref().and_then(|all| all.get(name)).is_some_and(|v| v == value)
             };
             found.extend(page.into_iter().filter(is_ours));

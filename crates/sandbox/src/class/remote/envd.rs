@@ -10,7 +10,7 @@ use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::api::{Created, RemoteError, Result, client, encoded, good, sent};
+use super::api::{CreateResponse, RemoteError, Result, client, encoded, good, sent};
 use super::frames::{base64, enveloped};
 use crate::host::guest::AGENT;
 use crate::spec::provider::Provider;
@@ -38,7 +38,7 @@ pub(super) struct Envd {
 }
 
 impl Envd {
-    pub(super) fn of(provider: &Provider, made: &Created) -> Result<Self> {
+    pub(super) fn of(provider: &Provider, made: &CreateResponse) -> Result<Self> {
         let url = provider.daemon(&made.id, made.domain.as_deref(), PORT)?;
         let what = "a sandbox's token";
         let header = |text: &str, is_secret: bool| {

@@ -6,7 +6,7 @@
 //! wipe: DELETE, GET until 404, none listed under our name                                            see `wipe`
 //! ```
 //! A command without services and names goes on while nobody listens: the worker that lost the stream, or
-//! that takes the task over, goes to the same agent and reads on                               see `again`
+//! that takes the task over, goes to the same agent and reads on                               see `reattach`
 //!
 //! Commands, files, phases and services are the agent's, as in every class. What the service enforces
 //! and nobody here can see is refused by the field's name, or stands in the record as the service's word.
@@ -14,7 +14,6 @@
 //! **Nobody is given it who did not ask**: a worker whose runtime is `remote` has it alone, every other one
 //! speaks to no provider. **The key is sent to the API and nowhere else, and is never printed.**
 
-mod again;
 mod api;
 mod envd;
 mod frames;
@@ -22,6 +21,7 @@ mod frames;
 mod fuzz;
 mod operations;
 mod provider;
+mod reattach;
 mod refuse;
 mod start;
 mod stream;

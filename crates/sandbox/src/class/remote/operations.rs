@@ -3,24 +3,24 @@
 use std::path::PathBuf;
 
 use cofferdam_contracts::sandbox::{
-    AccessMode, Limits, Looked, MAX_STREAM_BYTES, SandboxRequest, WipeMethod,
+    AccessMode, Limits, MAX_STREAM_BYTES, SandboxRequest, WipeMethod, WipeSubject,
 };
 use cofferdam_contracts::session::HardwareIsolation;
 
 use super::{ELSEWHERE, refuse, start, weak, wipe};
 use crate::class::detect::{HostRuntimes, absent};
+use crate::class::input_mounts::{Medium, MountRefusal};
 use crate::class::isolation::{
-    Absence, Attempts, ClassProfile, Custodian, Custody, Elsewhere, Footing, InputMounts, Launch,
-    LaunchInput, Pending, Snapshots, StartError, Started, Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, HostLayout, InputMounts, Launch,
+    LaunchInput, LaunchResult, RemoteRemoval, RuntimeFuture, Snapshots, StartError, Supervision,
 };
-use crate::class::shown::{Medium, NotGiven};
 use crate::class::tail::LOG_BYTES;
 use crate::host::base::Base;
 use crate::host::cgroup::CgroupMode;
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 use crate::host::runtime::Runtime;
 use crate::host::traces::Traces;
-use crate::machine::Given;
+use crate::machine::GuestMount;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
@@ -95,8 +95,8 @@ impl ClassProfile for RemoteClass {
 
 impl InputMounts for RemoteClass {
     /// It is given bytes alone.
-    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
-        Err(NotGiven::Elsewhere)
+    fn gives(&self, _access: AccessMode) -> Result<(), MountRefusal> {
+        Err(MountRefusal::Elsewhere)
     }
 
     fn medium(&self) -> Medium {
@@ -105,18 +105,21 @@ impl InputMounts for RemoteClass {
 }
 
 impl Launch for RemoteClass {
-    fn footing(
+    fn host_layout(
         &self,
         _plan: &Plan,
-        _base: &Place,
-        _given: &[Given],
+        _base: &HostSource,
+        _given: &[GuestMount],
         _facts: &HostFacts,
-    ) -> Footing {
-        Footing::default()
+    ) -> HostLayout {
+        HostLayout::default()
     }
 
     /// A provider is asked; no program of it is started here.
-    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+    fn start<'a>(
+        &'a self,
+        on: LaunchInput<'a>,
+    ) -> RuntimeFuture<'a, Result<LaunchResult, StartError>> {
         Box::pin(async move {
             let started = start(on.plan, on.facts.provider.as_ref(), LOG_BYTES).await;
             started.map_err(|error| StartError::Holder(Box::new(error)))
@@ -133,7 +136,7 @@ impl Custody for RemoteClass {
 impl Custodian for RemoteClass {
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
         let checks = wipe::take_away(traces, facts);
-        let elsewhere = (!checks.is_empty()).then(|| Elsewhere {
+        let elsewhere = (!checks.is_empty()).then(|| RemoteRemoval {
             method: WipeMethod::RemoteAbsence,
             not_recheckable: wipe::not_recheckable(),
         });
@@ -144,7 +147,7 @@ impl Custodian for RemoteClass {
         wipe::known(facts)
     }
 
-    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+    fn again(&self, _looked: &WipeSubject) -> Option<Option<String>> {
         None
     }
 }

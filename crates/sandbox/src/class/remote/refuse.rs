@@ -1,6 +1,6 @@
 //! What only its provider could enforce is refused by the field's name. Pure.
 
-use cofferdam_contracts::sandbox::{FileIn, Limits, SandboxRequest};
+use cofferdam_contracts::sandbox::{InputFile, Limits, SandboxRequest};
 
 use crate::spec::refuse::PlanError;
 
@@ -10,7 +10,8 @@ const TEMPLATE: &str = "host";
 /// Refuses what a sandbox elsewhere is not given, and limits that are its template's.
 pub(crate) fn refuse(request: &SandboxRequest, asked: Limits) -> Result<(), PlanError> {
     let spec = request.spec.as_ref();
-    let is_host = |file: &FileIn| file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"));
+    let is_host =
+        |file: &InputFile| file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"));
     let of_host = request.files_in.iter().position(is_host);
     let of_host = of_host.map(|index| format!("filesIn[{index}].uri"));
     let mounts = spec.and_then(|spec| spec.mounts.as_ref()).is_some_and(|all| !all.is_empty());

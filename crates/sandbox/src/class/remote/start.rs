@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use reqwest::Response;
 
-use super::api::{Api, Created, RemoteError, Result, Size};
+use super::api::{Api, CreateResponse, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::Event;
 use super::stream::{ProcessEvents, RemoteSandbox, line};
 use super::wipe::ProviderMarker;
-use crate::class::isolation::Started;
+use crate::class::isolation::LaunchResult;
 use crate::spec::plan::Plan;
 use crate::spec::provider::Provider;
 
@@ -22,7 +22,7 @@ pub(super) async fn start(
     plan: &Plan,
     provider: Option<&Arc<Provider>>,
     kept_bytes: usize,
-) -> Result<Started> {
+) -> Result<LaunchResult> {
     let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
     let api = Api::of(Arc::clone(&provider))?;
     // From here on the provider may hold something; before, whoever wipes need not ask it.
@@ -45,7 +45,7 @@ pub(crate) async fn attach(
     provider: Option<&Arc<Provider>>,
     id: &str,
     kept_bytes: usize,
-) -> Result<Started> {
+) -> Result<LaunchResult> {
     let provider = Arc::clone(provider.ok_or(RemoteError::None)?);
     let api = Api::of(Arc::clone(&provider))?;
     let (made, size) = api.described(id).await?.ok_or(RemoteError::Gone)?;
@@ -59,7 +59,7 @@ pub(crate) async fn attach(
     line(held(api, envd, made, size), pid, events, kept_bytes)
 }
 
-fn held(api: Api, envd: Envd, made: Created, size: Size) -> RemoteSandbox {
+fn held(api: Api, envd: Envd, made: CreateResponse, size: Size) -> RemoteSandbox {
     RemoteSandbox { api, envd, id: made.id, size }
 }
 

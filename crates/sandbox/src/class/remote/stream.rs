@@ -6,7 +6,7 @@
 //!                            '------ four times a term ----------- the term, prolonged
 //! ```
 //! Nothing is held but one piece each way, so whoever is slow holds up whoever is fast. A stream that ends
-//! ends no sandbox: the next one goes to the same agent (`again`), this worker's or another's. A sandbox
+//! ends no sandbox: the next one goes to the same agent (`reattach`), this worker's or another's. A sandbox
 //! that is killed is deleted; a worker that is killed prolongs nothing, and it ends by itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,32 +27,32 @@ use super::api::{Api, RemoteError, Result, Size};
 use super::envd::Envd;
 use super::frames::{Event, MessageFrames};
 use crate::agent::{Agent, AgentError};
-use crate::class::isolation::{Holder, Pending, RemoteLine, Started, TakeOutput};
+use crate::class::isolation::{LaunchResult, RemoteLine, RuntimeFuture, RuntimeHandle, TakeOutput};
 use crate::class::tail::keep_last;
 use crate::host::task::Driver;
-use crate::spec::provider::RemotePlace;
+use crate::spec::provider::RemoteLocation;
 
 /// One piece of input: as much as the agent lets the host send ahead, so that a round trip is not paid
 /// more often than must be.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// The hold on a sandbox elsewhere.
+/// The handle on a sandbox elsewhere.
 #[derive(Debug, Clone)]
-pub(super) struct Line {
+pub(super) struct RemoteHandle {
     pub(super) held: Arc<RemoteSandbox>,
     cut: Arc<watch::Sender<bool>>,
-    up: Arc<Mutex<Up>>,
+    up: Arc<Mutex<ActiveStream>>,
 }
 
 /// The stream that is up, or was the last.
 #[derive(Debug)]
-struct Up {
+struct ActiveStream {
     ended: watch::Receiver<()>,
     /// Of one that followed another.
     _driver: Option<Driver>,
 }
 
-impl Line {
+impl RemoteHandle {
     pub(super) fn is_cut(&self) -> bool {
         *self.cut.borrow()
     }
@@ -62,23 +62,23 @@ impl Line {
         &self,
         pid: u32,
         events: ProcessEvents,
-    ) -> Result<(Carrying, UnixStream)> {
+    ) -> Result<(StreamTask, UnixStream)> {
         carry(&self.held, &self.cut, pid, events, 0)
     }
 
-    pub(super) fn is_carried_by(&self, carried: Carrying, driver: Driver) {
-        *self.up() = Up { ended: carried.ended, _driver: Some(driver) };
+    pub(super) fn is_carried_by(&self, carried: StreamTask, driver: Driver) {
+        *self.up() = ActiveStream { ended: carried.ended, _driver: Some(driver) };
     }
 
-    fn up(&self) -> MutexGuard<'_, Up> {
+    fn up(&self) -> MutexGuard<'_, ActiveStream> {
         // A poisoned lock only means that somebody panicked beside it; what it holds is whole.
         self.up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Holder for Line {
+impl RuntimeHandle for RemoteHandle {
     /// Waits for the end of the stream.
-    fn wait(&mut self) -> Pending<'_, Option<String>> {
+    fn wait(&mut self) -> RuntimeFuture<'_, Option<String>> {
         let mut ended = self.up().ended.clone();
         Box::pin(async move {
             // Nothing is ever sent: it is an error when the pump is gone, again and again.
@@ -87,7 +87,7 @@ impl Holder for Line {
         })
     }
 
-    fn kill(&mut self) -> Pending<'_, bool> {
+    fn kill(&mut self) -> RuntimeFuture<'_, bool> {
         self.cut();
         Box::pin(std::future::ready(true))
     }
@@ -97,13 +97,13 @@ impl Holder for Line {
     }
 }
 
-impl RemoteLine for Line {
+impl RemoteLine for RemoteHandle {
     fn limits(&self, asked: Limits) -> Limits {
         self.held.size.limits(asked)
     }
 
-    fn place(&self) -> RemotePlace {
-        RemotePlace { provider: self.held.api.provider.place(), id: self.held.id.clone() }
+    fn place(&self) -> RemoteLocation {
+        RemoteLocation { provider: self.held.api.provider.place(), id: self.held.id.clone() }
     }
 
     fn is_up(&self) -> bool {
@@ -120,7 +120,7 @@ impl RemoteLine for Line {
         name: String,
         exec: ExecRequest,
         output: &'a mut TakeOutput<'_>,
-    ) -> Pending<'a, std::result::Result<ExecEnd, AgentError>> {
+    ) -> RuntimeFuture<'a, std::result::Result<ExecEnd, AgentError>> {
         Box::pin(self.followed(agent, name, exec, output))
     }
 }
@@ -163,7 +163,7 @@ pub(super) struct RemoteSandbox {
 }
 
 /// A stream on its way.
-pub(super) struct Carrying {
+pub(super) struct StreamTask {
     ended: watch::Receiver<()>,
     log: JoinHandle<String>,
 }
@@ -174,11 +174,11 @@ pub(super) fn line(
     pid: u32,
     events: ProcessEvents,
     kept_bytes: usize,
-) -> Result<Started> {
+) -> Result<LaunchResult> {
     let (held, cut) = (Arc::new(held), Arc::new(watch::Sender::new(false)));
-    let (Carrying { ended, log }, stream) = carry(&held, &cut, pid, events, kept_bytes)?;
-    let up = Arc::new(Mutex::new(Up { ended, _driver: None }));
-    Ok(Started::of(Box::new(Line { held, cut, up }), log, stream))
+    let (StreamTask { ended, log }, stream) = carry(&held, &cut, pid, events, kept_bytes)?;
+    let up = Arc::new(Mutex::new(ActiveStream { ended, _driver: None }));
+    Ok(LaunchResult::of(Box::new(RemoteHandle { held, cut, up }), log, stream))
 }
 
 /// Carries a process's streams until it ends.
@@ -188,7 +188,7 @@ fn carry(
     pid: u32,
     events: ProcessEvents,
     kept_bytes: usize,
-) -> Result<(Carrying, UnixStream)> {
+) -> Result<(StreamTask, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let (sender, ended) = watch::channel(());
     let (held, is_cut) = (Arc::clone(held), cut.subscribe());
@@ -205,7 +205,7 @@ fn carry(
         }
         String::from_utf8_lossy(&words).into_owned()
     });
-    Ok((Carrying { ended, log }, ours))
+    Ok((StreamTask { ended, log }, ours))
 }
 
 /// Until one side ends; why that was.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::SandboxId;
-use cofferdam_contracts::sandbox::{Looked, WipeCheck};
+use cofferdam_contracts::sandbox::{WipeCheck, WipeSubject};
 use serde::{Deserialize, Serialize};
 
 use super::api::{Api, META_SANDBOX, RemoteError, Result};
@@ -108,13 +108,14 @@ pub(super) fn take_away(traces: &Traces, facts: &HostFacts) -> Vec<WipeCheck> {
     };
     let is_gone = gone.is_none() && unlisted.is_none();
     let (sandbox, provider) = (traces.id.to_string(), marker.provider);
-    let looked = Looked::RemoteSandbox { sandbox: sandbox.clone(), provider: provider.clone() };
+    let looked =
+        WipeSubject::RemoteSandbox { sandbox: sandbox.clone(), provider: provider.clone() };
     let mut checks = vec![WipeCheck::new(looked, gone)];
-    checks.push(WipeCheck::new(Looked::RemoteListing { sandbox, provider }, unlisted));
+    checks.push(WipeCheck::new(WipeSubject::RemoteListing { sandbox, provider }, unlisted));
     if is_gone {
         let removed = fs::remove_file(&traces.marker);
         let left = traces.marker.exists().then(|| removed.err().map(|error| error.to_string()));
-        let marker = Looked::RemoteMarker(traces.marker.display().to_string());
+        let marker = WipeSubject::RemoteMarker(traces.marker.display().to_string());
         checks.push(WipeCheck::new(marker, left.map(Option::unwrap_or_default)));
     }
     checks

@@ -5,18 +5,18 @@ mod tests;
 
 use std::path::PathBuf;
 
-use cofferdam_contracts::sandbox::{AccessMode, Limits, Looked, SandboxRequest, WipeCheck};
+use cofferdam_contracts::sandbox::{AccessMode, Limits, SandboxRequest, WipeCheck, WipeSubject};
 
 use super::detect::{HostRuntimes, absent};
+use super::input_mounts::MountRefusal;
 use super::isolation::{
-    Absence, Attempts, ClassProfile, Custodian, Custody, Footing, InputMounts, Launch, LaunchInput,
-    Pending, Snapshots, StartError, Started, Supervision,
+    Absence, Attempts, ClassProfile, Custodian, Custody, HostLayout, InputMounts, Launch,
+    LaunchInput, LaunchResult, RuntimeFuture, Snapshots, StartError, Supervision,
 };
 use super::program;
-use super::shown::NotGiven;
-use crate::host::hostpath::Place;
+use crate::host::hostpath::HostSource;
 use crate::host::traces::Traces;
-use crate::machine::Given;
+use crate::machine::GuestMount;
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
@@ -61,17 +61,26 @@ impl ClassProfile for SixthClass {
 }
 
 impl InputMounts for SixthClass {
-    fn gives(&self, _access: AccessMode) -> Result<(), NotGiven> {
+    fn gives(&self, _access: AccessMode) -> Result<(), MountRefusal> {
         Ok(())
     }
 }
 
 impl Launch for SixthClass {
-    fn footing(&self, plan: &Plan, _base: &Place, _given: &[Given], facts: &HostFacts) -> Footing {
-        Footing::of(plan, self.host_limits(plan.effective.limits), facts)
+    fn host_layout(
+        &self,
+        plan: &Plan,
+        _base: &HostSource,
+        _given: &[GuestMount],
+        facts: &HostFacts,
+    ) -> HostLayout {
+        HostLayout::of(plan, self.host_limits(plan.effective.limits), facts)
     }
 
-    fn start<'a>(&'a self, on: LaunchInput<'a>) -> Pending<'a, Result<Started, StartError>> {
+    fn start<'a>(
+        &'a self,
+        on: LaunchInput<'a>,
+    ) -> RuntimeFuture<'a, Result<LaunchResult, StartError>> {
         Box::pin(async move { program::start(self, on) })
     }
 }
@@ -86,7 +95,7 @@ impl Custodian for SixthClass {
     fn take_away(&self, traces: &Traces, facts: &HostFacts) -> Absence {
         let (name, engine) = (traces.id.to_string(), held(facts).display().to_string());
         let left = held(facts).exists().then(|| "still there".to_owned());
-        let check = WipeCheck::new(Looked::Container { name, engine }, left);
+        let check = WipeCheck::new(WipeSubject::Container { name, engine }, left);
         Absence { checks: vec![check], elsewhere: None }
     }
 
@@ -94,7 +103,7 @@ impl Custodian for SixthClass {
         std::fs::read_to_string(held(facts)).into_iter().collect()
     }
 
-    fn again(&self, _looked: &Looked) -> Option<Option<String>> {
+    fn again(&self, _looked: &WipeSubject) -> Option<Option<String>> {
         None
     }
 }

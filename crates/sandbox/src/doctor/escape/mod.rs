@@ -6,14 +6,14 @@
 //! probed sandbox:    `/work/probe probe SETTING`            -> one line of JSON a probe
 //! both are wiped, and their evidence is part of the answer
 //! ```
-//! In a class whose files this host keeps, all of it once more in a second life (`again`).
+//! In a class whose files this host keeps, all of it once more in a second life (`second_life`).
 //! What is tried and what may be answered is the fixed list in `crates/probe`.
 
-mod again;
 mod expectation;
 mod gvisor;
 mod microvm;
 mod program;
+mod second_life;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,11 +31,11 @@ use expectation::Expectation;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-pub use cofferdam_guest::escape::Probed;
+pub use cofferdam_guest::escape::ProbeResult;
 
 use crate::agent::Stream;
 use crate::life::{
-    Filling, Host, ProvisionError, Sandbox, SandboxError, provision, provision_filled,
+    Host, InitialFiles, ProvisionError, Sandbox, SandboxError, provision, provision_filled,
 };
 use crate::plan::plan;
 use crate::spec::class::Class;
@@ -90,7 +90,7 @@ pub enum SelfTestError {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SelfTest {
     /// In the order of the list.
-    pub probes: Vec<Probed>,
+    pub probes: Vec<ProbeResult>,
     /// What the probed sandbox enforced.
     pub effective: EffectivePolicy,
     /// Of each sandbox that was made: the probed one's wipe, then its neighbour's.
@@ -99,7 +99,7 @@ pub struct SelfTest {
 
 impl SelfTest {
     /// Probes that saw what a sandbox that holds does not show.
-    pub fn surprises(&self) -> impl Iterator<Item = &Probed> {
+    pub fn surprises(&self) -> impl Iterator<Item = &ProbeResult> {
         self.probes.iter().filter(|probe| !probe.ok)
     }
 
@@ -127,7 +127,7 @@ pub async fn self_test_in(host: &Host, class: Class) -> Result<SelfTest, SelfTes
     let plan = self_test_plan_in(host, class)?;
     let mut test = beside(host, &plan, None, &self_test_plan_in(host, class)?).await?;
     judge(&mut test.probes, class);
-    if let Some(first) = again::first_of(host, class) {
+    if let Some(first) = second_life::first_of(host, class) {
         second_life(host, first, class, &mut test).await?;
     }
     Ok(test)
@@ -140,7 +140,7 @@ async fn second_life(
     class: Class,
     test: &mut SelfTest,
 ) -> Result<(), SelfTestError> {
-    let filling = again::links(host, first, &mut test.wipes).await?;
+    let filling = second_life::links(host, first, &mut test.wipes).await?;
     let plans = [self_test_plan_in(host, class)?, self_test_plan_in(host, class)?];
     let [plan, neighbour] = &plans;
     let mut more = beside(host, plan, Some(filling), neighbour).await?;
@@ -150,14 +150,14 @@ async fn second_life(
     }
     test.probes.append(&mut more.probes);
     test.wipes.append(&mut more.wipes);
-    if again::resolves(class) {
-        test.probes.push(again::displaced(host, first, class, &mut test.wipes).await?);
+    if second_life::resolves(class) {
+        test.probes.push(second_life::displaced(host, first, class, &mut test.wipes).await?);
     }
     Ok(())
 }
 
 /// Holds answers against what a class may answer.
-fn judge(probes: &mut [Probed], class: Class) {
+fn judge(probes: &mut [ProbeResult], class: Class) {
     let otherwise: &[Expectation] = match class {
         Class::Gvisor => &gvisor::OTHERWISE,
         Class::Microvm => &microvm::OTHERWISE,
@@ -177,7 +177,7 @@ fn judge(probes: &mut [Probed], class: Class) {
 }
 
 /// Answers that hold in a whole area.
-fn add(probe: &mut Probed, of_areas: &[Expectation]) {
+fn add(probe: &mut ProbeResult, of_areas: &[Expectation]) {
     for more in of_areas.iter().filter(|more| more.subject == probe.area) {
         probe.expected.extend(more.answers.iter().map(|text| (*text).to_owned()));
         probe.ok = probe.expected.contains(&probe.observed);
@@ -185,7 +185,7 @@ fn add(probe: &mut Probed, of_areas: &[Expectation]) {
 }
 
 /// Judges one answer by its class.
-fn expect(probe: &mut Probed, otherwise: &[Expectation]) {
+fn expect(probe: &mut ProbeResult, otherwise: &[Expectation]) {
     let found = otherwise.iter().find(|one| one.subject == probe.id);
     if let Some(found) = found {
         probe.expected = found.answers.iter().map(|text| (*text).to_owned()).collect();
@@ -200,7 +200,7 @@ const ANY_ANSWER: &str = "any: the kernel is the machine's own";
 
 /// A machine's kernel is nobody else's and ends with it, so what it answers there holds; that nothing was
 /// tried does not.
-fn of_its_own(probe: &mut Probed) {
+fn of_its_own(probe: &mut ProbeResult) {
     let untried = probe.observed.starts_with("the probe") || probe.observed.is_empty();
     if KERNEL_AREAS.contains(&probe.area.as_str()) && !probe.ok && !untried {
         probe.expected.push(ANY_ANSWER.to_owned());
@@ -216,7 +216,7 @@ pub async fn self_test_of(host: &Host, plan: &Plan) -> Result<SelfTest, SelfTest
 async fn beside(
     host: &Host,
     plan: &Plan,
-    filling: Option<Filling>,
+    filling: Option<InitialFiles>,
     neighbour_plan: &Plan,
 ) -> Result<SelfTest, SelfTestError> {
     let inputs = [program::input()];
@@ -300,7 +300,7 @@ async fn both(
     }
 }
 
-fn answers(said: &str) -> Result<Vec<Probed>, SelfTestError> {
+fn answers(said: &str) -> Result<Vec<ProbeResult>, SelfTestError> {
     said.lines()
         .map(|line| {
             serde_json::from_str(line)
@@ -355,8 +355,8 @@ fn request(class: Class) -> Result<SandboxRequest, SelfTestError> {
 mod tests {
     use super::*;
 
-    fn seen(id: &str, observed: &str) -> Probed {
-        Probed {
+    fn seen(id: &str, observed: &str) -> ProbeResult {
+        ProbeResult {
             id: id.to_owned(),
             area: "any".to_owned(),
             tries: "any".to_owned(),
@@ -374,7 +374,7 @@ mod tests {
             ("calls", "", false),
             ("mounts", "done", false),
         ] {
-            let mut probe = Probed { area: area.to_owned(), ..seen("any", observed) };
+            let mut probe = ProbeResult { area: area.to_owned(), ..seen("any", observed) };
             of_its_own(&mut probe);
             assert_eq!(probe.ok, ok, "{area} {observed}");
         }

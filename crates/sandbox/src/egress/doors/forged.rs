@@ -13,7 +13,7 @@ const WHILE: Duration = Duration::from_millis(200);
 fn doors() -> (Doors, DuplexStream) {
     let (stream, theirs) = tokio::io::duplex(64 * 1024);
     let ended = tokio::spawn(std::future::pending());
-    (Doors::over(Trunk { stream, ended }), theirs)
+    (Doors::over(DoorConnection { stream, ended }), theirs)
 }
 
 type Requests = client::SendRequest<Empty<Bytes>>;
@@ -32,10 +32,10 @@ async fn ask(requests: &Requests, method: Method, target: &str) -> Option<Respon
     requests.send_request(request).await.ok()
 }
 
-type UpgradedStream = TokioIo<Upgraded>;
+type UpgradeStream = TokioIo<Upgraded>;
 
 /// Both ends of a connection that was admitted.
-async fn flow(requests: &Requests, doors: &mut Doors) -> (UpgradedStream, UpgradedStream) {
+async fn flow(requests: &Requests, doors: &mut Doors) -> (UpgradeStream, UpgradeStream) {
     let theirs = async {
         let response = ask(requests, Method::CONNECT, "tcp:443").await.unwrap();
         TokioIo::new(hyper::upgrade::on(response).await.unwrap())

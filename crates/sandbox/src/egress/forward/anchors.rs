@@ -1,7 +1,7 @@
 //! The anchors of a page of HTML: `href` of `<a>` tags, as a browser reads tags. What stands in comments,
 //! scripts, texts and other attributes, where others than the index may have written it, is none. Pure.
 
-use super::written::attribute;
+use super::char_encoding::attribute;
 
 /// Elements whose content is text up to their own end tag.
 const TEXTS: [&[u8]; 11] = [

@@ -1,9 +1,9 @@
-//! Which place is asked where several have one name. Pure.
+//! Which site is asked where several have one name. Pure.
 
 use super::links::PageLinks;
 use super::target::Target;
 
-/// Of the places behind one port the one that a path is asked of, and whether a page linked to it: of those whose own path
+/// Of the sites behind one port the one that a path is asked of, and whether a page linked to it: of those whose own path
 /// holds it the nearest, else one whose page linked to it, else the first, which refuses it.
 pub(super) fn asked_of<'t>(
     targets: &'t [Target],
@@ -27,7 +27,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::links::PageLink;
-    use super::super::place::tests::base;
+    use super::super::site::tests::base;
     use super::super::{Forward, IndexKind};
     use super::*;
     use crate::egress::policy::MirrorName;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::pages::{MAX_LINK_BYTES, Page, asked, of_url};
-use super::place::{IndexKind, MirrorBase, MirrorPlace};
+use super::site::{IndexKind, MirrorBase, MirrorSite};
 use super::{anchors, path};
 use crate::egress::policy::MirrorName;
 
@@ -22,14 +22,14 @@ const MAX_LINKS: usize = 20_000;
 /// Beside a file, its metadata: pip derives the address.
 const METADATA: &str = ".metadata";
 
-/// What pages linked to, by mirror and place.
+/// What pages linked to, by mirror and site.
 #[derive(Debug, Default)]
 pub(crate) struct PageLinks(Mutex<HashSet<(MirrorName, PageLink)>>);
 
 /// What a page links to.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PageLink {
-    /// The number of the mirror's place that it is at.
+    /// The number of the mirror's site that it is at.
     pub place: usize,
     /// Path and query there.
     pub path: String,
@@ -83,11 +83,11 @@ struct Dist<'a> {
     tarball: Option<Cow<'a, str>>,
 }
 
-/// What a page links to that is no place's own path, with the place that it is at: the page's own, or one
+/// What a page links to that is no site's own path, with the site that it is at: the page's own, or one
 /// that asks for no credentials.
 pub(crate) fn links(
     bases: &[MirrorBase],
-    own: MirrorPlace<'_>,
+    own: MirrorSite<'_>,
     path: &str,
     kind: Page,
     text: &[u8],
@@ -147,7 +147,7 @@ fn said(index: IndexKind, kind: Page, text: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::tests::base;
+    use super::super::site::tests::base;
     use super::*;
 
     fn bases() -> Vec<MirrorBase> {
@@ -161,7 +161,7 @@ mod tests {
 
     fn taught(index: usize, path: &str, kind: Page, text: &str) -> Vec<PageLink> {
         let all = bases();
-        let own = MirrorPlace { index, base: &all[index] };
+        let own = MirrorSite { index, base: &all[index] };
         links(&all, own, path, kind, text.as_bytes())
     }
 
@@ -230,7 +230,7 @@ mod tests {
             for (index, path) in [(0, A), (2, "/npm/tiny")] {
                 for kind in [Page::Html, Page::Json] {
                     let found =
-                        links(&all, MirrorPlace { index, base: &all[index] }, path, kind, bytes);
+                        links(&all, MirrorSite { index, base: &all[index] }, path, kind, bytes);
                     // Never of another index, and nothing that could be asked for anyway.
                     let is_ours = |PageLink { place, path }: &PageLink| {
                         *place == index && path.len() <= MAX_LINK_BYTES && !all[*place].holds(path)

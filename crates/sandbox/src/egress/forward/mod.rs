@@ -9,25 +9,25 @@
 //! ```
 //! **Only GET and HEAD, only below the index's own path or to what one of its pages linked to, and never to
 //! what is about the account; credentials
-//! go to the one place that they are configured for, below its own path, and a redirect is the client's to
+//! go to the one site that they are configured for, below its own path, and a redirect is the client's to
 //! follow, through the same checks.** Conditions and encodings are not passed on, so that every page is seen
 //! whole.
 
 mod anchors;
+mod char_encoding;
 mod choice;
 mod links;
 mod pages;
 mod path;
-mod place;
+mod site;
 mod target;
-mod written;
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cofferdam_contracts::sandbox::ViolationWhy;
+use cofferdam_contracts::sandbox::ViolationReason;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1 as client;
@@ -40,13 +40,13 @@ use tokio::sync::Semaphore;
 
 pub(crate) use links::PageLinks;
 use pages::Page;
-use place::MirrorPlace;
-pub(crate) use place::{Credentials, IndexKind, MirrorBase, MirrorOrigin};
+use site::MirrorSite;
+pub(crate) use site::{Credentials, IndexKind, MirrorBase, MirrorOrigin};
 pub(crate) use target::{Forward, Target};
 
 use super::context::Context;
-use super::http::{self, Answer, Driven};
-use super::policy::{MirrorName, Name, Refused, Rule, Wire};
+use super::http::{self, Answer, ConnectionBody};
+use super::policy::{EgressRefusal, MirrorName, Name, Rule, Wire};
 use super::upstream::Upstream;
 use super::{trust, tunnel};
 use crate::host::task::Driver;
@@ -98,7 +98,7 @@ enum FetchError {
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// By which of its names a place is asked, and where: its pages name it so too.
+/// By which of its names a site is asked, and where: its pages name it so too.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Endpoint<'a> {
     pub name: &'a Name,
@@ -108,7 +108,7 @@ pub(crate) struct Endpoint<'a> {
 /// A sandbox's request for a file or page of a mirror.
 struct MirrorRequest<'a> {
     at: Endpoint<'a>,
-    place: MirrorPlace<'a>,
+    place: MirrorSite<'a>,
     method: Method,
     /// Path and query.
     path: &'a str,
@@ -116,7 +116,7 @@ struct MirrorRequest<'a> {
 }
 
 impl Endpoint<'_> {
-    /// The places that a page is to name by their aliases.
+    /// The sites that a page is to name by their aliases.
     fn aliased<'b>(&self, forward: &'b Forward, base: &MirrorBase) -> &'b [MirrorBase] {
         match *self.name == base.alias {
             true => &forward.bases,
@@ -161,7 +161,7 @@ impl Forward {
         &self,
         request: &MirrorRequest<'_>,
         context: &Context,
-    ) -> Result<Response<Driven>, FetchError> {
+    ) -> Result<Response<ConnectionBody>, FetchError> {
         let (base, path) = (request.place.base, request.path);
         let (stream, proxy) = self.reach(base, context).await?;
         let (mut requests, connection) = client::handshake(TokioIo::new(stream)).await?;
@@ -190,7 +190,7 @@ impl Forward {
         }
         let outbound = outbound.body(Full::<Bytes>::default()).map_err(|_| FetchError::Request)?;
         let response = requests.send_request(outbound).await?;
-        Ok(response.map(|body| Driven::new(body, driver)))
+        Ok(response.map(|body| ConnectionBody::new(body, driver)))
     }
 
     /// What the sandbox is told of an answer.
@@ -198,7 +198,7 @@ impl Forward {
         &self,
         request: &MirrorRequest<'_>,
         context: &Context,
-        response: Response<Driven>,
+        response: Response<ConnectionBody>,
     ) -> Result<Answer, FetchError> {
         let MirrorRequest { at, path, .. } = *request;
         let base = request.place.base;
@@ -240,14 +240,14 @@ impl Forward {
         Ok(answer)
     }
 
-    /// A page with these places in it called by their aliases. What it links to may be fetched.
+    /// A page with these sites in it called by their aliases. What it links to may be fetched.
     async fn page(
         &self,
         request: &MirrorRequest<'_>,
         kind: Page,
         context: &Context,
         head: &response::Parts,
-        body: Driven,
+        body: ConnectionBody,
     ) -> Result<Bytes, FetchError> {
         let MirrorRequest { place, path, .. } = *request;
         let _turn = self.pages.acquire().await.map_err(|_| FetchError::Page)?;
@@ -269,26 +269,27 @@ pub(crate) fn only_reads(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// Answers one request for a mirror, whose places are these behind the name and port that it was asked by.
+/// Answers one request for a mirror, whose sites are these behind the name and port that it was asked by.
 pub(crate) async fn fetch(
     request: Request<Incoming>,
     context: &Context,
     targets: &[Target],
     at: Endpoint<'_>,
 ) -> Result<Answer, Answer> {
-    let refuse = |why| http::refuse(context, &Refused::name(why, at.name.as_str(), Some(at.port)));
+    let refuse =
+        |why| http::refuse(context, &EgressRefusal::name(why, at.name.as_str(), Some(at.port)));
     if !only_reads(request.method()) {
-        return Err(refuse(ViolationWhy::Method));
+        return Err(refuse(ViolationReason::Method));
     }
     let asked = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let of = choice::asked_of(targets, &context.links, &asked);
     let of = of.and_then(|(target, is_linked)| Some((target, target.base()?, is_linked)));
     let Some((target, base, is_linked)) = of else { return Err(http::malformed(context)) };
     if !base.may_fetch(&asked, is_linked) {
-        return Err(refuse(ViolationWhy::Path));
+        return Err(refuse(ViolationReason::Path));
     }
     let forward = &target.forward;
-    let place = MirrorPlace { index: target.index, base };
+    let place = MirrorSite { index: target.index, base };
     let (method, headers) = (request.method().clone(), request.headers());
     let inbound = MirrorRequest { at, place, method, path: &asked, headers };
     let answer = async {

@@ -8,8 +8,8 @@ use hyper::header::{self, HeaderMap};
 use memchr::memchr2_iter;
 use url::Url;
 
-use super::place::{MirrorBase, MirrorPlace};
-use super::written;
+use super::char_encoding;
+use super::site::{MirrorBase, MirrorSite};
 use crate::egress::policy::Wire;
 
 /// Bytes of a link.
@@ -62,14 +62,14 @@ pub(crate) fn decoded(headers: &HeaderMap, body: Bytes, most: usize) -> Option<V
     }
 }
 
-/// The place that an address leads to: of several on one server the one whose path is nearest.
+/// The site that an address leads to: of several on one server the one whose path is nearest.
 fn place<'a>(
     bases: &'a [MirrorBase],
     wire: Wire,
     host: &str,
     port: u16,
     path: &str,
-) -> Option<MirrorPlace<'a>> {
+) -> Option<MirrorSite<'a>> {
     let on = |base: &&MirrorBase| {
         let place = &base.place;
         place.wire == wire && place.port == port && place.name.as_str().eq_ignore_ascii_case(host)
@@ -78,10 +78,10 @@ fn place<'a>(
     // The first of the nearest: `max_by_key` alone would take the last.
     let nearest =
         here.rev().max_by_key(|(_, base)| if base.holds(path) { base.prefix.len() } else { 0 });
-    nearest.map(|(index, base)| MirrorPlace { index, base })
+    nearest.map(|(index, base)| MirrorSite { index, base })
 }
 
-pub(super) fn of_url<'a>(bases: &'a [MirrorBase], url: &Url) -> Option<MirrorPlace<'a>> {
+pub(super) fn of_url<'a>(bases: &'a [MirrorBase], url: &Url) -> Option<MirrorSite<'a>> {
     let wire = match url.scheme() {
         "https" => Wire::Tls,
         "http" => Wire::Plain,
@@ -98,7 +98,7 @@ pub(super) fn asked(url: &Url) -> String {
     }
 }
 
-/// Where a redirect from a path leads, by alias or own name; `None` where that is none of the mirror's places.
+/// Where a redirect from a path leads, by alias or own name; `None` where that is none of the mirror's sites.
 pub(crate) fn inside(
     bases: &[MirrorBase],
     base: &MirrorBase,
@@ -115,10 +115,10 @@ pub(crate) fn inside(
     })
 }
 
-/// The page with each address at one of the places called by its alias. Users and passwords in addresses
+/// The page with each address at one of the sites called by its alias. Users and passwords in addresses
 /// are taken out, wherever they lead and however the page writes them. `wire`: what the page came by.
 pub(crate) fn rewritten(bases: &[MirrorBase], wire: Wire, kind: Page, text: &[u8]) -> Vec<u8> {
-    let text = &*written::plain(kind, text);
+    let text = &*char_encoding::plain(kind, text);
     let mut out = Vec::with_capacity(text.len());
     let mut done = 0;
     for at in memchr2_iter(b':', b'/', text) {
@@ -257,7 +257,7 @@ fn alias(bases: &[MirrorBase], wire: Wire, host: &[u8], after: &[u8]) -> Option<
 #[cfg(test)]
 mod tests {
     use super::super::IndexKind;
-    use super::super::place::tests::base;
+    use super::super::site::tests::base;
     use super::*;
 
     fn bases() -> Vec<MirrorBase> {

@@ -1,14 +1,14 @@
-//! What the host fetches from: a mirror's places, and which of them a name inside stands for.
+//! What the host fetches from: a mirror's sites, and which of them a name inside stands for.
 
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use tokio::sync::Semaphore;
 
-use super::place::MirrorBase;
+use super::site::MirrorBase;
 use crate::egress::policy::{MirrorName, Rule};
 
-/// All places of one mirror.
+/// All sites of one mirror.
 pub(crate) struct Forward {
     pub(super) mirror: MirrorName,
     pub(super) bases: Vec<MirrorBase>,
@@ -24,7 +24,7 @@ impl std::fmt::Debug for Forward {
     }
 }
 
-/// Which place of which mirror a name inside stands for.
+/// Which site of which mirror a name inside stands for.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub forward: Arc<Forward>,

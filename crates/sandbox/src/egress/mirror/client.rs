@@ -36,14 +36,14 @@ pub(crate) struct Mirror {
     pub ca: Option<PathBuf>,
 }
 
-/// A place's URL inside, without credentials.
+/// A site's URL inside, without credentials.
 #[derive(Debug, Clone)]
 pub(super) struct MirrorUrls {
     own: String,
     by_alias: String,
 }
 
-/// A client's URL, and the place that it names.
+/// A client's URL, and the site that it names.
 fn read(text: &str) -> Result<(Url, MirrorOrigin), String> {
     let text = text.strip_prefix("sparse+").unwrap_or(text);
     // The URL itself may hold a password: it is not repeated.
@@ -69,7 +69,7 @@ fn credentials(url: &Url) -> Option<Credentials> {
 }
 
 impl Mirror {
-    /// Adds a place that the host fetches from, and gives its URLs inside. `kind` begins its alias.
+    /// Adds a site that the host fetches from, and gives its URLs inside. `kind` begins its alias.
     pub(super) fn base(
         &mut self,
         kind: &str,
@@ -102,7 +102,7 @@ impl Mirror {
         }
     }
 
-    /// Adds the place that a client's URL names.
+    /// Adds the site that a client's URL names.
     pub(super) fn origin(&mut self, text: &str) -> Result<(), String> {
         let (_, origin) = read(text)?;
         if !self.origins.contains(&origin) {

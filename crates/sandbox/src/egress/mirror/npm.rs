@@ -88,7 +88,7 @@ fn who_asks(
     Credentials::new(&value).map(Some).ok_or_else(unfit)
 }
 
-/// Whether credentials for a place are for the registry: whole steps of its path.
+/// Whether credentials for a site are for the registry: whole steps of its path.
 fn is_at(registry: &str, of: &str) -> bool {
     let of = of.trim_end_matches('/');
     let rest = registry.strip_prefix(of).filter(|_| !of.is_empty());

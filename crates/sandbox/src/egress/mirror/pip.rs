@@ -8,7 +8,7 @@ use super::client::{Mirror, ask};
 use crate::egress::forward::{IndexKind, MirrorBase};
 use crate::egress::policy::Wire;
 
-/// How its places' names begin inside.
+/// How its sites' names begin inside.
 const KIND: &str = "pip";
 /// pip's configuration (files and environment, later ones win) and the index that it has built in.
 const SCRIPT: &str = "\

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cofferdam_ambient::{clock, random};
-use cofferdam_contracts::sandbox::{Looked, WipeCheck};
+use cofferdam_contracts::sandbox::{WipeCheck, WipeSubject};
 use rustix::fs::statvfs;
 use rustix::mount::{MountFlags, mount, mount_bind};
 
@@ -157,7 +157,7 @@ impl Volume {
             }
             Err(error) => (false, false, error.to_string()),
         };
-        let looked = Looked::Key { identifier: name, image };
+        let looked = WipeSubject::Key { identifier: name, image };
         let check = WipeCheck { looked, ok, observed: Some(observed) };
         Some(KeyEnd { destroyed, check })
     }
@@ -185,8 +185,8 @@ impl Volume {
         let device = (!left.is_empty()).then(|| format!("{left:?} still has it"));
         let image = self.image.display().to_string();
         [
-            WipeCheck::new(Looked::LoopDevice(image.clone()), device),
-            WipeCheck::new(Looked::Image(image), still),
+            WipeCheck::new(WipeSubject::LoopDevice(image.clone()), device),
+            WipeCheck::new(WipeSubject::Image(image), still),
         ]
     }
 }

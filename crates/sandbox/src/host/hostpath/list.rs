@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2, statat};
 use rustix::io::Errno;
 
-use super::{Opened, never, origin};
+use super::{HostHandle, deny_list, origin};
 
 /// Directories in each other. Each costs one open descriptor while it is listed.
 const MAX_DEPTH: usize = 200;
@@ -43,7 +43,7 @@ struct ListWalk<'a> {
     visit: &'a mut dyn FnMut(&Path, bool) -> ControlFlow<()>,
 }
 
-impl Opened {
+impl HostHandle {
     /// Gives everything below this directory but directories by its relative path, in the order of the
     /// names, and whether it is a regular file, until `visit` breaks. Looks at `most` entries at most.
     ///
@@ -94,7 +94,7 @@ impl ListWalk<'_> {
                         Err(Errno::XDEV) => continue,
                         inner => inner.map_err(|errno| unread(&below, errno.into()))?,
                     };
-                    if never::is_state(&inner).map_err(|source| unread(&below, source))? {
+                    if deny_list::is_state(&inner).map_err(|source| unread(&below, source))? {
                         continue;
                     }
                     self.dir(&inner, &below, depth + 1)?

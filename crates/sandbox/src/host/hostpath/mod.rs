@@ -1,23 +1,23 @@
 //! Host paths that a tenant names, opened once and never named again.
 //!
 //! ```text
-//! text --HostPath--> Allowed::open --openat2 beneath an allowed root--> Opened --mount_at--> a place of ours
-//!                                   \--not a kernel file system, not a state directory
+//! text --HostPath--> AllowedPaths::open --openat2 beneath an allowed root--> HostHandle --mount_at--> a path of ours
+//!                                        \--not a kernel file system, not a state directory
 //! ```
 //! **This module alone turns a tenant's text into a host path.** [`HostPath`] gives its text back for
-//! messages only; everything else (mounts, overlays, reads, listings) uses the descriptor of [`Opened`],
+//! messages only; everything else (mounts, overlays, reads, listings) uses the descriptor of [`HostHandle`],
 //! so an exchange of names between check and use changes nothing.
 //!
 //! A tenant gets one answer for what is missing, outside, kept from everybody, or reached by a link that
 //! leads out: the answer cannot tell which. The host's own admin, to whom everything is open, is told why.
 
+mod change_time;
+mod deny_list;
 mod list;
 mod mount;
-mod never;
 mod open;
 mod origin;
 mod register;
-mod since;
 #[cfg(test)]
 mod tests;
 
@@ -30,9 +30,9 @@ use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 
+pub use deny_list::mark;
 pub use list::ListError;
 pub(crate) use mount::mount_at;
-pub use never::mark;
 
 /// A path of the host as somebody said it: absolute, and not yet held against anything.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ struct AllowedRoot {
 
 /// Which directories of the host may be given to tasks, and which are never given to anybody.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Allowed {
+pub struct AllowedPaths {
     roots: Vec<AllowedRoot>,
     never: Vec<PathBuf>,
     /// Directory of programs that the operator installed for every task, although it lies in a state directory.
@@ -128,7 +128,7 @@ impl OpenError {
     }
 }
 
-impl Allowed {
+impl AllowedPaths {
     /// These directories, with links resolved, and never what lies in or holds one of `never`.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl Allowed {
     ///
     /// # Errors
     /// Missing, outside, or never given.
-    pub fn open(&self, path: &HostPath, links: Links) -> Result<Opened, OpenError> {
+    pub fn open(&self, path: &HostPath, links: Links) -> Result<HostHandle, OpenError> {
         let opened = self.open_plainly(path, links);
         opened.map_err(|error| match self.is_open() {
             true => error,
@@ -206,7 +206,7 @@ impl Allowed {
 
 /// A file or directory of the host that was opened: what is done with it is done by its descriptor.
 #[derive(Debug, Clone)]
-pub struct Opened {
+pub struct HostHandle {
     fd: Arc<OwnedFd>,
     said: HostPath,
     kind: FileType,
@@ -214,7 +214,7 @@ pub struct Opened {
     len: u64,
 }
 
-impl Opened {
+impl HostHandle {
     fn new(fd: OwnedFd, said: HostPath, found: &Stat) -> Self {
         Self {
             fd: Arc::new(fd),
@@ -292,7 +292,7 @@ impl Opened {
     }
 }
 
-impl AsFd for Opened {
+impl AsFd for HostHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -300,14 +300,14 @@ impl AsFd for Opened {
 
 /// Something of the host that a sandbox is made of.
 #[derive(Debug, Clone)]
-pub(crate) enum Place {
+pub(crate) enum HostSource {
     /// A path that this program chose.
     Ours(PathBuf),
     /// What a tenant named.
-    Given(Opened),
+    Given(HostHandle),
 }
 
-impl Place {
+impl HostSource {
     /// Where this process, and no other, finds it.
     pub(crate) fn path(&self) -> PathBuf {
         match self {

@@ -11,12 +11,12 @@ use rustix::mount::{
     MountFlags, MoveMountFlags, OpenTreeFlags, mount_remount, move_mount, open_tree,
 };
 
-use super::Opened;
+use super::HostHandle;
 
 /// Makes `target`, which must not be there, and mounts a copy of the opened file or directory on it,
 /// without what is mounted below. The copy is attached only after its descriptor was cloned, so a name
 /// that was exchanged meanwhile is never looked at.
-pub(crate) fn mount_at(opened: &Opened, target: &Path, readonly: bool) -> io::Result<()> {
+pub(crate) fn mount_at(opened: &HostHandle, target: &Path, readonly: bool) -> io::Result<()> {
     match opened.is_dir() {
         true => DirBuilder::new().mode(0o700).create(target)?,
         false => {

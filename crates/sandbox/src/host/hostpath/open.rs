@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
-use super::{Allowed, AllowedRoot, HostPath, Links, OpenError, Opened, never};
+use super::{AllowedPaths, AllowedRoot, HostHandle, HostPath, Links, OpenError, deny_list};
 
 /// Links at the end of a path that are followed: half of what the kernel follows in all.
 const MAX_LINKS: usize = 20;
@@ -20,12 +20,12 @@ const MAX_LINKS: usize = 20;
 const MAX_TRIES: usize = 64;
 
 /// What was found: its descriptor, and that of the directory that holds it.
-struct FoundEntry {
+struct OpenEntry {
     fd: OwnedFd,
     dir: Option<OwnedFd>,
 }
 
-impl Allowed {
+impl AllowedPaths {
     /// The roots that a text begins with, and what follows.
     pub(super) fn beginnings<'a>(
         &'a self,
@@ -39,8 +39,12 @@ impl Allowed {
         })
     }
 
-    /// The same as [`Allowed::open`], with the reason.
-    pub(super) fn open_plainly(&self, path: &HostPath, links: Links) -> Result<Opened, OpenError> {
+    /// The same as [`AllowedPaths::open`], with the reason.
+    pub(super) fn open_plainly(
+        &self,
+        path: &HostPath,
+        links: Links,
+    ) -> Result<HostHandle, OpenError> {
         if let Some(found) = self.program(path)? {
             return Ok(found);
         }
@@ -56,14 +60,14 @@ impl Allowed {
     }
 
     /// A file that the operator installed for every task; the directory itself is never given.
-    fn program(&self, path: &HostPath) -> Result<Option<Opened>, OpenError> {
+    fn program(&self, path: &HostPath) -> Result<Option<HostHandle>, OpenError> {
         let Some(dir) = &self.programs else { return Ok(None) };
         let Ok(rest) = path.path().strip_prefix(dir) else { return Ok(None) };
         let fault = |source: io::Error| OpenError::Open { path: path.clone(), source };
         let root = AllowedRoot { said: dir.clone(), real: dir.clone() };
         let found = find(&root, rest, Links::Refused).map_err(|errno| fault(errno.into()))?;
         let stat = fstat(&found.fd).map_err(|errno| fault(errno.into()))?;
-        let opened = Opened::new(found.fd, path.clone(), &stat);
+        let opened = HostHandle::new(found.fd, path.clone(), &stat);
         match opened.is_file() {
             true => Ok(Some(opened)),
             false => Err(OpenError::State(path.clone())),
@@ -74,19 +78,19 @@ impl Allowed {
     fn admit(
         &self,
         path: &HostPath,
-        FoundEntry { fd, dir }: FoundEntry,
-    ) -> Result<Opened, OpenError> {
+        OpenEntry { fd, dir }: OpenEntry,
+    ) -> Result<HostHandle, OpenError> {
         let fault = |source: io::Error| OpenError::Open { path: path.clone(), source };
         let found = fstat(&fd).map_err(|errno| fault(errno.into()))?;
-        let opened = Opened::new(fd, path.clone(), &found);
-        if let Some(what) = never::kernels(&opened).map_err(fault)? {
+        let opened = HostHandle::new(fd, path.clone(), &found);
+        if let Some(what) = deny_list::kernels(&opened).map_err(fault)? {
             return Err(OpenError::Kernel { path: path.clone(), what });
         }
         let holder = match &dir {
             Some(dir) if !opened.is_dir() => dir,
             _ => &*opened.fd,
         };
-        match never::is_kept(&opened, holder, &self.never).map_err(fault)? {
+        match deny_list::is_kept(&opened, holder, &self.never).map_err(fault)? {
             true => Err(OpenError::State(path.clone())),
             false => Ok(opened),
         }
@@ -94,7 +98,7 @@ impl Allowed {
 }
 
 /// Opens a path beneath a root.
-fn find(root: &AllowedRoot, rest: &Path, links: Links) -> Result<FoundEntry, Errno> {
+fn find(root: &AllowedRoot, rest: &Path, links: Links) -> Result<OpenEntry, Errno> {
     let plain = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     let top = openat2(CWD, &root.real, PATH | OFlags::DIRECTORY, Mode::empty(), plain)?;
     // Where everything is open there is nothing to leave, and an absolute link begins where the root is.
@@ -109,12 +113,12 @@ fn find(root: &AllowedRoot, rest: &Path, links: Links) -> Result<FoundEntry, Err
         let (above, Some(name)) = split(&rest) else {
             let whole = if rest.as_os_str().is_empty() { Path::new(".") } else { &rest };
             let fd = beneath(&top, whole, OFlags::DIRECTORY, within)?;
-            return Ok(FoundEntry { fd, dir: None });
+            return Ok(OpenEntry { fd, dir: None });
         };
         let dir = beneath(&top, &above, OFlags::DIRECTORY, within)?;
         let fd = openat(&dir, name, PATH | OFlags::NOFOLLOW, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::Symlink {
-            return Ok(FoundEntry { fd, dir: Some(dir) });
+            return Ok(OpenEntry { fd, dir: Some(dir) });
         }
         let target = readlinkat(&fd, "", Vec::new())?;
         let target = Path::new(OsStr::from_bytes(target.as_bytes()));

@@ -30,9 +30,9 @@ impl World {
         world
     }
 
-    fn allowed(&self) -> Allowed {
+    fn allowed(&self) -> AllowedPaths {
         let never = vec![self.state.path().to_owned()];
-        Allowed::new(&[self.root.path().to_owned()], never).unwrap()
+        AllowedPaths::new(&[self.root.path().to_owned()], never).unwrap()
     }
 
     fn inside(&self, name: &str) -> HostPath {
@@ -57,13 +57,13 @@ fn said(path: &Path) -> HostPath {
     HostPath::said(path.to_str().unwrap())
 }
 
-fn text(opened: &Opened) -> String {
+fn text(opened: &HostHandle) -> String {
     let mut text = String::new();
     opened.file(Path::new("")).unwrap().read_to_string(&mut text).unwrap();
     text
 }
 
-fn names(opened: &Opened) -> Vec<String> {
+fn names(opened: &HostHandle) -> Vec<String> {
     let mut found = Vec::new();
     let listed = opened.entries(100, &mut |path, _| {
         found.push(path.to_str().unwrap().to_owned());
@@ -196,7 +196,7 @@ fn l2_what_is_outside_is_the_same_answer_whether_it_is_there_or_not() {
     let inner = world.root.path().join("state");
     fs::create_dir(&inner).unwrap();
     fs::write(inner.join("admin.key"), "key").unwrap();
-    let allowed = Allowed::new(&[world.root.path().to_owned()], vec![inner]).unwrap();
+    let allowed = AllowedPaths::new(&[world.root.path().to_owned()], vec![inner]).unwrap();
     let paths = [
         HostPath::said("/etc/passwd"),
         HostPath::said("/etc/no-such-file"),
@@ -429,8 +429,9 @@ fn agents_b1_of_a_state_directory_only_the_files_of_installed_programs_are_given
     symlink(state.join("admin.key"), agents.join("key")).unwrap();
     symlink(&state, agents.join("up")).unwrap();
     for allowed in [world.allowed(), world.allowed().everything()] {
-        let open =
-            |allowed: &Allowed, path: &str| allowed.open(&said(&agents.join(path)), Links::Beneath);
+        let open = |allowed: &AllowedPaths, path: &str| {
+            allowed.open(&said(&agents.join(path)), Links::Beneath)
+        };
         assert!(open(&allowed, "codex/1/codex").is_err(), "nothing is installed for everybody");
         let allowed = allowed.with_programs(agents.clone());
         assert_eq!(text(&open(&allowed, "codex/1/codex").unwrap()), "program");

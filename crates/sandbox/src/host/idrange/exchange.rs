@@ -15,7 +15,7 @@ use std::path::Path;
 use cofferdam_guest::wire::User;
 
 use super::region::COUNT;
-use super::{Taken, space};
+use super::{IdRange, space};
 
 /// Ids of a host without ranges: all that the kernel has.
 const ALL: u32 = u32::MAX;
@@ -24,7 +24,7 @@ const ALL: u32 = u32::MAX;
 /// agent's program.
 pub(crate) fn exchanged(
     holder: &Path,
-    taken: Option<&Taken>,
+    taken: Option<&IdRange>,
     owner: User,
     user: User,
 ) -> io::Result<OwnedFd> {

@@ -73,14 +73,14 @@ fn claims() -> Vec<(PathBuf, PathBuf)> {
 
 /// Why a range is nobody's although its sandbox has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Withheld {
+pub(crate) enum RangeRetention {
     /// Its files are in memory.
     Layer,
     /// Its wipe failed.
     Failed,
 }
 
-impl Withheld {
+impl RangeRetention {
     fn of(self, dir: &Path) -> PathBuf {
         let prefix = match self {
             Self::Layer => KEPT,
@@ -92,7 +92,8 @@ impl Withheld {
 
 /// Whether a claim is that of the sandbox in this directory, gone or not.
 fn is_held_by(holder: &Path, dir: &Path) -> bool {
-    holder == dir || [Withheld::Layer, Withheld::Failed].iter().any(|why| holder == why.of(dir))
+    holder == dir
+        || [RangeRetention::Layer, RangeRetention::Failed].iter().any(|why| holder == why.of(dir))
 }
 
 /// The sandbox in this directory is gone, verified: so is its claim, which begins at `first` where that is known.
@@ -113,7 +114,7 @@ pub(crate) fn give_back(dir: &Path, first: Option<u32>) {
 }
 
 /// The sandbox in this directory is not known to be gone: nobody gets its range until it is.
-pub(crate) fn keep(dir: &Path, why: Withheld) {
+pub(crate) fn keep(dir: &Path, why: RangeRetention) {
     for (claim, holder) in claims() {
         if holder == dir {
             let draft = claim.with_file_name(format!(".{}", random::secret_hex(8)));
@@ -208,7 +209,7 @@ mod tests {
         give_back(&other, None);
         give_back(&other, Some(first));
         assert!(!claim(first, &other).unwrap());
-        keep(&one, Withheld::Layer);
+        keep(&one, RangeRetention::Layer);
         reclaim();
         assert!(!claim(first, &other).unwrap(), "a layer in memory keeps its range");
         give_back(&one, None);
@@ -226,7 +227,7 @@ mod tests {
         let name = random::secret_hex(4);
         let first = 3_100_000_000 + u32::from_str_radix(&name[..4], 16).unwrap();
         assert!(claim(first, dir.path()).unwrap());
-        keep(dir.path(), Withheld::Failed);
+        keep(dir.path(), RangeRetention::Failed);
         assert!(has_failed());
         reclaim();
         assert!(is_of(first, dir.path()), "its directory is there");

@@ -26,7 +26,7 @@ use crate::host::devices;
 use crate::host::runtime::Runtime;
 
 pub(crate) use exchange::exchanged;
-pub(crate) use ledger::{Withheld, give_back, hand_over, is_of, keep};
+pub(crate) use ledger::{RangeRetention, give_back, hand_over, is_of, keep};
 pub(crate) use region::COUNT;
 pub use region::Region;
 pub(crate) use shift::{attach, copy, shifted, with_devices};
@@ -37,7 +37,7 @@ const MAX_KEPT: usize = 64;
 
 /// The ids of one sandbox, the first of which is its root.
 #[derive(Debug, Clone)]
-pub(crate) struct Taken {
+pub(crate) struct IdRange {
     pub first: u32,
     pub space: Arc<OwnedFd>,
 }
@@ -52,7 +52,7 @@ pub struct IdRanges {
     owned: bool,
     /// Why sandboxes have the host's device nodes instead of their own, where they do.
     foreign_nodes: Option<String>,
-    kept: Arc<Mutex<Vec<Taken>>>,
+    kept: Arc<Mutex<Vec<IdRange>>>,
 }
 
 impl PartialEq for IdRanges {
@@ -119,7 +119,7 @@ impl IdRanges {
     }
 
     /// Takes a range for the sandbox in `dir`.
-    pub(crate) fn take(&self, dir: &Path) -> io::Result<Taken> {
+    pub(crate) fn take(&self, dir: &Path) -> io::Result<IdRange> {
         let mut kept = std::mem::take(&mut *self.kept());
         let found = kept.iter().position(|taken| ledger::claim(taken.first, dir).unwrap_or(false));
         let found = found.map(|at| kept.swap_remove(at));
@@ -136,7 +136,7 @@ impl IdRanges {
             }
         };
         match space::make(&self.holder, first, self.owner(first)) {
-            Ok(space) => Ok(Taken { first, space: Arc::new(space) }),
+            Ok(space) => Ok(IdRange { first, space: Arc::new(space) }),
             Err(error) => {
                 give_back(dir, None);
                 Err(error)
@@ -158,12 +158,17 @@ impl IdRanges {
     }
 
     /// A namespace in which one owner of the host is this user of the sandbox, and the reverse.
-    pub(crate) fn exchanged(&self, taken: &Taken, owner: User, user: User) -> io::Result<OwnedFd> {
+    pub(crate) fn exchanged(
+        &self,
+        taken: &IdRange,
+        owner: User,
+        user: User,
+    ) -> io::Result<OwnedFd> {
         exchanged(&self.holder, Some(taken), owner, user)
     }
 
     /// Keeps the namespace of a range that was given back.
-    pub(crate) fn recycle(&self, taken: Taken) {
+    pub(crate) fn recycle(&self, taken: IdRange) {
         let mut kept = self.kept();
         if kept.len() < MAX_KEPT {
             kept.push(taken);
@@ -185,7 +190,7 @@ impl IdRanges {
         Ok(None)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Vec<Taken>> {
+    fn kept(&self) -> std::sync::MutexGuard<'_, Vec<IdRange>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

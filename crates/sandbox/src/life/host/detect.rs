@@ -19,7 +19,7 @@ use crate::host::cgroup::{CgroupMode, Cgroups};
 use crate::host::crypt::LargeLayers;
 use crate::host::dynmods::Dynmods;
 use crate::host::error::HostError;
-use crate::host::hostpath::{self, Allowed};
+use crate::host::hostpath::{self, AllowedPaths};
 use crate::host::idrange::IdRanges;
 use crate::host::runtime::Runtime;
 use crate::host::weight::Weights;
@@ -113,8 +113,8 @@ impl Host {
             programs: Arc::default(),
             machines: Machines::default(),
             waits: Arc::default(),
-            unwanted: crate::life::unwanted::UnwantedIds::default(),
-            ahead: crate::life::waits::AheadMarks::default(),
+            unwanted: crate::life::discard::DiscardRegistry::default(),
+            ahead: crate::life::container_pool::EarlyMarks::default(),
             _dynmods: Dynmods::begin(),
         })
     }
@@ -148,8 +148,9 @@ fn state(dir: &Path) -> Result<PathBuf, HostError> {
     Ok(dir)
 }
 
-pub(super) fn allowed(roots: &[PathBuf], never: Vec<PathBuf>) -> Result<Allowed, HostError> {
-    Allowed::new(roots, never).map_err(|(path, source)| HostError::AllowedRoot { path, source })
+pub(super) fn allowed(roots: &[PathBuf], never: Vec<PathBuf>) -> Result<AllowedPaths, HostError> {
+    AllowedPaths::new(roots, never)
+        .map_err(|(path, source)| HostError::AllowedRoot { path, source })
 }
 
 fn read(path: &str) -> impl FnOnce(io::Error) -> HostError {

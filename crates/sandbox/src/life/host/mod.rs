@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cofferdam_contracts::id::{SandboxId, TenantId};
 
-use crate::cache::{self, CacheWanted};
+use crate::cache::{self, BaseRequest};
 use crate::class::docker;
 use crate::egress;
 use crate::host::dynmods::Dynmods;
@@ -19,10 +19,10 @@ use crate::host::traces::Traces;
 use crate::host::weight::Weights;
 use crate::host::{idrange, live};
 use crate::life::attest;
+use crate::life::container_pool::{ContainerPool, EarlyMarks};
+use crate::life::discard::{DiscardGuard, DiscardRegistry};
 use crate::life::machines::Machines;
 use crate::life::names::SandboxNames;
-use crate::life::unwanted::{GivenUp, UnwantedIds};
-use crate::life::waits::{AheadMarks, Waits};
 use crate::spec::class::{Class, Offer};
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
@@ -40,9 +40,9 @@ pub struct Host {
     egress: Arc<egress::Resources>,
     programs: Arc<attest::ProgramDigests>,
     machines: Machines,
-    waits: Arc<Waits>,
-    ahead: AheadMarks,
-    unwanted: UnwantedIds,
+    waits: Arc<ContainerPool>,
+    ahead: EarlyMarks,
+    unwanted: DiscardRegistry,
     weights: Weights,
     /// Nobody asks for it; it is there.
     _dynmods: Arc<Dynmods>,
@@ -50,15 +50,15 @@ pub struct Host {
 
 impl Host {
     /// Has a sandbox that begins given up, for as long as the value lives: where it can be, it ends before it has begun.
-    pub fn give_up(&self, id: &SandboxId) -> GivenUp {
-        self.unwanted.give_up(id)
+    pub fn discard(&self, id: &SandboxId) -> DiscardGuard {
+        self.unwanted.discard(id)
     }
 
     pub(crate) fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    pub(crate) fn unwanted(&self) -> &UnwantedIds {
+    pub(crate) fn unwanted(&self) -> &DiscardRegistry {
         &self.unwanted
     }
 
@@ -93,7 +93,7 @@ impl Host {
 
     /// The same host whose waiting container goes sooner.
     #[cfg(test)]
-    pub(crate) fn with_waits(&self, waits: Waits) -> Self {
+    pub(crate) fn with_waits(&self, waits: ContainerPool) -> Self {
         Self { waits: Arc::new(waits), ..self.clone() }
     }
 
@@ -118,12 +118,12 @@ impl Host {
 
     /// The base that a plan's task wants, read off the files that it is given; `None` where it asks for
     /// none. `org` is whose task it is.
-    pub async fn cache_wanted(
+    pub async fn base_request(
         &self,
         plan: &Plan,
         inputs: &[Input],
         org: &TenantId,
-    ) -> Result<Option<CacheWanted>, PlanError> {
+    ) -> Result<Option<BaseRequest>, PlanError> {
         if plan.cache.is_none() {
             return Ok(None);
         }
@@ -156,7 +156,7 @@ impl Host {
         SandboxNames::new(&self.facts.live_dir, &self.waits, &self.ahead)
     }
 
-    pub(crate) fn waits(&self) -> Arc<Waits> {
+    pub(crate) fn waits(&self) -> Arc<ContainerPool> {
         Arc::clone(&self.waits)
     }
 

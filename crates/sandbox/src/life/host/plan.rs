@@ -10,7 +10,7 @@ use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_contracts::user::UserName;
 
 use super::Host;
-use crate::cache::ground;
+use crate::cache::input_digest;
 use crate::host::account;
 use crate::host::hostpath::{HostPath, Links};
 use crate::images::{ImageRoot, Images, SCHEME};
@@ -42,8 +42,12 @@ impl Host {
     ///
     /// # Errors
     /// This host cannot make one.
-    pub fn ground(&self, request: &SandboxRequest, id: &SandboxId) -> Result<Digest, PlanError> {
-        ground(&self.plan(request, id)?, self.facts())
+    pub fn input_digest(
+        &self,
+        request: &SandboxRequest,
+        id: &SandboxId,
+    ) -> Result<Digest, PlanError> {
+        input_digest(&self.plan(request, id)?, self.facts())
     }
 
     /// What an `envRef` stands for on this host now, for the record of a consent: an image by its

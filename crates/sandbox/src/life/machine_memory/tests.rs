@@ -10,7 +10,7 @@ use super::*;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
 use crate::machine::tests::machines;
-use crate::{Command, Filling, Plan, provision, provision_filled};
+use crate::{Command, InitialFiles, Plan, provision, provision_filled};
 
 fn stream(is_whole: bool) -> Vec<u8> {
     let mut out = Vec::new();
@@ -52,11 +52,11 @@ fn two_lives_of_one_memory_draw_other_numbers() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).enable_all().build().unwrap().block_on(async {
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
-        let sleeping = sandbox.keeper().unwrap().sleep().await.unwrap();
+        let sleeping = sandbox.snapshotter().unwrap().sleep().await.unwrap();
         assert!(!sleeping.is_asleep(), "its files are written first");
         let (kept, stream) = blocking(move || {
             let mut out = Vec::new();
-            let kept = sleeping.keep(&mut out, &|| true, &|| {});
+            let kept = sleeping.snapshot(&mut out, &|| true, &|| {});
             (kept, out)
         })
         .await;
@@ -71,7 +71,7 @@ fn two_lives_of_one_memory_draw_other_numbers() {
             let facts = host.facts();
             let traces = Traces::of(&facts.state_dir, &facts.live_dir, &id);
             let plan = Plan { traces, ..plan.clone() };
-            let filling = Filling::with_memory_last(Cursor::new(stream.clone()));
+            let filling = InitialFiles::with_memory_last(Cursor::new(stream.clone()));
             let sandbox = provision_filled(&host, &plan, &[], filling).await.unwrap();
             assert!(sandbox.boot().went_on);
             let command = Command {

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random;
 use cofferdam_contracts::service::ServiceReport;
-use cofferdam_guest::wire::{Ended, ExecRequest, User};
+use cofferdam_guest::wire::{CommandExit, ExecRequest, User};
 use tokio::sync::mpsc;
 
 use super::env::{self, HOST, POSTGRES_USER};
 use super::probe;
-use crate::agent::{Agent, AgentError, Manner};
+use crate::agent::{Agent, AgentError, ExecOptions};
 use crate::spec::service::{PlannedService, Program};
 use crate::spec::users;
 
@@ -182,7 +182,7 @@ async fn launch(
 ) -> Result<(), ServiceError> {
     let fault = |source| ServiceError::Agent { name: service.name.clone(), source };
     let data = format!("{DATA}/{}", service.name);
-    let manner = Manner { service: true, ..Manner::default() };
+    let manner = ExecOptions { service: true, ..ExecOptions::default() };
     let (request, manner, input) = match &service.program {
         Program::Postgres(bin) => {
             agent.files().mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
@@ -192,7 +192,7 @@ async fn launch(
         Program::Redis(program) => {
             agent.files().mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
             let argv = vec![program.to_string_lossy().into_owned(), "-".to_owned()];
-            let manner = Manner { stdin: true, ..manner };
+            let manner = ExecOptions { stdin: true, ..manner };
             (unprivileged(argv, &data), manner, Some(redis(service.port)))
         }
         Program::Command { argv, env, user } => {
@@ -210,7 +210,7 @@ async fn launch(
         let ended = running.follow(|_, bytes| lock(&kept).push(bytes)).await;
         if let Ok(end) = ended {
             let mut said = lock(&kept);
-            if let Ended::Unstarted(reason) = &end.ended {
+            if let CommandExit::Unstarted(reason) = &end.ended {
                 said.push(reason.as_bytes());
             }
             said.exit = Some(status(&end.ended));
@@ -227,11 +227,11 @@ async fn launch(
     Ok(())
 }
 
-fn status(ended: &Ended) -> i32 {
+fn status(ended: &CommandExit) -> i32 {
     match ended {
-        Ended::Exit(code) => *code,
-        Ended::Signal(signal) => BY_SIGNAL.saturating_add(*signal),
-        Ended::Unstarted(_) => UNSTARTED,
+        CommandExit::Exit(code) => *code,
+        CommandExit::Signal(signal) => BY_SIGNAL.saturating_add(*signal),
+        CommandExit::Unstarted(_) => UNSTARTED,
     }
 }
 
@@ -277,13 +277,14 @@ async fn initdb(
     }
     argv.extend([user, "--wal-segsize=1".to_owned(), "--no-instructions".to_owned()]);
     let mut said = LastWords::default();
-    let running = agent.start(unprivileged(argv, "/"), Manner::default()).await.map_err(fault)?;
+    let running =
+        agent.start(unprivileged(argv, "/"), ExecOptions::default()).await.map_err(fault)?;
     let end = running.follow(|_, bytes| said.push(bytes)).await.map_err(fault)?;
     agent.files().remove(&secret, false).await.map_err(fault)?;
     match status(&end.ended) {
         0 => Ok(()),
         exit => {
-            if let Ended::Unstarted(reason) = &end.ended {
+            if let CommandExit::Unstarted(reason) = &end.ended {
                 said.push(reason.as_bytes());
             }
             Err(ServiceError::Prepare { name: service.name.clone(), exit, words: said.words() })

@@ -1,7 +1,7 @@
 //! One machine that waits, and how it becomes a sandbox's.
 //!
 //! ```text
-//! cgroups under a name of its own [ emulator, restored: the rehearsal, on an empty disk ]
+//! cgroups under a name of its own [ emulator, restored: the warm-up, on an empty disk ]
 //! take: the sandbox's disk is shown -> its processes enter the sandbox's cgroups -> the init is told
 //! ```
 //! **Nothing of a sandbox is in it before the sandbox's limits hold it.** A crash leaves its cgroups, by
@@ -25,21 +25,21 @@ use crate::class::LaunchInput;
 use crate::host::limit;
 use crate::host::task::blocking;
 use crate::host::traces::Traces;
-use crate::life::hold::{Ground, Life, StartedRuntime, Unmet};
-use crate::machine::{self, Disk, Restoring, ShownDisk, Untold};
+use crate::life::handle::{ClaimFault, RuntimeStart, SandboxHandle, StartInput};
+use crate::machine::{self, CurrentDisk, Disk, MachineRestore, SetupError};
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
 
-/// From the start of its emulator to the end of the rehearsal: 0.6 s, longer on a busy host.
+/// From the start of its emulator to the end of the warm-up: 0.6 s, longer on a busy host.
 const MAKE_MS: u64 = 30_000;
 
 /// It ends with this value unless it was taken; its cgroups do in any case.
 #[derive(Debug)]
 pub(crate) struct WarmMachine {
     // Dropped in this order: the emulator is killed before its groups are removed.
-    life: Life,
+    life: SandboxHandle,
     stream: UnixStream,
-    shown: Arc<ShownDisk>,
+    shown: Arc<CurrentDisk>,
     place: WaitingCgroups,
 }
 
@@ -53,12 +53,12 @@ struct WaitingCgroups {
 }
 
 impl WarmMachine {
-    /// Restores one and rehearses. What it fails by, in words; nothing is left of it then.
+    /// Restores one and warms it up. What it fails by, in words; nothing is left of it then.
     pub async fn make(
         names: Names,
         plan: Plan,
         facts: Arc<HostFacts>,
-        mut restoring: Restoring,
+        mut restoring: MachineRestore,
     ) -> Result<Self, String> {
         let place = WaitingCgroups::make(names, Arc::clone(&facts), &plan)
             .map_err(|(path, error)| format!("{}: {error}", path.display()))?;
@@ -70,16 +70,16 @@ impl WarmMachine {
             LaunchInput { groups: &place.groups, disk, lent, ..LaunchInput::bare(&plan, &facts) };
         let started = plan.isolation().launch.start(on).await;
         let started = started.map_err(|error| error_chain(&error))?;
-        let StartedRuntime { life, stream } = Life::of(started, &plan);
+        let RuntimeStart { life, stream } = SandboxHandle::of(started, &plan);
         let mut machine = Self { life, stream, shown, place };
         let limit = Duration::from_millis(MAKE_MS);
         let rehearsed = tokio::select! {
             biased;
             done = tokio::time::timeout(limit, machine::rehearse(&mut machine.stream)) => match done {
                 Ok(Ok(())) => return Ok(machine),
-                Ok(Err(Untold::Said(fault))) => fault,
+                Ok(Err(SetupError::Said(fault))) => fault,
                 Ok(Err(_)) => "its stream ended".to_owned(),
-                Err(_) => "its rehearsal did not end in time".to_owned(),
+                Err(_) => "its warm-up did not end in time".to_owned(),
             },
             () = machine.life.ended() => "it ended".to_owned(),
         };
@@ -88,7 +88,11 @@ impl WarmMachine {
     }
 
     /// Gives it to a sandbox, whose agent answers then.
-    pub async fn meet(self, ground: &Ground<'_>, disk: &Arc<Disk>) -> Result<(Life, Agent), Unmet> {
+    pub async fn meet(
+        self,
+        ground: &StartInput<'_>,
+        disk: &Arc<Disk>,
+    ) -> Result<(SandboxHandle, Agent), ClaimFault> {
         let Self { mut life, stream, shown, place } = self;
         shown.show(Arc::clone(disk));
         let groups = ground.groups.to_vec();
@@ -99,7 +103,7 @@ impl WarmMachine {
             }
             Err((path, error)) => {
                 life.killed().await;
-                Err(Unmet::Lost(format!("{}: {error}", path.display())))
+                Err(ClaimFault::Lost(format!("{}: {error}", path.display())))
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Machines that wait for their sandbox: restored, and rehearsed, before it is asked for.
+//! Machines that wait for their sandbox: restored, and warmed up, before it is asked for.
 //!
 //! ```text
-//! a sandbox begins --want--> quiet for 0.3 s -> stored? -> restored -> rehearsed -> waits --take--> the next one
-//!                                                                                        |
+//! a sandbox begins --want--> quiet for 0.3 s -> stored? -> restored -> warmed up -> waits --take--> the next one
+//!                                                                                         |
 //!                                                          ended when nobody took it for a while
 //! ```
 //! One of a shape and two in all: what a person or an agent asks for now and then starts at once, and a
@@ -40,7 +40,7 @@ const FAILED_MS: u64 = 600_000;
 /// A worker's waiting machines.
 #[derive(Debug)]
 pub(crate) struct WarmPool {
-    shelf: Mutex<Shelf>,
+    shelf: Mutex<WarmPoolState>,
     names: Names,
     idle_ms: u64,
     /// A promise was kept or broken.
@@ -48,16 +48,16 @@ pub(crate) struct WarmPool {
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
-    places: HashMap<MachineKey, WarmPlace>,
+struct WarmPoolState {
+    places: HashMap<MachineKey, WarmSlot>,
     /// Since a sandbox began.
     busy: Option<Stopwatch>,
-    /// So that a place is given up by the task that filled it alone.
+    /// So that a slot is given up by the task that filled it alone.
     last: u64,
 }
 
 #[derive(Debug)]
-enum WarmPlace {
+enum WarmSlot {
     Promised,
     Waits { machine: Box<WarmMachine>, number: u64 },
     Failed(Stopwatch),
@@ -65,17 +65,17 @@ enum WarmPlace {
 
 /// The names that machines have while they are nobody's.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names(Arc<Mutex<Known>>);
+pub(crate) struct Names(Arc<Mutex<NameTable>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct NameTable {
     names: BTreeSet<SandboxId>,
     /// No more are given.
     closed: bool,
 }
 
 impl Names {
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, NameTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,7 +98,7 @@ impl WarmPool {
         let mut shelf = self.lock();
         shelf.busy = Some(Stopwatch::start());
         match shelf.places.remove(&key)? {
-            WarmPlace::Waits { machine, .. } => Some(*machine),
+            WarmSlot::Waits { machine, .. } => Some(*machine),
             other => {
                 shelf.places.insert(key, other);
                 None
@@ -140,9 +140,9 @@ impl WarmPool {
             // Before the look, so that nothing is missed between it and the wait.
             let settled = this.settled.notified();
             match this.lock().places.get(&key) {
-                Some(WarmPlace::Promised) => {}
-                Some(WarmPlace::Waits { .. }) => return true,
-                Some(WarmPlace::Failed(_)) | None => return false,
+                Some(WarmSlot::Promised) => {}
+                Some(WarmSlot::Waits { .. }) => return true,
+                Some(WarmSlot::Failed(_)) | None => return false,
             }
             settled.await;
         }
@@ -165,23 +165,23 @@ impl WarmPool {
         }
     }
 
-    /// Whether the caller is to fill the place of this key.
+    /// Whether the caller is to fill the slot of this key.
     fn promise(&self, key: &MachineKey) -> bool {
         let mut shelf = self.lock();
         shelf.places.retain(|_, place| match place {
-            WarmPlace::Failed(since) => since.elapsed_ms() < FAILED_MS,
+            WarmSlot::Failed(since) => since.elapsed_ms() < FAILED_MS,
             _ => true,
         });
-        let is_open = |place: &&WarmPlace| !matches!(place, WarmPlace::Failed(_));
+        let is_open = |place: &&WarmSlot| !matches!(place, WarmSlot::Failed(_));
         let open = shelf.places.values().filter(is_open).count();
         let is_free = !shelf.places.contains_key(key) && open < MAX_WAITING;
         if is_free {
-            shelf.places.insert(key.clone(), WarmPlace::Promised);
+            shelf.places.insert(key.clone(), WarmSlot::Promised);
         }
         is_free
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelf> {
+    fn lock(&self) -> MutexGuard<'_, WarmPoolState> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,7 +199,7 @@ impl WarmPool {
     }
 }
 
-impl Shelf {
+impl WarmPoolState {
     /// How long nothing is made yet.
     fn restless(&self) -> Option<Duration> {
         let since = self.busy.as_ref().map_or(QUIET_MS, Stopwatch::elapsed_ms);
@@ -207,15 +207,15 @@ impl Shelf {
         (left > 0).then(|| Duration::from_millis(left))
     }
 
-    fn remove(&mut self, key: &MachineKey, number: u64) -> Option<WarmPlace> {
+    fn remove(&mut self, key: &MachineKey, number: u64) -> Option<WarmSlot> {
         match self.places.get(key)? {
-            WarmPlace::Waits { number: found, .. } if *found == number => self.places.remove(key),
+            WarmSlot::Waits { number: found, .. } if *found == number => self.places.remove(key),
             _ => None,
         }
     }
 }
 
-/// Fills a place that was promised; its number, if there is a machine in it.
+/// Fills a slot that was promised; its number, if there is a machine in it.
 async fn fill(
     pool: &Weak<WarmPool>,
     stored: Arc<Pool>,
@@ -233,13 +233,13 @@ async fn fill(
         Ok(machine) => {
             shelf.last += 1;
             let number = shelf.last;
-            let place = WarmPlace::Waits { machine: Box::new(machine), number };
+            let place = WarmSlot::Waits { machine: Box::new(machine), number };
             shelf.places.insert(key.clone(), place);
             Some(number)
         }
         Err(why) => {
             tracing::warn!(why, "no machine waits for its sandbox: the next one is restored");
-            shelf.places.insert(key.clone(), WarmPlace::Failed(Stopwatch::start()));
+            shelf.places.insert(key.clone(), WarmSlot::Failed(Stopwatch::start()));
             None
         }
     };

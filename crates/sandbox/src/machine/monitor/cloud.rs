@@ -4,7 +4,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::call::MonitorCall;
-use super::told::{CID, DISK, INITRD, KERNEL, Monitor, SOCKET, STREAM, Told};
+use super::machine_spec::{CID, DISK, INITRD, KERNEL, MachineSpec, Monitor, SOCKET, STREAM};
 use crate::machine::qemu::KERNEL_LINE;
 
 const MIB: u64 = 1024 * 1024;
@@ -25,8 +25,8 @@ impl Monitor for CloudHypervisor {
         answer.get("version")?.as_str()
     }
 
-    fn start(&self, told: &Told) -> Vec<MonitorCall> {
-        let Told { shape, memory } = told;
+    fn start(&self, told: &MachineSpec) -> Vec<MonitorCall> {
+        let MachineSpec { shape, memory } = told;
         vec![
             MonitorCall::put(
                 "/api/v1/vm.create",

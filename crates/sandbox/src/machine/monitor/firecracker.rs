@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::call::MonitorCall;
-use super::told::{CID, DISK, INITRD, KERNEL, Monitor, SOCKET, STREAM, Told};
+use super::machine_spec::{CID, DISK, INITRD, KERNEL, MachineSpec, Monitor, SOCKET, STREAM};
 use crate::machine::qemu::KERNEL_LINE;
 
 /// As many processors as it gives a machine.
@@ -25,7 +25,7 @@ impl Monitor for Firecracker {
         answer.get("vmm_version")?.as_str()
     }
 
-    fn start(&self, told: &Told) -> Vec<MonitorCall> {
+    fn start(&self, told: &MachineSpec) -> Vec<MonitorCall> {
         let cpus = told.shape.cpus.min(MAX_CPUS);
         vec![
             MonitorCall::put(

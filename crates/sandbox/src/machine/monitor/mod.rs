@@ -10,13 +10,13 @@
 
 mod call;
 mod cloud;
+mod directory;
 #[cfg(test)]
 mod fake;
 mod firecracker;
-mod place;
+mod machine_spec;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::fs;
 use std::io;
@@ -31,12 +31,12 @@ use cofferdam_guest::setup::GREETING;
 use tokio::process::Command;
 
 use self::cloud::CloudHypervisor;
+pub(crate) use self::directory::{DiskServer, MonitorDir};
 use self::firecracker::Firecracker;
-pub(crate) use self::place::{MonitorPlace, Serving};
-use self::told::Monitor;
-use super::disk::{Disk, ShownDisk};
-use super::hold::{self, Hold, HoldName};
+use self::machine_spec::Monitor;
+use super::disk::{CurrentDisk, Disk};
 use super::kernel::{Absent, Form, STREAM_MODULES};
+use super::launcher::{self, LauncherCommand, LauncherName};
 use super::shape::Shape;
 use super::{kvm, tree};
 use crate::host::live;
@@ -120,12 +120,13 @@ impl Kind {
         program: &Path,
         machine: &Machine,
         groups: &[PathBuf],
-        named: Option<HoldName<'_>>,
-        place: &MonitorPlace,
+        named: Option<LauncherName<'_>>,
+        place: &MonitorDir,
     ) -> Command {
         let files = [machine.kernel.as_path(), machine.initrd.as_path()];
-        let hold = Hold { machine, groups, open: OPEN, files, writes_nothing: None, named };
-        let mut command = hold::command(&hold);
+        let hold =
+            LauncherCommand { machine, groups, open: OPEN, files, writes_nothing: None, named };
+        let mut command = launcher::command(&hold);
         command.arg(program).args(self.monitor().args());
         command.current_dir(place.dir()).env_clear().stdin(Stdio::null()).stderr(Stdio::piped());
         command.kill_on_drop(true);
@@ -140,11 +141,11 @@ pub(crate) fn prepare(
     plan: &Plan,
     groups: &[PathBuf],
     machine: &Machine,
-    disk: Arc<ShownDisk>,
-) -> io::Result<(MonitorPlace, Serving, Command)> {
+    disk: Arc<CurrentDisk>,
+) -> io::Result<(MonitorDir, DiskServer, Command)> {
     let dir = &plan.traces.dir;
-    let (place, serving) = MonitorPlace::make(&dir.join(DIR), disk, Shape::of(plan, machine))?;
-    let named = Some(HoldName { id: plan.traces.id.as_str(), dir });
+    let (place, serving) = MonitorDir::make(&dir.join(DIR), disk, Shape::of(plan, machine))?;
+    let named = Some(LauncherName { id: plan.traces.id.as_str(), dir });
     let command = kind.command(&plan.runtime.path, machine, groups, named, &place);
     Ok((place, serving, command))
 }
@@ -215,12 +216,12 @@ async fn trial_in(
     let empty = || Ok::<_, io::Error>(Arc::new(super::Image::of(tree::directory([]))?));
     let disk = empty().and_then(|first| Disk::new(first, empty()?)).map_err(words)?;
     let (place, _serving) =
-        MonitorPlace::make(dir, ShownDisk::new(Arc::new(disk)), TRIAL).map_err(words)?;
+        MonitorDir::make(dir, CurrentDisk::new(Arc::new(disk)), TRIAL).map_err(words)?;
     let mut command = kind.command(program, machine, &[], None, &place);
     let mut child = command.stderr(Stdio::null()).spawn().map_err(words)?;
     let met = async {
         let mut stream = place.begin(kind.monitor()).await?;
-        match super::told::line(&mut stream).await {
+        match super::setup::line(&mut stream).await {
             Ok(said) if said == GREETING => Ok(()),
             Ok(_) => Err("it said something else".to_owned()),
             Err(error) => Err(error.to_string()),

@@ -250,9 +250,15 @@ fn m5_a_machines_mounts_hold_no_copy_of_another_sandboxs() {
     crate::host::mounts::mount_tmpfs(&layer, 1).unwrap();
     let (machine, nothing) = (no_machine(), Path::new("/dev/null"));
     let files = [nothing, nothing];
-    let hold =
-        Hold { machine: &machine, groups: &[], open: "", files, writes_nothing: None, named: None };
-    let mut command = hold::command(&hold);
+    let hold = LauncherCommand {
+        machine: &machine,
+        groups: &[],
+        open: "",
+        files,
+        writes_nothing: None,
+        named: None,
+    };
+    let mut command = launcher::command(&hold);
     let said = command.args(["cat", "/proc/self/mountinfo"]).as_std_mut().output().unwrap();
     let mounts = String::from_utf8(said.stdout).unwrap();
     assert!(mounts.contains(" /proc ") && !mounts.contains("sandboxes"), "{mounts}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cofferdam_hostile::fuzz;
 
 use super::*;
-use crate::machine::disk::{Disk, ShownDisk};
+use crate::machine::disk::{CurrentDisk, Disk};
 use crate::machine::erofs::Image;
 use crate::machine::tree;
 
@@ -39,7 +39,7 @@ fn fuzz_requests_for_a_disk_are_answered_or_end_it() {
     let empty = || Arc::new(Image::of(tree::directory([])).unwrap());
     let disk = Arc::new(Disk::new(empty(), empty()).unwrap());
     fuzz!("nbd", 500, |bytes: &[u8]| {
-        let reader = Reader::new(ShownDisk::new(Arc::clone(&disk)));
+        let reader = Reader::new(CurrentDisk::new(Arc::clone(&disk)));
         // An error ends the machine, which is its own doing.
         let _ = serve(Client { says: bytes, room: MAX_ANSWERS }, reader);
     });

@@ -10,7 +10,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::*;
-use crate::machine::disk::{Disk, ShownDisk};
+use crate::machine::disk::{CurrentDisk, Disk};
 use crate::machine::erofs::Image;
 use crate::machine::tree;
 
@@ -25,7 +25,7 @@ const QUEUE: u32 = 16;
 
 fn reader() -> disk::Reader {
     let empty = || Arc::new(Image::of(tree::directory([])).unwrap());
-    disk::Reader::new(ShownDisk::new(Arc::new(Disk::new(empty(), empty()).unwrap())))
+    disk::Reader::new(CurrentDisk::new(Arc::new(Disk::new(empty(), empty()).unwrap())))
 }
 
 fn memory() -> File {

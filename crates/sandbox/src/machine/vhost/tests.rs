@@ -61,7 +61,7 @@ impl Client {
         let empty = || Arc::new(Image::of(tree::directory([])).unwrap());
         let disk = Arc::new(Disk::new(empty(), empty()).unwrap());
         let server = thread::spawn(move || {
-            serve(listener, theirs, disk::Reader::new(disk::ShownDisk::new(disk)))
+            serve(listener, theirs, disk::Reader::new(disk::CurrentDisk::new(disk)))
         });
         let frontend = Frontend::connect(&path, 1).unwrap();
         let [kick, call] = [0; 2].map(|_| EventFd::new(0).unwrap());
@@ -214,7 +214,7 @@ fn a_server_that_nobody_connects_to_ends_with_its_sandbox() {
     let (done, was_done) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
         let ended =
-            serve(listener, OwnedFd::from(theirs), disk::Reader::new(disk::ShownDisk::new(disk)));
+            serve(listener, OwnedFd::from(theirs), disk::Reader::new(disk::CurrentDisk::new(disk)));
         done.send(ended.is_ok()).unwrap();
     });
     assert!(was_done.recv_timeout(Duration::from_millis(50)).is_err(), "it waits");

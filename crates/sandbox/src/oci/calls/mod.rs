@@ -1,9 +1,9 @@
 //! The system call filter of a container: an allow list.
 //!
 //! ```text
-//! allowed           -> allowed
-//! ruled             -> allowed if an argument's case holds, otherwise its errno (0: answered and not done)
-//! denied            -> EPERM
+//! allow_list        -> allowed
+//! rules             -> allowed if an argument's case holds, otherwise its errno (0: answered and not done)
+//! deny_list         -> EPERM
 //! everything else   -> ENOSYS: calls that are newer than this list, or that no task needs
 //! another ABI (32 bits, x32) -> killed
 //! ```
@@ -11,21 +11,21 @@
 //! which is most of crun's work; crun takes a program that is compiled already ([`program`]). **Only what allows decides
 //! what is safe: in the configuration, rules with an errno of their own are there for the errno.**
 
-mod allowed;
+mod allow_list;
 mod call;
-mod denied;
+mod deny_list;
 mod program;
-mod ruled;
+mod rules;
 
 use serde_json::{Value, json};
 
 pub(crate) use call::EPERM;
 use call::{Call, ENOSYS};
 use program::annotation;
-use ruled::{Case, Ruled, WHOLE};
+use rules::{CallRule, Case, WHOLE};
 
 const EAFNOSUPPORT: u32 = 97;
-/// Old address families between those that are allowed; see [`ruled`].
+/// Old address families between those that are allowed; see [`rules`].
 const OLD_FAMILIES: [u64; 12] = [3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15];
 const NETLINK: u64 = 16;
 const CLONE_NEWUSER: u64 = 0x1000_0000;
@@ -54,22 +54,22 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    fn ruled(self) -> impl Iterator<Item = &'static Ruled> {
-        let more = ruled::WITHOUT_SET_ID.iter().chain(ruled::OLD_WITHOUT_SET_ID);
-        let owners = ruled::WITH_OWN_IDS.iter().chain(ruled::OLD_WITH_OWN_IDS);
+    fn ruled(self) -> impl Iterator<Item = &'static CallRule> {
+        let more = rules::WITHOUT_SET_ID.iter().chain(rules::OLD_WITHOUT_SET_ID);
+        let owners = rules::WITH_OWN_IDS.iter().chain(rules::OLD_WITH_OWN_IDS);
         let more = more.filter(move |_| self.no_set_id);
-        ruled::ALL.iter().chain(more).chain(owners.filter(move |_| self.own_ids))
+        rules::ALL.iter().chain(more).chain(owners.filter(move |_| self.own_ids))
     }
 
     /// Whatever the arguments.
     fn allowed(self) -> impl Iterator<Item = &'static Call> {
-        let all = allowed::COMMON.iter().chain(allowed::OLD);
+        let all = allow_list::COMMON.iter().chain(allow_list::OLD);
         all.filter(move |call| !self.ruled().any(|ruled| ruled.call.number == call.number))
     }
 }
 
 fn denied() -> impl Iterator<Item = &'static Call> {
-    denied::COMMON.iter().chain(denied::OLD)
+    deny_list::COMMON.iter().chain(deny_list::OLD)
 }
 
 /// A filter in the two places of an OCI configuration that may hold it.
@@ -145,7 +145,7 @@ fn cases(name: &'static str, case: &Case) -> Vec<Value> {
 fn set_id(needs: Needs) -> Vec<Value> {
     let mut rules = Vec::new();
     let strict = Needs { own_ids: false, ..needs };
-    for ruled in strict.ruled().filter(|ruled| !ruled::ALL.iter().any(|one| one.call == ruled.call))
+    for ruled in strict.ruled().filter(|ruled| !rules::ALL.iter().any(|one| one.call == ruled.call))
     {
         let name = named(&ruled.call);
         match ruled.cases {
@@ -184,16 +184,16 @@ fn ignored_buffers() -> Value {
 
 /// A change to an owner beyond the sandbox's ids is answered and not done.
 fn foreign_owners(needs: Needs) -> Vec<Value> {
-    let calls = ruled::WITH_OWN_IDS.iter().chain(ruled::OLD_WITH_OWN_IDS);
+    let calls = rules::WITH_OWN_IDS.iter().chain(rules::OLD_WITH_OWN_IDS);
     let calls = calls.filter(|_| needs.own_ids);
     // Each bit that makes an id one of these, by itself.
-    let foreign = ruled::BEYOND & !ruled::LAST;
+    let foreign = rules::BEYOND & !rules::LAST;
     let bits = (0..u32::BITS).map(|at| 1_u32.rotate_left(at)).filter(move |bit| bit & foreign != 0);
-    let of = |ruled: &'static Ruled| {
+    let of = |ruled: &'static CallRule| {
         let argument = ruled.cases.first().map_or(0, |case| case.argument);
         let name = named(&ruled.call);
         bits.clone().map(move |bit| {
-            let mask = u64::from(ruled::LAST | bit);
+            let mask = u64::from(rules::LAST | bit);
             refused(&[name], ruled.errno, Some(masked(argument, mask, u64::from(bit))))
         })
     };

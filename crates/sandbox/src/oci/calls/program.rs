@@ -12,7 +12,7 @@ use cofferdam_guest::bpf::{ARCH, ARGS, FOREIGN, FilterProgram, NUMBER, THIS_ARCH
 use serde_json::{Value, json};
 
 use super::call::{Call, ENOSYS, EPERM};
-use super::ruled::{Case, Ruled, WHOLE};
+use super::rules::{CallRule, Case, WHOLE};
 use super::{Needs, denied};
 
 /// What crun calls it.
@@ -23,13 +23,13 @@ const MOST: usize = 4_096;
 /// What is done with a number from `from` up to the next one's.
 struct Block {
     from: u32,
-    what: What,
+    what: BlockAction,
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum BlockAction {
     End(u32),
-    Rule(&'static Ruled),
+    Rule(&'static CallRule),
 }
 
 /// Goes on here for what is less, and to `there` for the rest.
@@ -92,8 +92,8 @@ fn search(pieces: &[Block]) -> io::Result<FilterProgram> {
     let mut p = FilterProgram::default();
     match pieces {
         [] => p.end(errno(ENOSYS))?,
-        [Block { what: What::End(verdict), .. }] => p.end(*verdict)?,
-        [Block { what: What::Rule(rule), .. }] => judge(&mut p, rule)?,
+        [Block { what: BlockAction::End(verdict), .. }] => p.end(*verdict)?,
+        [Block { what: BlockAction::Rule(rule), .. }] => judge(&mut p, rule)?,
         more => {
             let (low, high) = more.split_at(more.len() / 2);
             let from = high.first().map_or(0, |piece| piece.from);
@@ -103,7 +103,7 @@ fn search(pieces: &[Block]) -> io::Result<FilterProgram> {
     Ok(p)
 }
 
-fn judge(p: &mut FilterProgram, rule: &Ruled) -> io::Result<()> {
+fn judge(p: &mut FilterProgram, rule: &CallRule) -> io::Result<()> {
     for Case { argument, bits, values, and } in rule.cases {
         p.load(ARGS + 8 * argument)?;
         if *bits != WHOLE {
@@ -127,21 +127,22 @@ fn judge(p: &mut FilterProgram, rule: &Ruled) -> io::Result<()> {
 /// Every number, in order; neighbours differ.
 fn pieces(needs: Needs) -> io::Result<Vec<Block>> {
     let number = |call: &Call| u32::try_from(call.number).map_err(io::Error::other);
-    let mut all: Vec<(u32, What)> = Vec::new();
+    let mut all: Vec<(u32, BlockAction)> = Vec::new();
     for call in needs.allowed() {
-        all.push((number(call)?, What::End(libc::SECCOMP_RET_ALLOW)));
+        all.push((number(call)?, BlockAction::End(libc::SECCOMP_RET_ALLOW)));
     }
     for call in denied() {
-        all.push((number(call)?, What::End(errno(EPERM))));
+        all.push((number(call)?, BlockAction::End(errno(EPERM))));
     }
     for rule in needs.ruled() {
-        all.push((number(&rule.call)?, What::Rule(rule)));
+        all.push((number(&rule.call)?, BlockAction::Rule(rule)));
     }
     all.sort_unstable_by_key(|(number, _)| *number);
-    let absent = What::End(errno(ENOSYS));
+    let absent = BlockAction::End(errno(ENOSYS));
     let mut pieces = vec![Block { from: 0, what: absent }];
-    let mut add = |from: u32, what: What| match (pieces.last_mut(), what) {
-        (Some(Block { what: What::End(before), .. }), What::End(now)) if *before == now => {}
+    let mut add = |from: u32, what: BlockAction| match (pieces.last_mut(), what) {
+        (Some(Block { what: BlockAction::End(before), .. }), BlockAction::End(now))
+            if *before == now => {}
         (Some(last), what) if last.from == from => last.what = what,
         _ => pieces.push(Block { from, what }),
     };
@@ -154,7 +155,7 @@ fn pieces(needs: Needs) -> io::Result<Vec<Block>> {
         next = number + 1;
     }
     add(next, absent);
-    add(FOREIGN, What::End(libc::SECCOMP_RET_KILL_PROCESS));
+    add(FOREIGN, BlockAction::End(libc::SECCOMP_RET_KILL_PROCESS));
     Ok(pieces)
 }
 

@@ -58,7 +58,7 @@ pub struct PlannedService {
 }
 
 /// What a command of a service finds.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct ServiceContext<'a> {
     /// The accounts of its sandbox.
     pub users: &'a PlanUsers<'a>,
     /// The image of its root, where that is one.
@@ -71,7 +71,7 @@ pub(crate) fn planned(
     spec: Option<&SandboxSpec>,
     env_ref: &str,
     programs: Option<&Programs>,
-    around: &Surroundings<'_>,
+    around: &ServiceContext<'_>,
 ) -> Result<Vec<PlannedService>, PlanError> {
     let asked = spec.and_then(|spec| spec.services.as_deref()).unwrap_or_default();
     if asked.len() > MAX_SERVICES {
@@ -110,7 +110,7 @@ fn one(
     field: &Field,
     env_ref: &str,
     programs: Option<&Programs>,
-    around: &Surroundings<'_>,
+    around: &ServiceContext<'_>,
 ) -> Result<PlannedService, PlanError> {
     let name = &service.name;
     if !is_name(name) {
@@ -143,7 +143,7 @@ fn command(
     argv: &[String],
     detail: &ServiceDetail,
     field: &Field,
-    around: &Surroundings<'_>,
+    around: &ServiceContext<'_>,
 ) -> Result<(Program, u16, Probe), PlanError> {
     refuse::argv(&field.name(".cmd"), argv)?;
     refuse::variables(&field.name(".env"), &detail.env)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use super::super::{allowed, denied, filter, ruled};
+use super::super::{allow_list, deny_list, filter, rules};
 use super::*;
 
 const USUAL: Needs = Needs { no_set_id: false, own_ids: false };
@@ -47,8 +47,8 @@ fn verdict(number: libc::c_long, args: [u64; 6]) -> u32 {
 }
 
 fn every_call() -> Vec<Call> {
-    let ruled = ruled::ALL.iter().map(|rule| rule.call);
-    let lists = [allowed::COMMON, allowed::OLD, denied::COMMON, denied::OLD];
+    let ruled = rules::ALL.iter().map(|rule| rule.call);
+    let lists = [allow_list::COMMON, allow_list::OLD, deny_list::COMMON, deny_list::OLD];
     lists.into_iter().flatten().copied().chain(ruled).collect()
 }
 
@@ -69,9 +69,9 @@ fn l4_the_program_says_of_every_number_what_the_lists_say() {
     };
     for number in 0..1_000 {
         let wanted = match number {
-            _ if within([allowed::COMMON, allowed::OLD], number) => ALLOW,
-            _ if within([denied::COMMON, denied::OLD], number) => errno(EPERM),
-            _ if ruled::ALL.iter().any(|rule| rule.call.number == libc::c_long::from(number)) => {
+            _ if within([allow_list::COMMON, allow_list::OLD], number) => ALLOW,
+            _ if within([deny_list::COMMON, deny_list::OLD], number) => errno(EPERM),
+            _ if rules::ALL.iter().any(|rule| rule.call.number == libc::c_long::from(number)) => {
                 continue;
             }
             _ => errno(ENOSYS),

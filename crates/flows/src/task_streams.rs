@@ -1,0 +1,114 @@
+//! A command's output where it arrives: kept for the artifact, offered to watchers, and given whole to the client that started
+//! its run.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cofferdam_contracts::id::TaskKey;
+use cofferdam_contracts::output::OutputStream;
+use cofferdam_sandbox::{CommandStopper, OutputSink, Stream};
+
+use crate::dispatches;
+use crate::driver::PlannerDriver;
+use crate::executor::Executor;
+use crate::feed::Feed;
+use crate::output::{Output, Outputs};
+use crate::patience::patiently;
+
+/// The two streams of a task.
+pub(crate) struct TaskStreams {
+    out: Mutex<Outputs>,
+    /// Where the run's client waits for all of it.
+    feed: Option<Arc<Feed>>,
+    task: TaskKey,
+}
+
+impl TaskStreams {
+    /// What watchers have of it already, they are not given again.
+    pub(crate) async fn of(
+        executor: &Executor,
+        task: &TaskKey,
+        taken_over: bool,
+        feed: Option<Arc<Feed>>,
+    ) -> Self {
+        let mut out = [Output::new("stdout"), Output::new("stderr")];
+        if taken_over {
+            for (output, key) in out.iter_mut().zip(["stdout", "stderr"]) {
+                let ledger = &executor.flows.ledger;
+                match patiently(|| ledger.streams().end(task.as_str(), key)).await {
+                    Ok(stored) => *output = Output::after(key, stored),
+                    Err(error) => tracing::warn!(%error, %task, "what watchers have is not known"),
+                }
+            }
+        }
+        let [stdout, stderr] = out;
+        let out = Mutex::new(Outputs { stdout, stderr });
+        Self { out, feed, task: task.clone() }
+    }
+
+    /// A command begins, of whose streams at most so many bytes are kept.
+    pub(crate) fn begin(&self, limit: u64) {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        out.stdout.begin(limit);
+        out.stderr.begin(limit);
+    }
+
+    fn push(&self, stream: Stream, chunk: &[u8]) {
+        // A poisoned lock only means that another push panicked; the bytes are still good.
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let (output, named) = match stream {
+            Stream::Stdout => (&mut out.stdout, OutputStream::Stdout),
+            Stream::Stderr => (&mut out.stderr, OutputStream::Stderr),
+        };
+        let at = output.push(chunk);
+        if let Some(feed) = &self.feed {
+            feed.push(&self.task, named, at, chunk);
+        }
+    }
+
+    pub(crate) async fn show(&self, executor: &Executor, at_end: bool) {
+        let chunks = {
+            let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+            [out.stdout.take(at_end), out.stderr.take(at_end)]
+        };
+        for chunk in chunks.into_iter().flatten() {
+            chunk.store(&executor.flows.ledger, &self.task).await;
+        }
+    }
+
+    /// What is kept of each stream.
+    pub(crate) fn into_outputs(self) -> Outputs {
+        self.out.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who hears one command.
+pub(crate) struct CommandOutput<'a> {
+    pub watched: &'a TaskStreams,
+    pub pilot: Option<&'a dyn PlannerDriver>,
+    pub watch: Option<&'a dispatches::Watch<'a>>,
+    pub end: Option<&'a CommandStopper>,
+}
+
+impl OutputSink for CommandOutput<'_> {
+    fn take(&mut self, stream: Stream, chunk: &[u8]) {
+        self.watched.push(stream, chunk);
+        if let Some(pilot) = self.pilot {
+            pilot.push(chunk);
+        }
+        if let (Stream::Stdout, Some(watch), Some(end)) = (stream, self.watch, self.end)
+            && watch.push(chunk)
+        {
+            end.end();
+        }
+    }
+
+    fn wants_all(&self) -> bool {
+        self.watched.feed.is_some()
+    }
+
+    async fn room(&mut self) {
+        if let Some(feed) = &self.watched.feed {
+            feed.room().await;
+        }
+    }
+}
