@@ -8,7 +8,9 @@ use cofferdam_ambient::clock::{Stopwatch, now_ms};
 use super::error::BootError;
 use crate::cache::CacheBase;
 use crate::class::StartError;
+use crate::class::input_mounts::ResolvedInputs;
 use crate::egress::{self, EgressSetup};
+use crate::host::hostpath::HostSource;
 use crate::host::setid::SetidScan;
 use crate::life::bare_sandbox::BareSandbox;
 use crate::life::boot::{BootParts, bring_up};
@@ -51,38 +53,12 @@ pub(super) async fn start(
     }
     // However this ends, unless it begins: the files are its pause's until then.
     subject.left = filling.as_ref().and_then(InitialFiles::layer).cloned();
-    let base = plan.base.open(&facts.allowed)?;
-    let mut resolved = input::resolve(plan, inputs, cache.as_ref(), facts)?;
     subject.cache = cache.as_ref().map(CacheBase::tree);
-    let prepared = host.egress().prepare(&plan.egress).await?;
-    // A machine that goes on later is to find its disk as it was; it is handed them.
-    let shows = !plan.isolation().snapshots.has_layer_inside();
-    if let Some(ca) = prepared.as_ref().and_then(EgressSetup::ca).filter(|_| shows) {
-        resolved.show_ours(plan, ca, egress::CA_PATH);
-    }
-    let shares = resolved.shares.iter().filter(|share| !share.readonly);
-    let opened = shares.map(|share| share.opened.clone()).collect();
-    let through = SetidScan { opened, since_s: now_ms() / 1_000 };
-    // One that waits has its root mounted already, and nothing is put below a mounted root.
-    let waits = host.waits();
-    let waiting = match &filling {
-        Some(_) => {
-            waits.dismiss(&plan.traces.id).await;
-            None
-        }
-        None => waits.take(plan, &resolved).await,
-    };
-    let raised = match waiting {
-        Some((raised, stood)) => {
-            *subject = WipeTarget { through, ..stood };
-            raised
-        }
-        None => {
-            let parts = BootParts { resolved: &resolved, base, through, filling };
-            bring_up(host, facts, plan, parts, subject, &Intake::default()).await?
-        }
-    };
-    let BareSandbox { hold, life, agent, kill, heard, went_on, storable } = raised;
+    let opened = open(host, facts, plan, inputs, cache.as_ref()).await?;
+    let BootSources { base, resolved, prepared, through } = opened;
+    let parts = BootParts { resolved: &resolved, base, through, filling };
+    let bare = bare_sandbox(host, facts, plan, parts, subject).await?;
+    let BareSandbox { hold, life, agent, kill, heard, went_on, storable } = bare;
     let (unrouted, hearing) = heard.unzip();
     let mut effective = plan.effective.clone();
     if let Some(line) = life.line() {
@@ -125,5 +101,60 @@ pub(super) async fn start(
             subject.runtime_reaped = sandbox.life.end().await;
             Err(error)
         }
+    }
+}
+
+/// What a sandbox is made of, of which nothing is started.
+struct BootSources<'a> {
+    base: HostSource,
+    resolved: ResolvedInputs<'a>,
+    prepared: Option<EgressSetup>,
+    through: SetidScan,
+}
+
+/// Opens what a plan names on this host.
+async fn open<'a>(
+    host: &Host,
+    facts: &HostFacts,
+    plan: &'a Plan,
+    inputs: &'a [Input],
+    cache: Option<&CacheBase>,
+) -> Result<BootSources<'a>, BootError> {
+    let base = plan.base.open(&facts.allowed)?;
+    let mut resolved = input::resolve(plan, inputs, cache, facts)?;
+    let prepared = host.egress().prepare(&plan.egress).await?;
+    // A machine that goes on later is to find its disk as it was; it is handed them.
+    let shows = !plan.isolation().snapshots.has_layer_inside();
+    if let Some(ca) = prepared.as_ref().and_then(EgressSetup::ca).filter(|_| shows) {
+        resolved.show_ours(plan, ca, egress::CA_PATH);
+    }
+    let shares = resolved.shares.iter().filter(|share| !share.readonly);
+    let opened = shares.map(|share| share.opened.clone()).collect();
+    let through = SetidScan { opened, since_s: now_ms() / 1_000 };
+    Ok(BootSources { base, resolved, prepared, through })
+}
+
+/// One that waits, or a new one. One that waits has its root mounted already, and nothing is put below a mounted root.
+async fn bare_sandbox(
+    host: &Host,
+    facts: &Arc<HostFacts>,
+    plan: &Plan,
+    parts: BootParts<'_>,
+    subject: &mut WipeTarget,
+) -> Result<BareSandbox, BootError> {
+    let waits = host.waits();
+    let waiting = match &parts.filling {
+        Some(_) => {
+            waits.dismiss(&plan.traces.id).await;
+            None
+        }
+        None => waits.take(plan, parts.resolved).await,
+    };
+    match waiting {
+        Some((bare, stood)) => {
+            *subject = WipeTarget { through: parts.through, ..stood };
+            Ok(bare)
+        }
+        None => bring_up(host, facts, plan, parts, subject, &Intake::default()).await,
     }
 }
