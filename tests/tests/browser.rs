@@ -3,7 +3,7 @@
 //! ```text
 //! chromium -- page of http://evil.test -----------------> API    (another site)
 //!          -- page of http://rebind.test -- front --------> API    (its own site, by a name that moved)
-//!                     \--------- what it saw ---> ear               (takes everything, from everywhere)
+//!                     \--------- what it saw ---> listener               (takes everything, from everywhere)
 //! ```
 //! The names are the browser's alone (`--host-resolver-rules`), and every address is on loopback. Skips where no
 //! Chromium is installed, and says so.
@@ -177,10 +177,10 @@ async fn report(heard: &Mutex<Vec<String>>) -> Vec<Value> {
 }
 
 /// A page that tries these, one after the other, and reports what came of each: a status, or why none.
-fn trying(api: &str, ear: SocketAddr, tries: &str) -> String {
+fn trying(api: &str, listener: SocketAddr, tries: &str) -> String {
     format!(
         r#"<!doctype html><title>x</title><body><script>
-const api = {api:?}, ear = "http://{ear}", recipe = {RECIPE:?}, seen = [];
+const api = {api:?}, listener = "http://{listener}", recipe = {RECIPE:?}, seen = [];
 const send = async (to, options) => {{
   try {{ const a = await fetch(to, options); seen.push(a.type === "opaque" ? "opaque" : a.status); }}
   catch (e) {{ seen.push(String(e.name)); }}
@@ -197,7 +197,7 @@ const form = (to, kind, name, value) => new Promise(done => {{
   form.submit();
 }});
 (async () => {{ {tries}
-  await fetch(ear + "/report", {{method: "POST", mode: "no-cors", body: JSON.stringify(seen)}});
+  await fetch(listener + "/report", {{method: "POST", mode: "no-cors", body: JSON.stringify(seen)}});
 }})();
 </script>"#
     )
@@ -210,10 +210,10 @@ async fn c2_a_page_of_another_site_in_chromium_creates_nothing() {
     let up = home.up_with(&["--no-auth"], &[]);
     let sql = up.sql().await;
     let before = row_counts(&sql).await;
-    let (ear, heard) = listener().await;
+    let (listener, heard) = listener().await;
     let tries = r#"
   const plain = {method: "POST", mode: "no-cors", headers: {"Content-Type": "text/plain"}, body: recipe};
-  await send(ear + "/control", plain);
+  await send(listener + "/control", plain);
   await send(api + "/api/recipes/import", plain);
   await send(api + "/api/recipes/import", {...plain, credentials: "include", keepalive: true});
   await send(api + "/api/recipes/import", {method: "POST", headers: {"Content-Type": "application/json"}, body: recipe});
@@ -222,7 +222,7 @@ async fn c2_a_page_of_another_site_in_chromium_creates_nothing() {
   navigator.sendBeacon(api + "/api/recipes/import", recipe);
   await form(api + "/api/recipes/import", "text/plain", '{"yaml":"id: csrf\\nv: \\"1\\"\\nplan: {tasks: [{name: a, value: x}]}', '"}');
   await form(api + "/api/recipes/import", "application/x-www-form-urlencoded", "yaml", recipe);"#;
-    let html = trying(&up.url, ear.at, tries);
+    let html = trying(&up.url, listener.at, tries);
     let page = page(html, None).await;
     let rules = format!("MAP evil.test:80 {}", page.at);
     let _browser = Browser::open(&program, &rules, "http://evil.test/");
@@ -245,7 +245,7 @@ async fn c2_a_name_that_was_moved_to_loopback_in_chromium_reads_and_creates_noth
     let up = home.up_with(&["--no-auth"], &[]);
     let sql = up.sql().await;
     let before = row_counts(&sql).await;
-    let (ear, heard) = listener().await;
+    let (listener, heard) = listener().await;
     let tries = r#"
   const json = {method: "POST", headers: {"Content-Type": "application/json"}, body: recipe};
   await send("/healthz", {});
@@ -253,7 +253,7 @@ async fn c2_a_name_that_was_moved_to_loopback_in_chromium_reads_and_creates_noth
   await send("/api/recipes/import", json);
   await send("/api/recipes/import", {...json, headers: {"Content-Type": "text/plain"}});
   await send("/api/run", {...json, body: '{"recipeRef":{"id":"csrf","v":"1"}}'});"#;
-    let html = trying(&up.url, ear.at, tries);
+    let html = trying(&up.url, listener.at, tries);
     let address = up.url.strip_prefix("http://").unwrap().to_owned();
     let front = page(html, Some(address)).await;
     let rules = format!("MAP rebind.test:80 {}", front.at);

@@ -66,7 +66,7 @@ pub(crate) async fn drive(
 ) -> End {
     let Job { plan, mut deps, agent, taken_over } = job;
     let attestation = executor.host.attest(sandbox.effective()).await;
-    executor.board.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
+    executor.session_states.made(sandbox.id(), attestation.clone(), sandbox.kill_handle());
     let project = match agent {
         Some(work) => Some(sent_off(executor, task, &sandbox, work).await),
         None => None,
@@ -75,10 +75,10 @@ pub(crate) async fn drive(
     let feed = executor.flows.runs.feeds.begin(&task.run);
     let watched = TaskStreams::of(executor, &task.key, taken_over, feed).await;
     let watch = agent.map(dispatches::Watch::new);
-    let pilot = match (&task.work, calls.prompts()) {
+    let driver = match (&task.work, calls.prompts()) {
         (Work::Opencode(work), Some(prompts)) => {
             let job = DriverJob { task, work, sandbox: &sandbox, prompts };
-            Some(executor.pilots.begin(job).await)
+            Some(executor.drivers.begin(job).await)
         }
         _ => None,
     };
@@ -89,8 +89,8 @@ pub(crate) async fn drive(
         watched: &watched,
         kept_bytes: plan.stream_limit_bytes,
         watch: watch.as_ref(),
-        pilot: pilot.as_deref(),
-        desk: calls.gateway().map(Arc::as_ref),
+        driver: driver.as_deref(),
+        gateway: calls.gateway().map(Arc::as_ref),
         wakes: &mut wakes,
         asks: Asks::new(&executor.flows.ledger, task),
         is_unwanted: false,
@@ -110,8 +110,8 @@ pub(crate) async fn drive(
         }
         DriveOutcome::Broke { .. } => TaskOutputs::default(),
     };
-    if let (Some(pilot), false) = (&pilot, judged.canceled()) {
-        kept.notes = pilot.judge(&mut result);
+    if let (Some(driver), false) = (&driver, judged.canceled()) {
+        kept.notes = driver.judge(&mut result);
     }
     let services = sandbox.services();
     let effective = report(&mut result, &sandbox, &services, deps, granted);
@@ -271,7 +271,7 @@ async fn wipe(
     canceled: bool,
     result: &mut SandboxResult,
 ) -> WipeEvidence {
-    executor.board.set(sandbox.id(), SessionState::RemoteWipeVerifying);
+    executor.session_states.set(sandbox.id(), SessionState::RemoteWipeVerifying);
     let wiping = Stopwatch::start();
     let evidence = sandbox.wipe(if canceled { "canceled" } else { "task-end" }).await;
     result.metrics.wipe_ms = wiping.elapsed_ms();
@@ -289,9 +289,9 @@ struct CommandRun<'a> {
     kept_bytes: u64,
     watch: Option<&'a dispatches::Watch<'a>>,
     /// Who drives the daemon that the command is.
-    pilot: Option<&'a dyn PlannerDriver>,
+    driver: Option<&'a dyn PlannerDriver>,
     /// Who decides about its calls of models.
-    desk: Option<&'a CallGateway>,
+    gateway: Option<&'a CallGateway>,
     wakes: &'a mut Receiver<Wake>,
     asks: Asks<'a>,
     /// It was canceled, and its command ended for that.
@@ -307,9 +307,9 @@ impl CommandRun<'_> {
         deps: &mut Option<Deps>,
         result: &mut SandboxResult,
     ) -> Result<PhaseEnd, SandboxError> {
-        if let Some(pilot) = self.pilot {
-            self.executor.board.set(self.sandbox.id(), SessionState::Executing);
-            return Ok(PhaseEnd::of_task(Box::pin(self.piloted(pilot, &plan.task)).await?));
+        if let Some(driver) = self.driver {
+            self.executor.session_states.set(self.sandbox.id(), SessionState::Executing);
+            return Ok(PhaseEnd::of_task(Box::pin(self.piloted(driver, &plan.task)).await?));
         }
         let patched = project_patch::patched(&self.executor.flows.ledger, self.task, self.sandbox);
         if let Err(cause) = Box::pin(patched).await {
@@ -327,23 +327,23 @@ impl CommandRun<'_> {
                 return Ok(PhaseEnd { outcome: built, in_build: true });
             }
         }
-        self.executor.board.set(self.sandbox.id(), SessionState::Executing);
+        self.executor.session_states.set(self.sandbox.id(), SessionState::Executing);
         Ok(PhaseEnd::of_task(self.command(&plan.task).await?))
     }
 
     /// Daemons one after the other, until the driver is through, or each has died.
     async fn piloted(
         &mut self,
-        pilot: &dyn PlannerDriver,
+        driver: &dyn PlannerDriver,
         task: &Command,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut daemon = 1;
         loop {
-            let outcome = self.command(&pilot.command(task)).await?;
-            if pilot.is_over() || outcome.timed_out || self.is_unwanted || daemon >= DAEMONS {
+            let outcome = self.command(&driver.command(task)).await?;
+            if driver.is_over() || outcome.timed_out || self.is_unwanted || daemon >= DAEMONS {
                 return Ok(outcome);
             }
-            pilot.reset().await;
+            driver.reset().await;
             daemon += 1;
         }
     }
@@ -353,7 +353,7 @@ impl CommandRun<'_> {
         build: &Command,
         deps: &mut Option<Deps>,
     ) -> Result<ExecOutcome, SandboxError> {
-        self.executor.board.set(self.sandbox.id(), SessionState::Building);
+        self.executor.session_states.set(self.sandbox.id(), SessionState::Building);
         let built = self.command(build).await;
         if let Some(deps) = deps {
             if built.as_ref().is_ok_and(|built| built.err_code == ErrCode::None) {
@@ -382,27 +382,27 @@ impl CommandRun<'_> {
         let kill = self.sandbox.kill_handle();
         // What an agent did, was refused and changed is what its record is for: it alone is ended, and its
         // sandbox read before it goes.
-        let is_ended_by_us = self.watch.is_some() || self.pilot.is_some();
+        let is_ended_by_us = self.watch.is_some() || self.driver.is_some();
         let end = is_ended_by_us.then(CommandStopper::default);
         self.watched.begin(self.kept_bytes);
         let heard = CommandOutput {
             watched: self.watched,
-            pilot: self.pilot,
+            driver: self.driver,
             watch: self.watch,
             end: end.as_ref(),
         };
         let running = self.sandbox.exec_until(command, end.as_ref(), heard);
         tokio::pin!(running);
-        let pilot = self.pilot;
+        let driver = self.driver;
         // On the heap: its state is many times that of a command.
-        let mut flown: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match pilot {
-            Some(pilot) => pilot.drive(),
+        let mut flown: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match driver {
+            Some(driver) => driver.drive(),
             None => Box::pin(std::future::pending()),
         };
         let mut is_flown = false;
-        let desk = self.desk;
-        let mut had: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match desk {
-            Some(desk) => Box::pin(desk.has_had_its_turns()),
+        let gateway = self.gateway;
+        let mut had: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match gateway {
+            Some(gateway) => Box::pin(gateway.has_had_its_turns()),
             None => Box::pin(std::future::pending()),
         };
         let mut has_had = false;
@@ -488,7 +488,7 @@ async fn collect(
     if agent.is_none() && repo.is_none() && plan.artifacts.is_empty() {
         return kept;
     }
-    executor.board.set(sandbox.id(), SessionState::Collecting);
+    executor.session_states.set(sandbox.id(), SessionState::Collecting);
     if let Some(repo) = repo {
         kept.patch = patches::patch(sandbox, plan, repo, result).await;
     } else if let Some(agent) = agent {

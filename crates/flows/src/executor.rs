@@ -21,13 +21,13 @@ use crate::slots::Slots;
 pub(crate) struct Executor {
     pub flows: Flows,
     /// Who drives the daemons of agents that plan and build.
-    pub pilots: Arc<dyn PlannerDrivers>,
+    pub drivers: Arc<dyn PlannerDrivers>,
     pub id: ExecutorId,
     pub host_id: String,
     /// For everybody: host directories only below the allowed roots.
     pub host: Host,
     /// Where its sandboxes are now.
-    pub board: SessionStates,
+    pub session_states: SessionStates,
     /// What its runs need not ask the ledger about its tasks.
     pub handed: Handoff,
     /// A base of the dependency cache was made: whoever keeps it within bounds should look.

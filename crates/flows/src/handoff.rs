@@ -1,11 +1,11 @@
-//! Successes that reach their run within the process that had them.
+//! A task's success is handed to its run in memory where one process has both; the ledger is not asked again.
 //!
 //! ```text
 //! a round queues its attempts ---expected---> handed <---ending, succeeded--- a task of this process commits its end
 //!         |                                      |
 //!         \--woken: was one handed? yes: done with it; no: the ledger is asked (another worker's, or no success)
 //! ```
-//! The database tells the round of an end before it answers who writes it, so a round waits for an end that is being written.
+//! The database wakes the round before it answers the task that writes its end. So a round waits a moment for that task.
 //!
 //! A run and its tasks are mostly one worker's, which then knows what the ledger would answer. **Only what is committed is
 //! handed on, and only success**: what becomes of a failure depends on more than its own row.

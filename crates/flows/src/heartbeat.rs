@@ -133,17 +133,17 @@ impl Heartbeat {
     /// # Errors
     /// A thread that cannot be had, or an address that cannot be read.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<HeartbeatThread> {
-        let pulse = self.executor.flows.ledger.health_probe().map_err(std::io::Error::other)?;
+        let probe = self.executor.flows.ledger.health_probe().map_err(std::io::Error::other)?;
         let watched = RuntimeProbe::of(Handle::current());
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
-        let heart = Arc::clone(self);
+        let heartbeat = Arc::clone(self);
         thread::Builder::new().name("heartbeat".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = heart.beats(pulse, watched) => {}
-                    () = heart.doubts() => {}
+                    () = heartbeat.beats(probe, watched) => {}
+                    () = heartbeat.doubts() => {}
                     // Told to, or its worker is gone.
                     _ = stopped => {}
                 }
@@ -170,16 +170,16 @@ impl Heartbeat {
     }
 
     /// Ends once this worker is fenced.
-    async fn beats(&self, mut pulse: HealthProbe, mut watched: RuntimeProbe) {
+    async fn beats(&self, mut probe: HealthProbe, mut watched: RuntimeProbe) {
         loop {
             if watched.is_stuck() {
                 clock::sleep(BEAT).await;
                 continue;
             }
-            let mut beaten = self.beat(&mut pulse, BEAT_TIMEOUT).await;
+            let mut beaten = self.beat(&mut probe, BEAT_TIMEOUT).await;
             if beaten.is_none() {
                 *lock(&self.arrival) = Arrival::Lost;
-                beaten = self.beat(&mut pulse, BEAT_ANEW_TIMEOUT).await;
+                beaten = self.beat(&mut probe, BEAT_ANEW_TIMEOUT).await;
             }
             match beaten {
                 Some(true) => {
@@ -194,10 +194,10 @@ impl Heartbeat {
     }
 
     /// `None` where it is not known whether it arrived.
-    async fn beat(&self, pulse: &mut HealthProbe, patience: Duration) -> Option<bool> {
+    async fn beat(&self, probe: &mut HealthProbe, patience: Duration) -> Option<bool> {
         let sent = Stopwatch::start();
-        let alive = self.executor.board.alive();
-        let beat = tokio::time::timeout(patience, pulse.beat(&self.executor.id, &alive));
+        let alive = self.executor.session_states.alive();
+        let beat = tokio::time::timeout(patience, probe.beat(&self.executor.id, &alive));
         match beat.await {
             Ok(Ok(beaten)) => {
                 if beaten {

@@ -143,12 +143,12 @@ impl<'a> Attempt<'a> {
 
     /// Its sandbox is there: what it really is, for whoever watches sessions.
     pub fn shown(&self, sandbox: &Sandbox, attestation: Attestation) {
-        self.executor.board.made(sandbox.id(), attestation, sandbox.kill_handle());
+        self.executor.session_states.made(sandbox.id(), attestation, sandbox.kill_handle());
     }
 
     /// The state of its session now.
     pub fn state(&self, state: SessionState) {
-        self.executor.board.set(self.id, state);
+        self.executor.session_states.set(self.id, state);
     }
 
     /// It runs until its owner ends it: it takes no place of the worker's tasks any more.

@@ -38,7 +38,7 @@ pub struct MemoryBudget {
     total_mb: u32,
     /// Of that, what nobody needs may take at most.
     rests_mb: u32,
-    desk: Arc<Mutex<MemoryLedger>>,
+    ledger: Arc<Mutex<MemoryLedger>>,
 }
 
 /// What memory is taken for.
@@ -135,7 +135,7 @@ impl Ticket {
 #[derive(Debug)]
 pub struct MemoryShare {
     number: u64,
-    desk: Arc<Mutex<MemoryLedger>>,
+    ledger: Arc<Mutex<MemoryLedger>>,
 }
 
 /// A sandbox that could never start here.
@@ -149,8 +149,8 @@ pub struct MemoryExcess {
     total_mb: u32,
 }
 
-fn lock(desk: &Mutex<MemoryLedger>) -> MutexGuard<'_, MemoryLedger> {
-    desk.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(ledger: &Mutex<MemoryLedger>) -> MutexGuard<'_, MemoryLedger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MemoryBudget {
@@ -162,7 +162,7 @@ impl MemoryBudget {
         let total_mb = mib(named_mb.unwrap_or(of_host).max(1));
         // An operator may name more than there is, since few sandboxes take what they may.
         let rests_mb = total_mb.min(mib(of_host)) / RESTS;
-        let desk = MemoryLedger {
+        let ledger = MemoryLedger {
             total_mb,
             free_mb: total_mb,
             short: watch::Sender::new(()),
@@ -171,7 +171,7 @@ impl MemoryBudget {
             turns: BTreeMap::new(),
             turn: 0,
         };
-        Self { total_mb, rests_mb, desk: Arc::new(Mutex::new(desk)) }
+        Self { total_mb, rests_mb, ledger: Arc::new(Mutex::new(ledger)) }
     }
 
     /// How much a sandbox of `needed_mb` takes.
@@ -194,13 +194,13 @@ impl MemoryBudget {
     /// What the first of a tenant's long-lived sandboxes that wait here waits for.
     #[must_use]
     pub fn waits_for(&self, tenant: &TenantId) -> Option<MemoryShortage> {
-        lock(&self.desk).waits_for(tenant)
+        lock(&self.ledger).waits_for(tenant)
     }
 
     /// Whether the first of a tenant's long-lived sandboxes that wait here is served by the end of long-lived ones alone.
     #[must_use]
     pub fn is_held_by_lives(&self, tenant: &TenantId) -> bool {
-        lock(&self.desk).is_held_by_lives(tenant)
+        lock(&self.ledger).is_held_by_lives(tenant)
     }
 
     /// So much for what nobody needs, where it is free and fewer than `most` have some, with what tells when somebody waits for it.
@@ -212,7 +212,7 @@ impl MemoryBudget {
         most: usize,
     ) -> Option<(MemoryShare, watch::Receiver<()>)> {
         // Before it is taken, so that whoever waits from then on is heard.
-        let short = lock(&self.desk).short.subscribe();
+        let short = lock(&self.ledger).short.subscribe();
         Some((self.take_free(tenant, needed_mb, MemoryUse::Rest, Some(most))?, short))
     }
 
@@ -223,28 +223,28 @@ impl MemoryBudget {
         what: MemoryUse,
         most: Option<usize>,
     ) -> Option<MemoryShare> {
-        let mut desk = lock(&self.desk);
-        if desk.next_turn().is_some() || desk.free_mb < needed_mb {
+        let mut ledger = lock(&self.ledger);
+        if ledger.next_turn().is_some() || ledger.free_mb < needed_mb {
             return None;
         }
-        if what == MemoryUse::Life && !desk.may_hold(tenant, needed_mb) {
+        if what == MemoryUse::Life && !ledger.may_hold(tenant, needed_mb) {
             return None;
         }
         if let Some(most) = most {
-            let resting = desk.all.values().filter(|ticket| ticket.is_rest());
+            let resting = ledger.all.values().filter(|ticket| ticket.is_rest());
             let (count, mb) = resting
                 .fold((0, 0_u32), |(count, mb), one| (count + 1, mb.saturating_add(one.needed_mb)));
             if count >= most || mb.saturating_add(needed_mb) > self.rests_mb {
                 return None;
             }
         }
-        let number = desk.next;
-        desk.next += 1;
+        let number = ledger.next;
+        ledger.next += 1;
         // Nobody listens: it is served before this returns.
         let waits = Some(oneshot::channel().0);
-        desk.all.insert(number, Ticket { tenant: tenant.clone(), needed_mb, what, waits });
-        desk.serve();
-        Some(MemoryShare { number, desk: Arc::clone(&self.desk) })
+        ledger.all.insert(number, Ticket { tenant: tenant.clone(), needed_mb, what, waits });
+        ledger.serve();
+        Some(MemoryShare { number, ledger: Arc::clone(&self.ledger) })
     }
 
     /// Waits for the tenant's turn and until so much is free. Dropping the future gives the place up.
@@ -258,13 +258,13 @@ impl MemoryBudget {
     /// A place among those that wait for so much, which may be had at once. Dropping it gives the place up.
     pub(crate) fn ask(&self, tenant: &TenantId, needed_mb: u32, what: MemoryUse) -> MemoryRequest {
         let (tell, told) = oneshot::channel();
-        let mut desk = lock(&self.desk);
-        let number = desk.next;
-        desk.next += 1;
+        let mut ledger = lock(&self.ledger);
+        let number = ledger.next;
+        ledger.next += 1;
         let (tenant, waits) = (tenant.clone(), Some(tell));
-        desk.all.insert(number, Ticket { tenant, needed_mb, what, waits });
-        desk.serve();
-        MemoryRequest { share: MemoryShare { number, desk: Arc::clone(&self.desk) }, told }
+        ledger.all.insert(number, Ticket { tenant, needed_mb, what, waits });
+        ledger.serve();
+        MemoryRequest { share: MemoryShare { number, ledger: Arc::clone(&self.ledger) }, told }
     }
 }
 
@@ -285,8 +285,8 @@ impl MemoryRequest {
 
     /// How many that wait asked before this one: those of other tenants may be served later all the same.
     pub(crate) fn before(&self) -> usize {
-        let desk = lock(&self.share.desk);
-        desk.all.range(..self.share.number).filter(|(_, ticket)| ticket.waits.is_some()).count()
+        let ledger = lock(&self.share.ledger);
+        ledger.all.range(..self.share.number).filter(|(_, ticket)| ticket.waits.is_some()).count()
     }
 }
 
@@ -405,13 +405,13 @@ impl MemoryLedger {
 
 impl Drop for MemoryShare {
     fn drop(&mut self) {
-        let mut desk = lock(&self.desk);
-        if let Some(ticket) = desk.all.remove(&self.number)
+        let mut ledger = lock(&self.ledger);
+        if let Some(ticket) = ledger.all.remove(&self.number)
             && ticket.waits.is_none()
         {
-            desk.free_mb = desk.free_mb.saturating_add(ticket.needed_mb);
+            ledger.free_mb = ledger.free_mb.saturating_add(ticket.needed_mb);
         }
-        desk.serve();
+        ledger.serve();
     }
 }
 

@@ -36,7 +36,7 @@ pub struct OwnTasks {
 pub struct TaskReservation {
     own: OwnTasks,
     task: TaskKey,
-    fate: QueueOutcome,
+    outcome: QueueOutcome,
     _of: OwnedSemaphorePermit,
 }
 
@@ -71,7 +71,7 @@ impl OwnTasks {
         Some(TaskReservation {
             own: self.clone(),
             task: task.clone(),
-            fate: QueueOutcome::Unknown,
+            outcome: QueueOutcome::Unknown,
             _of: of,
         })
     }
@@ -94,24 +94,24 @@ impl TaskReservation {
         let (workflow_id, name) = (self.task.to_string(), TASK_WORKFLOW.to_owned());
         let sent = self.own.starts.send(WorkflowClaim { workflow_id, name, inputs: None });
         // Where nothing starts any, the worker ends, and what it owns is given back.
-        self.fate = if sent.is_ok() { QueueOutcome::Started } else { QueueOutcome::NotClaimed };
+        self.outcome = if sent.is_ok() { QueueOutcome::Started } else { QueueOutcome::NotClaimed };
     }
 
     /// It is not this worker's: it waits in its queue, or is not there.
     pub fn unused(mut self) {
-        self.fate = QueueOutcome::NotClaimed;
+        self.outcome = QueueOutcome::NotClaimed;
     }
 }
 
 impl Drop for TaskReservation {
     fn drop(&mut self) {
-        let Self { own, task, fate, .. } = self;
-        if *fate == QueueOutcome::Started {
+        let Self { own, task, outcome, .. } = self;
+        if *outcome == QueueOutcome::Started {
             return;
         }
         own.slots.leave(task.as_str());
         own.started.forget(task.as_str());
-        if *fate == QueueOutcome::Unknown {
+        if *outcome == QueueOutcome::Unknown {
             own.started.doubt();
         }
     }

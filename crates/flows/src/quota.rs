@@ -14,7 +14,7 @@ use crate::error::Result;
 pub struct Quota {
     ledger: Ledger,
     /// How files of rows that are erased are removed, where this process keeps some.
-    tidy: Arc<OnceLock<QuotaCleanup>>,
+    cleanup: Arc<OnceLock<QuotaCleanup>>,
 }
 
 /// Begins to remove files whose rows are erased, and returns at once.
@@ -28,13 +28,13 @@ impl std::fmt::Debug for QuotaCleanup {
 
 impl Quota {
     pub(crate) fn new(ledger: &Ledger) -> Self {
-        Self { ledger: ledger.clone(), tidy: Arc::default() }
+        Self { ledger: ledger.clone(), cleanup: Arc::default() }
     }
 
     /// When a tenant's quota is full and its layers make room, `tidy` begins to remove their files. Set once.
-    pub fn when_full(&self, tidy: impl Fn() + Send + Sync + 'static) {
+    pub fn when_full(&self, cleanup: impl Fn() + Send + Sync + 'static) {
         // Whoever keeps files is made once for a process.
-        let _ = self.tidy.set(QuotaCleanup(Box::new(tidy)));
+        let _ = self.cleanup.set(QuotaCleanup(Box::new(cleanup)));
     }
 
     /// Refuses where what the tenant has stored fills its quota, once its layers made room.
@@ -43,9 +43,9 @@ impl Quota {
     /// The quota is full, or the ledger does not answer.
     pub async fn admit(&self, tenant: &TenantId) -> Result<()> {
         if self.ledger.runs().quota_admit(tenant).await?
-            && let Some(tidy) = self.tidy.get()
+            && let Some(cleanup) = self.cleanup.get()
         {
-            tidy.0();
+            cleanup.0();
         }
         Ok(())
     }

@@ -132,8 +132,8 @@ pub(crate) fn begun(
     };
     host.weigh(&mut sandbox, &task.tenant);
     host.expect(&plan, &sandbox);
-    let keeper = TaskSecrets::new(&executor.flows.secrets, task, sandbox.id());
-    sandbox.traffic().set_secret_source(std::sync::Arc::new(keeper));
+    let snapshotter = TaskSecrets::new(&executor.flows.secrets, task, sandbox.id());
+    sandbox.traffic().set_secret_source(std::sync::Arc::new(snapshotter));
     Ok(ReadySandbox { sandbox, plan, deps, memory })
 }
 

@@ -31,12 +31,12 @@ pub(crate) struct SessionStates {
 
 impl SessionStates {
     /// The session's sandbox exists: what it really is, and by what it is seen alive.
-    pub(crate) fn made(&self, session: &SandboxId, attestation: Attestation, pulse: KillHandle) {
+    pub(crate) fn made(&self, session: &SandboxId, attestation: Attestation, kill: KillHandle) {
         let facts = Some(attestation);
         let state = SessionState::Provisioning;
         let made = SessionMove { sandbox: session.clone(), state, attestation: facts };
         self.lock().insert(session.clone(), (made, Stopwatch::start()));
-        self.pulses().insert(session.clone(), pulse);
+        self.kill_handles().insert(session.clone(), kill);
         self.rung.notify_one();
     }
 
@@ -53,13 +53,13 @@ impl SessionStates {
     /// The session is about to end, which is committed elsewhere.
     pub(crate) fn forget(&self, session: &SandboxId) {
         self.lock().remove(session);
-        self.pulses().remove(session);
+        self.kill_handles().remove(session);
     }
 
     /// The sandboxes that are seen alive now.
     pub(crate) fn alive(&self) -> Vec<SandboxId> {
-        let pulses = self.pulses();
-        pulses.iter().filter(|(_, pulse)| pulse.is_alive()).map(|(id, _)| id.clone()).collect()
+        let kill_handles = self.kill_handles();
+        kill_handles.iter().filter(|(_, kill)| kill.is_alive()).map(|(id, _)| id.clone()).collect()
     }
 
     /// Writes until it is aborted. Losing a state costs nothing but a watcher's view.
@@ -87,7 +87,7 @@ impl SessionStates {
         due
     }
 
-    fn pulses(&self) -> MutexGuard<'_, HashMap<SandboxId, KillHandle>> {
+    fn kill_handles(&self) -> MutexGuard<'_, HashMap<SandboxId, KillHandle>> {
         self.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,16 +103,19 @@ mod tests {
 
     #[test]
     fn the_latest_state_wins_and_an_ended_session_is_forgotten() {
-        let board = SessionStates::default();
+        let session_states = SessionStates::default();
         let [one, two] = ["sb00000000000000000001", "sb00000000000000000002"]
             .map(|id| SandboxId::parse(id).unwrap());
-        board.set(&one, SessionState::Building);
-        board.set(&one, SessionState::Executing);
-        board.set(&two, SessionState::Executing);
-        board.forget(&two);
-        assert!(board.due(Duration::from_secs(3_600)).is_empty(), "it is too young");
-        let left: Vec<_> =
-            board.due(Duration::ZERO).into_iter().map(|one| (one.sandbox, one.state)).collect();
+        session_states.set(&one, SessionState::Building);
+        session_states.set(&one, SessionState::Executing);
+        session_states.set(&two, SessionState::Executing);
+        session_states.forget(&two);
+        assert!(session_states.due(Duration::from_secs(3_600)).is_empty(), "it is too young");
+        let left: Vec<_> = session_states
+            .due(Duration::ZERO)
+            .into_iter()
+            .map(|one| (one.sandbox, one.state))
+            .collect();
         assert_eq!(left, [(one, SessionState::Executing)]);
     }
 }

@@ -51,13 +51,13 @@ const UNCLOSED_MS: i64 = 5_000;
 
 pub(crate) struct Takeover {
     pub executor: Arc<Executor>,
-    pub heart: Arc<Heartbeat>,
+    pub heartbeat: Arc<Heartbeat>,
 }
 
 impl Takeover {
     pub(crate) async fn run(self) {
         tokio::select! {
-            () = self.heart.fenced() => {}
+            () = self.heartbeat.fenced() => {}
             () = self.leads() => {}
             () = self.looks() => {}
         }
@@ -77,7 +77,7 @@ impl Takeover {
         let Some(lead) = ledger.executors().lead(&self.executor.id, LEASE_MS).await? else {
             return Ok(());
         };
-        let dead_after_ms = self.heart.dead_after_ms();
+        let dead_after_ms = self.heartbeat.dead_after_ms();
         for gone in ledger.executors().take_over(&lead, dead_after_ms).await? {
             let (worker, workflows) = (gone.executor, gone.workflows);
             match gone.is_new {

@@ -149,7 +149,7 @@ async fn finish(
     mut end: End,
 ) -> Flow<ErrCode> {
     let (ledger, key) = (&executor.flows.ledger, &task.key);
-    executor.board.forget(sandbox);
+    executor.session_states.forget(sandbox);
     // Its tenant reads it, and named paths of his own.
     let request = task.work.request();
     let is_named = |path: &str| {

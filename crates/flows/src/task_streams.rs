@@ -84,7 +84,7 @@ impl TaskStreams {
 /// Who hears one command.
 pub(crate) struct CommandOutput<'a> {
     pub watched: &'a TaskStreams,
-    pub pilot: Option<&'a dyn PlannerDriver>,
+    pub driver: Option<&'a dyn PlannerDriver>,
     pub watch: Option<&'a dispatches::Watch<'a>>,
     pub end: Option<&'a CommandStopper>,
 }
@@ -92,8 +92,8 @@ pub(crate) struct CommandOutput<'a> {
 impl OutputSink for CommandOutput<'_> {
     fn take(&mut self, stream: Stream, chunk: &[u8]) {
         self.watched.push(stream, chunk);
-        if let Some(pilot) = self.pilot {
-            pilot.push(chunk);
+        if let Some(driver) = self.driver {
+            driver.push(chunk);
         }
         if let (Stream::Stdout, Some(watch), Some(end)) = (stream, self.watch, self.end)
             && watch.push(chunk)

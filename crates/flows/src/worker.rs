@@ -81,9 +81,9 @@ pub struct Worker {
     lives: Arc<dyn LiveSandboxes>,
     engine: DBOS,
     claimer: JoinHandle<()>,
-    heart: HeartbeatThread,
+    heartbeat: HeartbeatThread,
     takeover: JoinHandle<()>,
-    board: JoinHandle<()>,
+    session_states: JoinHandle<()>,
     cache: JoinHandle<()>,
     keys: JoinHandle<()>,
     aging: JoinHandle<()>,
@@ -96,7 +96,7 @@ impl Worker {
     pub async fn start(
         flows: Flows,
         lives: Arc<dyn LiveSandboxes>,
-        pilots: Arc<dyn PlannerDrivers>,
+        drivers: Arc<dyn PlannerDrivers>,
         config: WorkerConfig,
     ) -> Result<Self, StartError> {
         let host_config = HostConfig {
@@ -114,13 +114,13 @@ impl Worker {
             .map_err(|e| StartError::Engine(e.to_string()))?;
         let executor = Arc::new(Executor {
             flows: flows.clone(),
-            pilots,
+            drivers,
             id: id.clone(),
             host_id: crate::host_id(),
             host,
             open_host,
             memory,
-            board: SessionStates::default(),
+            session_states: SessionStates::default(),
             handed: Handoff::default(),
             promoted: Notify::new(),
             slots: Arc::default(),
@@ -166,13 +166,13 @@ impl Worker {
         lives.joined(OwnTasks::new(&executor.id, slots, started, starts));
         let sender = Sender::new(&executor.flows.webhooks, executor.id.as_str())
             .map(|sender| tokio::spawn(sender.run()));
-        let heart = Arc::new(Heartbeat::new(Arc::clone(&executor)));
-        let (beating, fenced) = (heart.start(), heart.fences());
+        let heartbeat = Arc::new(Heartbeat::new(Arc::clone(&executor)));
+        let (beating, fenced) = (heartbeat.start(), heartbeat.fences());
         let beating = beating.map_err(|e| StartError::Engine(format!("the heartbeat: {e}")))?;
-        let takeover = Takeover { executor: Arc::clone(&executor), heart };
-        let board = {
+        let takeover = Takeover { executor: Arc::clone(&executor), heartbeat };
+        let session_states = {
             let executor = Arc::clone(&executor);
-            tokio::spawn(async move { executor.board.run(&executor.flows.ledger).await })
+            tokio::spawn(async move { executor.session_states.run(&executor.flows.ledger).await })
         };
         let cache = tokio::spawn(crate::cache::maintain(Arc::clone(&executor)));
         let keys = lives.revocations();
@@ -184,10 +184,10 @@ impl Worker {
             keys,
             aging,
             engine,
-            board,
+            session_states,
             sender,
             claimer: tokio::spawn(claims(claimer, own)),
-            heart: beating,
+            heartbeat: beating,
             takeover: tokio::spawn(takeover.run()),
             fenced,
         })
@@ -222,9 +222,9 @@ impl Worker {
             tracing::warn!("the engine does not end: the database does not answer");
         }
         self.keys.abort();
-        self.board.abort();
+        self.session_states.abort();
         // It lived until here: others take nothing over that is about to be given back.
-        self.heart.stop().await;
+        self.heartbeat.stop().await;
         let given_back = give_back(&self.executor).await;
         // Also where the ledger is gone: this host's memory is not the ledger's.
         self.executor.host.leave();

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use cofferdam_guest::job::ATTACH;
 use cofferdam_guest::setup::{ENTER, INIT, REHEARSE};
 use cofferdam_guest::users::HOLD;
-use cofferdam_guest::wire::LODGE;
+use cofferdam_guest::wire::SUBREAPER;
 
 use crate::{agent, machine, user_namespace};
 
@@ -20,7 +20,7 @@ pub fn run() -> ExitCode {
     match words.as_slice() {
         [ENTER] => agent::run_in(machine::enter),
         [REHEARSE] => agent::run_in(machine::rehearse),
-        [LODGE] => agent::run_as_subreaper(),
+        [SUBREAPER] => agent::run_as_subreaper(),
         [ATTACH] => agent::attach(),
         [HOLD, owner] => user_namespace::run(owner),
         _ => agent::run(),

@@ -25,7 +25,7 @@ pub const GO: u8 = b'g';
 /// What the init says to that.
 pub const GONE_ON: u8 = b'w';
 /// The same by an agent that woke in a stored machine.
-pub const DAWN: u8 = b'd';
+pub const RESTORE: u8 = b'd';
 /// What the init says to that, once it has left the stream again.
 pub const RISEN: u8 = b'r';
 /// Bytes of a piece: each becomes one frame.

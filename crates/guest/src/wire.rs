@@ -63,7 +63,7 @@ use serde::{Deserialize, Serialize};
 use crate::jail::{Jail, JailReport};
 
 /// First argument of an agent in a sandbox that somebody else holds.
-pub const LODGE: &str = "lodge";
+pub const SUBREAPER: &str = "lodge";
 
 /// `GET`: version and level of the agent.
 pub const HEALTH: &str = "/v1/health";

@@ -52,11 +52,11 @@ pub(crate) fn open(
 ) -> io::Result<mpsc::UnboundedReceiver<NewConnection>> {
     // As many may wait in it as connections have slots.
     let (arrived, arrivals) = mpsc::unbounded_channel();
-    let lookout =
+    let health_listener =
         Arc::new(HealthListener { serving, runtime: Handle::current(), arrived, probe, stop });
     let runtime = Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("health_listener".to_owned()).spawn(move || {
-        if let Err(error) = runtime.block_on(lookout.accept(listener, &bound)) {
+        if let Err(error) = runtime.block_on(health_listener.accept(listener, &bound)) {
             tracing::error!(%error, "the listener broke off");
         }
     })?;

@@ -141,13 +141,13 @@ fn heard(note: Option<PgNotification>) -> std::result::Result<Option<Wake>, sqlx
 impl Ledger {
     /// Starts listening; the task ends with the pool.
     pub async fn listen(&self) -> Result<Wakes> {
-        let mut ear = Listener::open(self.pool()).await?;
+        let mut listener = Listener::open(self.pool()).await?;
         let (sender, _) = broadcast::channel(BACKLOG);
         let wakes = Wakes(sender.clone());
         let pool = self.pool().clone();
         tokio::spawn(async move {
             loop {
-                match ear.hear().await {
+                match listener.hear().await {
                     Ok(None) => {}
                     // Nobody waiting is fine.
                     Ok(Some(wake)) => drop(sender.send(wake)),
@@ -155,7 +155,7 @@ impl Ledger {
                     Err(error) => {
                         tracing::warn!(%error, "this process listens anew");
                         let Some(anew) = reopen(&pool).await else { return };
-                        ear = anew;
+                        listener = anew;
                         let _ = sender.send(Wake::All);
                     }
                 }
@@ -169,7 +169,7 @@ impl Ledger {
 async fn reopen(pool: &PgPool) -> Option<Listener> {
     loop {
         match Listener::open(pool).await {
-            Ok(ear) => return Some(ear),
+            Ok(listener) => return Some(listener),
             Err(sqlx::Error::PoolClosed) => return None,
             Err(error) => tracing::warn!(%error, "listening failed; trying again"),
         }

@@ -128,11 +128,12 @@ impl Create<'_> {
             let template = Templates::of(self.live).host(name)?;
             return Ok(Spec::of(request.clone(), template, Source::Template));
         };
-        let (again, files) = Snapshots::of(self.live).open(&who.tenant, &files).await?;
+        let (resume_spec, files) = Snapshots::of(self.live).open(&who.tenant, &files).await?;
         let source = Source::Snapshot(files.files_alone());
-        let mut spec = Spec::of(request.clone(), Templates::of(self.live).again(&again)?, source);
+        let mut spec =
+            Spec::of(request.clone(), Templates::of(self.live).resolve(&resume_spec)?, source);
         if request.snapshot.is_some() {
-            spec.inherited = again.request.env;
+            spec.inherited = resume_spec.request.env;
         }
         Ok(spec)
     }

@@ -92,8 +92,9 @@ impl Live {
             self.0.registry.executor()?;
             let (mut asked, mut files) = (None, Vec::new());
             for _ in 0..count {
-                let (again, filling) = Snapshots::of(self).open(&who.tenant, &snapshot).await?;
-                asked = Some((Templates::of(self).again(&again)?, again.request));
+                let (resume_spec, filling) =
+                    Snapshots::of(self).open(&who.tenant, &snapshot).await?;
+                asked = Some((Templates::of(self).resolve(&resume_spec)?, resume_spec.request));
                 // Two sandboxes with one memory would have the same secrets and numbers in it.
                 files.push(filling.files_alone());
             }
@@ -105,8 +106,8 @@ impl Live {
         let opened = (0..count).map(|_| kept.filling(&held.facts.tenant));
         let files: std::io::Result<Vec<InitialFiles>> = opened.collect();
         let files = files.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
-        let again = held.resume_spec();
-        Snapshots::of(self).fits(&again)?;
-        Ok((again.request, held.resolved_template().clone(), files))
+        let resume_spec = held.resume_spec();
+        Snapshots::of(self).fits(&resume_spec)?;
+        Ok((resume_spec.request, held.resolved_template().clone(), files))
     }
 }

@@ -78,7 +78,7 @@ pub struct LiveHandle {
     /// Since its start.
     pub since: Stopwatch,
     /// What keeps its files, or why its class cannot.
-    pub(crate) keeper: Result<LayerSnapshotter, NoSnapshotReason>,
+    pub(crate) snapshotter: Result<LayerSnapshotter, NoSnapshotReason>,
     /// What its pause leaves of it.
     pub(crate) left: Mutex<Option<PauseLayer>>,
     /// Held while its files are read: it is not wiped meanwhile.
@@ -90,7 +90,7 @@ pub struct LiveHandle {
     /// Variables of the sandbox whose files it began with.
     inherited: BTreeMap<String, String>,
     /// What it was made of.
-    basis: ResolvedTemplate,
+    template: ResolvedTemplate,
     /// What its tenant asked for.
     pub(crate) asked: LiveRequest,
     /// What it reaches, and how its commands find it.
@@ -129,7 +129,7 @@ pub(crate) struct SandboxParts {
     pub network: Network,
     pub tokens: Tokens,
     pub limits: Limits,
-    pub keeper: Result<LayerSnapshotter, NoSnapshotReason>,
+    pub snapshotter: Result<LayerSnapshotter, NoSnapshotReason>,
     pub went_on: bool,
 }
 
@@ -137,20 +137,20 @@ impl LiveHandle {
     pub(crate) fn new(
         id: &LiveId,
         run: &RunId,
-        PendingLaunch { tenant, key_id, request, basis, inherited, files: _, tokens: _ }: PendingLaunch,
-        SandboxParts { agent, reach, network, tokens, limits, keeper, went_on }: SandboxParts,
+        PendingLaunch { tenant, key_id, request, template, inherited, files: _, tokens: _ }: PendingLaunch,
+        SandboxParts { agent, reach, network, tokens, limits, snapshotter, went_on }: SandboxParts,
         left_ms: i64,
     ) -> (Arc<Self>, watch::Receiver<EndOrder>) {
         let (order, orders) = watch::channel(at(left_ms));
-        let state = basis.built.as_ref().map(|built| &built.state);
+        let state = template.built.as_ref().map(|built| &built.state);
         let facts = Facts {
             id: id.clone(),
             tenant,
             run: run.clone(),
             token: tokens.envd,
             traffic: tokens.traffic,
-            template: basis.name.clone(),
-            alias: basis.built.as_ref().map_or(&basis.name, |built| &built.name).clone(),
+            template: template.name.clone(),
+            alias: template.built.as_ref().map_or(&template.name, |built| &built.name).clone(),
             limits,
             user: state.map_or(TemplateUser::User, |state| state.user),
             workdir: state.and_then(|state| state.workdir.clone()),
@@ -162,13 +162,13 @@ impl LiveHandle {
             tokens_of: tokens.key_id,
             revocation: watch::Sender::new(false),
             since: Stopwatch::start(),
-            keeper,
+            snapshotter,
             left: Mutex::default(),
             keeping: tokio::sync::Mutex::default(),
             asleep: AtomicBool::new(false),
             key_id,
             inherited,
-            basis,
+            template,
             asked: request,
             reach: Mutex::new(reach),
             network,
@@ -204,11 +204,11 @@ impl LiveHandle {
     pub(crate) fn resume_spec(&self) -> ResumeSpec {
         let mut request = self.asked.clone();
         request.egress = self.egress();
-        self.basis.name.as_str().clone_into(&mut request.template);
+        self.template.name.as_str().clone_into(&mut request.template);
         for (name, value) in &self.inherited {
             request.env.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        let (image, built) = (self.basis.image.clone(), self.basis.built.clone());
+        let (image, built) = (self.template.image.clone(), self.template.built.clone());
         ResumeSpec { request, image, tokens: None, memory: false, memory_last: false, built }
     }
 
@@ -231,7 +231,7 @@ impl LiveHandle {
 
     /// What it was made of.
     pub(crate) fn resolved_template(&self) -> &ResolvedTemplate {
-        &self.basis
+        &self.template
     }
 
     /// Whether the key that its tokens were made for is revoked: they open nothing any more.

@@ -88,7 +88,7 @@ impl Live {
             tenant: who.tenant.clone(),
             key_id: who.key_id.clone(),
             request: request.clone(),
-            basis: template.clone(),
+            template: template.clone(),
             inherited,
             files,
             tokens,

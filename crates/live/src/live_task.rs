@@ -72,7 +72,7 @@ pub(crate) async fn run(live: &Live, mut attempt: Attempt<'_>, work: &LiveWork) 
         return gone(None, why).await;
     };
     // One that is made already and begins nothing runs nothing yet: the record of its start is refused where it is not due.
-    if expected.files.ahead.is_none() || expected.basis.program.is_some() {
+    if expected.files.ahead.is_none() || expected.template.program.is_some() {
         let ledger = &live.0.ledger;
         match patiently(|| ledger.live().is_due(&work.live, &task.run)).await {
             Ok(true) => {}
@@ -136,7 +136,7 @@ async fn held(
                 network: sandbox.network(),
                 tokens,
                 limits: sandbox.effective().limits,
-                keeper: sandbox.snapshotter(),
+                snapshotter: sandbox.snapshotter(),
                 went_on: sandbox.boot().went_on,
             };
             let (held, mut orders) =
@@ -149,7 +149,7 @@ async fn held(
             attempt.state(SessionState::Executing);
             sandbox.let_runtime_go().await;
             sandbox.let_root_go().await;
-            if held.keeper.as_ref().is_ok_and(LayerSnapshotter::can_detach_layer) {
+            if held.snapshotter.as_ref().is_ok_and(LayerSnapshotter::can_detach_layer) {
                 live.0.layers.spare.want();
             }
             let kill = sandbox.kill_handle();
@@ -265,7 +265,7 @@ async fn opened(
         limits: &sandbox.effective().limits,
     };
     let recorded = patiently(|| ledger.live().started(&start));
-    let beginning = expected.basis.program.as_ref();
+    let beginning = expected.template.program.as_ref();
     // It runs, as it did.
     let beginning = beginning.filter(|_| !sandbox.boot().went_on);
     let (env, left, program) = match beginning {
@@ -281,7 +281,7 @@ async fn opened(
             all.extend(expected.request.env.clone());
             let begun = begin(sandbox.agent(), begins, &all).await;
             let program =
-                begun.map_err(|why| format!("template {}: {why}", expected.basis.name))?;
+                begun.map_err(|why| format!("template {}: {why}", expected.template.name))?;
             (env, recorded.await, program)
         }
     };

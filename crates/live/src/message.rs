@@ -43,8 +43,8 @@ mod tests {
 
     fn is_read_again<M: Serialize + DeserializeOwned + Debug>(message: &M) {
         let text = serde_json::to_string(message).unwrap();
-        let again: M = serde_json::from_str(&text).unwrap();
-        assert_eq!(format!("{again:?}"), format!("{message:?}"));
+        let resume_spec: M = serde_json::from_str(&text).unwrap();
+        assert_eq!(format!("{resume_spec:?}"), format!("{message:?}"));
     }
 
     #[test]
@@ -96,8 +96,8 @@ mod tests {
             jail: None,
         };
         let terminal = Some(Size { rows: 24, cols: 80 });
-        let manner = ExecOptions { stdin: true, terminal, service: true, leaves: true };
-        is_read_again(&StartCommand { request, manner, note: "n".to_owned() });
+        let options = ExecOptions { stdin: true, terminal, service: true, leaves: true };
+        is_read_again(&StartCommand { request, options, note: "n".to_owned() });
         let paths = vec!["/a".to_owned()];
         is_read_again(&WatchDirectories { paths, waits: false });
         is_read_again(&AwaitAlive { patience: Duration::from_millis(1) });

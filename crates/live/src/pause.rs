@@ -3,6 +3,19 @@
 //! ```text
 //! stop -> layer held by its sealer, room for its file -> snapshot and pause on record -> processes killed -> wiped but for the layer
 //! ```
+//! A pause is refused, in this order, and the sandbox goes on:
+//!
+//! | why | where |
+//! |---|---|
+//! | it starts, is paused, is over, or another worker has it | `view`: `Live::handle` |
+//! | this worker has no key to seal with | `flows::secrets`: `vault` |
+//! | it was paused or ended in the meantime | [`Pause::done`] |
+//! | memory is asked for, and its class or its agent cannot | `snapshot::memory` |
+//! | its class keeps no files | [`Pause::stand`], by the handle's snapshotter |
+//! | the tenant's quota, or the disk | `snapshot::space`, `snapshot::allowance` |
+//! | its life is over, or the quota of rows | `ledger::snapshots`, and the trigger of its table |
+//!
+//! Once its agent sleeps there is no way back: a pause that fails then ends the sandbox ([`EndOrder::Unkept`]).
 
 use std::sync::Arc;
 
@@ -64,7 +77,7 @@ impl Live {
     /// its processes go on with a resume; by default they do where its class can.
     ///
     /// # Errors
-    /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept: then it goes on.
+    /// It does not run here, is paused already, its class cannot be paused, or its files cannot be kept. It goes on then, unless its agent sleeps already.
     async fn pause(&self, who: &Principal, id: &LiveId, memory: Option<bool>) -> Result<LiveView> {
         let mut wakes = self.0.wakes.subscribe();
         let held = self.handle(who, id).await?;
@@ -137,11 +150,13 @@ impl Pause<'_> {
     /// Stops a sandbox and has its layer held by its sealer; one that does not lie in memory is written.
     async fn stand(&self) -> Result<(FrozenSandbox, PauseFiles)> {
         let (live, held) = (self.live, self.held);
-        let keeper = held.keeper.clone();
-        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
-        let (shelf, id, of) = (Arc::clone(&live.0.store), fresh()?, Arc::clone(held));
-        // Where there is no room it goes on a moment later.
-        let standing = blocking(move || keeper.freeze_for_pause().map_err(std::io::Error::other));
+        let snapshotter = held.snapshotter.clone();
+        let snapshotter =
+            snapshotter.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
+        let (store, id, of) = (Arc::clone(&live.0.store), fresh()?, Arc::clone(held));
+        // Both at once: where there is no room, the sandbox was stopped for a moment and goes on.
+        let standing =
+            blocking(move || snapshotter.freeze_for_pause().map_err(std::io::Error::other));
         let snapshots = Snapshots::of(live);
         let (room, stood) = tokio::join!(snapshots.room(&held.facts.tenant), standing);
         let room = room?;
@@ -150,10 +165,10 @@ impl Pause<'_> {
         let shared = Arc::clone(&room);
         let stood = blocking(move || {
             let Some((still, layer)) = stood else { return Ok(None) };
-            let again = of.itself();
-            let new = NewFile { shelf: &shelf, id, room: &shared };
-            let kept = new.reserve(layer.sizes()?.about, &again)?;
-            let plain = PausedLayer::begin(&of.facts.tenant, layer, kept, again, &spare)?;
+            let resume_spec = of.itself();
+            let new = NewFile { store: &store, id, room: &shared };
+            let kept = new.reserve(layer.sizes()?.about, &resume_spec)?;
+            let plain = PausedLayer::begin(&of.facts.tenant, layer, kept, resume_spec, &spare)?;
             Ok(Some((still, PauseFiles::Plain(Box::new(plain)))))
         });
         let stood = stood.await.map_err(|why| room.fault(&why))?;
@@ -188,7 +203,7 @@ impl Pause<'_> {
             layer: Arc::clone(&plain.layer),
             memory: Arc::clone(&plain.memory),
         });
-        Layers::of(live).keep(filed.shelf, plain);
+        Layers::of(live).keep(filed.store, plain);
         if is_unknown {
             // It may be paused on record, so it cannot go on.
             held.end(EndOrder::Over);
@@ -220,7 +235,7 @@ impl Pause<'_> {
         }
         held.end(EndOrder::Pause);
         still.end();
-        filed.shelf.give_name(&mut kept);
+        filed.store.give_name(&mut kept);
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct PendingLaunch {
     /// The whole request. Its environment may hold secrets, so no table has it.
     pub request: LiveRequest,
     /// What it is made of and begins with.
-    pub basis: ResolvedTemplate,
+    pub template: ResolvedTemplate,
     /// Variables of the sandbox whose files these are; its own come before them.
     pub inherited: BTreeMap<String, String>,
     /// What it begins with.

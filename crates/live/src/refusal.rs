@@ -32,7 +32,7 @@ pub(crate) fn stops() -> Error {
 }
 
 pub(crate) fn unverified() -> Error {
-    let why = "the sandbox is canceled, but that nothing is left of it is not verified yet; ask again, and see `cofferdam session ls`";
+    let why = "the sandbox is ordered to end, and its wipe is not verified yet; ask again, or see `cofferdam session ls`";
     refuse(ErrorCode::Unavailable, why)
 }
 

@@ -479,7 +479,7 @@ mod tests {
                 tenant: tenant.clone(),
                 key_id: "k".to_owned(),
                 request: LiveRequest::of(BASE_TEMPLATE),
-                basis: ResolvedTemplate::of_host(&name, None),
+                template: ResolvedTemplate::of_host(&name, None),
                 inherited: BTreeMap::new(),
                 files: StartFiles::of(None, None),
                 tokens: None,

@@ -152,18 +152,18 @@ impl Resume<'_> {
     /// What its next life is launched from.
     async fn spec(&self, snapshot: &SnapshotId) -> Result<Spec> {
         let options = self.options;
-        let (again, source) = match self.lent(snapshot).await? {
+        let (resume_spec, source) = match self.lent(snapshot).await? {
             Some(lent) => lent,
             None => {
-                let (again, files) =
+                let (resume_spec, files) =
                     Snapshots::of(self.live).open(&self.who.tenant, snapshot).await?;
                 let files = if options.memory { files } else { files.files_alone() };
-                (again, Source::Snapshot(files))
+                (resume_spec, Source::Snapshot(files))
             }
         };
         fail_point("resume.opened");
-        let template = Templates::of(self.live).again(&again)?;
-        let ResumeSpec { request: asked, tokens, .. } = again;
+        let template = Templates::of(self.live).resolve(&resume_spec)?;
+        let ResumeSpec { request: asked, tokens, .. } = resume_spec;
         let request = LiveRequest {
             timeout_s: Some(options.lives_s(asked.timeout_s)),
             pause_on_timeout: options.pauses.unwrap_or(asked.pause_on_timeout),
@@ -188,10 +188,10 @@ impl Resume<'_> {
 
     /// The layer of a pause, unsealed or retained, for the next life of its sandbox, with what was asked for; `None`: use the file.
     async fn lent(&self, id: &SnapshotId) -> Result<Option<(ResumeSpec, Source)>> {
-        let Some(again) = self.live.0.layers.again(id) else { return Ok(None) };
-        Snapshots::of(self.live).fits(&again)?;
+        let Some(resume_spec) = self.live.0.layers.resume_spec(id) else { return Ok(None) };
+        Snapshots::of(self.live).fits(&resume_spec)?;
         // What a template starts changes files before its life is on record; a life that is not is to leave the sealed ones.
-        if Templates::of(self.live).again(&again)?.program.is_some() {
+        if Templates::of(self.live).resolve(&resume_spec)?.program.is_some() {
             let sealed = tokio::time::timeout(CREATE_PATIENCE, self.live.0.layers.sealed(id));
             if !matches!(sealed.await, Ok(Some(true))) {
                 return Ok(None);
@@ -199,7 +199,7 @@ impl Resume<'_> {
         }
         match self.live.0.layers.borrow(id).await {
             LoanAnswer::Lent(loan, layer) => {
-                Ok(Some((ResumeSpec::clone(&again), Source::Layer(layer, loan))))
+                Ok(Some((ResumeSpec::clone(&resume_spec), Source::Layer(layer, loan))))
             }
             LoanAnswer::Busy => Err(conflict("the sandbox is being resumed")),
             LoanAnswer::File => Ok(None),

@@ -14,13 +14,13 @@ const PIDS: u64 = 1_024;
 const HOST: &str = "host";
 
 /// What is asked of the sandbox, of this template where one was built. Its command is never run, and its environment is not written anywhere.
-pub(crate) fn request(asked: &LiveRequest, basis: &ResolvedTemplate) -> SandboxRequest {
+pub(crate) fn request(asked: &LiveRequest, template: &ResolvedTemplate) -> SandboxRequest {
     let mut limits = asked.limits;
     // A template says what its program needs at least.
-    limits.mem_mb = limits.mem_mb.max(basis.mem_mb);
-    limits.cpu = basis.cpu.map(f64::from).or(limits.cpu);
+    limits.mem_mb = limits.mem_mb.max(template.mem_mb);
+    limits.cpu = template.cpu.map(f64::from).or(limits.cpu);
     let root =
-        basis.image.as_ref().map_or_else(|| HOST.to_owned(), |image| format!("image:{image}"));
+        template.image.as_ref().map_or_else(|| HOST.to_owned(), |image| format!("image:{image}"));
     limits.pids = limits.pids.or(Some(PIDS));
     // The layer is memory: one as large as the limit would, once full, have the kernel end the agent too.
     let mem_mb = limits.mem_mb.unwrap_or(DEFAULT_MEM_MB);

@@ -145,7 +145,7 @@ impl OpencodeDriver {
         let DriverJob { task, work, sandbox, prompts } = job;
         let agent = sandbox.agent().clone();
         let model = Model { provider: PROVIDER.to_owned(), model: work.model.to_string() };
-        let pilot = Self {
+        let driver = Self {
             ledger: ledger.clone(),
             task: task.clone(),
             work: work.clone(),
@@ -160,20 +160,20 @@ impl OpencodeDriver {
             end: Mutex::default(),
             last_fault: Mutex::default(),
         };
-        let rules = pilot.agent.files().ignore_rules(PROJECT).await;
-        let before = match pilot.agent.files().snapshot(PROJECT, &rules).await {
+        let rules = driver.agent.files().ignore_rules(PROJECT).await;
+        let before = match driver.agent.files().snapshot(PROJECT, &rules).await {
             Ok(tree) => Some((tree, rules)),
             Err(error) => {
                 let why = format!("oc_project: {error}");
-                *held(&pilot.end) = Some(PlannerEnd::Failed(why, Vec::new()));
+                *held(&driver.end) = Some(PlannerEnd::Failed(why, Vec::new()));
                 None
             }
         };
-        if let (true, Err(error)) = (before.is_some(), pilot.give_shell().await) {
+        if let (true, Err(error)) = (before.is_some(), driver.give_shell().await) {
             let why = format!("oc_start: the shell of its tools: {error}");
-            *held(&pilot.end) = Some(PlannerEnd::Failed(why, Vec::new()));
+            *held(&driver.end) = Some(PlannerEnd::Failed(why, Vec::new()));
         }
-        Self { before, ..pilot }
+        Self { before, ..driver }
     }
 
     /// Puts the shell of the daemon's tools where the daemon looks for it.

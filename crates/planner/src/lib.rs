@@ -46,9 +46,9 @@ impl Planner {
 impl PlannerDrivers for Planner {
     fn begin<'a>(&'a self, job: DriverJob<'a>) -> BoxFuture<'a, Box<dyn PlannerDriver>> {
         Box::pin(async move {
-            let pilot: Box<dyn PlannerDriver> =
+            let driver: Box<dyn PlannerDriver> =
                 Box::new(OpencodeDriver::begin(&self.ledger, job).await);
-            pilot
+            driver
         })
     }
 }

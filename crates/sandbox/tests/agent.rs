@@ -52,8 +52,8 @@ fn refused(error: AgentError) -> u16 {
 fn input_is_streamed_and_its_end_is_seen() {
     with_bench(|bench| async move {
         let (sandbox, _) = bench.start(json!({})).await;
-        let manner = ExecOptions { stdin: true, ..ExecOptions::default() };
-        let running = sandbox.agent().start(script("wc -c; echo done"), manner).await.unwrap();
+        let options = ExecOptions { stdin: true, ..ExecOptions::default() };
+        let running = sandbox.agent().start(script("wc -c; echo done"), options).await.unwrap();
         let remote = running.remote();
         let ended = follow(running);
         let (pieces, body) = mpsc::channel(1);
@@ -80,8 +80,8 @@ fn input_that_is_never_read_or_not_wanted_holds_nobody() {
     with_bench(|bench| async move {
         let (sandbox, plan) = bench.start(json!({})).await;
         let agent = sandbox.agent();
-        let manner = ExecOptions { stdin: true, ..ExecOptions::default() };
-        let running = agent.start(script("sleep 0.3"), manner).await.unwrap();
+        let options = ExecOptions { stdin: true, ..ExecOptions::default() };
+        let running = agent.start(script("sleep 0.3"), options).await.unwrap();
         let remote = running.remote();
         let ended = follow(running);
         let (pieces, body) = mpsc::channel(1);
@@ -126,10 +126,10 @@ fn a_terminal_has_a_size_takes_keys_and_signals() {
     with_bench(|bench| async move {
         let (sandbox, plan) = bench.start(json!({})).await;
         let size = Size { rows: 30, cols: 90 };
-        let manner = ExecOptions { stdin: true, terminal: Some(size), ..ExecOptions::default() };
+        let options = ExecOptions { stdin: true, terminal: Some(size), ..ExecOptions::default() };
         let text = "test -t 0 && test -t 1 && tty; trap 'stty size' WINCH; stty size; \
                     read line || read line; echo got $line; cat > /dev/null; echo end";
-        let running = sandbox.agent().start(script(text), manner).await.unwrap();
+        let running = sandbox.agent().start(script(text), options).await.unwrap();
         let remote = running.remote();
         let (ended, mut said) = listened(running);
         let mut all = String::new();
@@ -147,7 +147,7 @@ fn a_terminal_has_a_size_takes_keys_and_signals() {
         assert_eq!(ended.await.unwrap().unwrap().ended, CommandExit::Exit(0), "{all}");
         // The terminal's key for an interrupt reaches its foreground group.
         let text = "echo begun; exec sleep 100";
-        let running = sandbox.agent().start(script(text), manner).await.unwrap();
+        let running = sandbox.agent().start(script(text), options).await.unwrap();
         let remote = running.remote();
         let (ended, mut said) = listened(running);
         heard(&mut said, &mut String::new(), "begun").await;

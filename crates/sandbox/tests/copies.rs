@@ -13,9 +13,9 @@ use serde_json::json;
 use support::{Bench, fresh_id, in_classes, request, sh, verified, with_bench};
 
 /// A process that does something, says so, and ends with its standard input.
-struct Keeper(Child);
+struct HostProcess(Child);
 
-impl Keeper {
+impl HostProcess {
     fn new(program: &str, args: &[&str], script: &str) -> Self {
         let mut child = Command::new(program)
             .args(args)
@@ -31,7 +31,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for HostProcess {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         self.0.wait().unwrap();
@@ -68,11 +68,11 @@ async fn is_named(bench: &Bench, (sandbox, plan): (Sandbox, &Plan), file: &str) 
     let wrote = sh(&sandbox, plan, &format!("echo secret > {file}")).await;
     assert_eq!(wrote.outcome.exit, 0);
     let open = format!("exec 9< /proc/{}/root{file}", sandbox.init_pid());
-    let keeper = Keeper::new("/usr/bin/env", &[], &open);
+    let process = HostProcess::new("/usr/bin/env", &[], &open);
     let evidence = sandbox.wipe("task-end").await;
     let said = why(&evidence, "layer");
-    assert!(said.contains(&format!("process {} ", keeper.0.id())), "{said}");
-    drop(keeper);
+    assert!(said.contains(&format!("process {} ", process.0.id())), "{said}");
+    drop(process);
     settles(bench, &evidence).await;
 }
 
@@ -81,8 +81,8 @@ fn m5_an_open_file_of_a_host_process_is_a_copy_and_the_wipe_says_whose() {
     with_bench(|bench| async move {
         let (sandbox, _) = secret(&bench).await;
         let open = format!("exec 9< /proc/{}/root/work/s", sandbox.init_pid());
-        let keeper = Keeper::new("/usr/bin/env", &[], &open);
-        let pid = keeper.0.id();
+        let process = HostProcess::new("/usr/bin/env", &[], &open);
+        let pid = process.0.id();
         let evidence = sandbox.wipe("task-end").await;
         let said = why(&evidence, "layer");
         assert!(said.contains(&format!("process {pid} (\"sh\") by descriptor 9")), "{said}");
@@ -92,7 +92,7 @@ fn m5_an_open_file_of_a_host_process_is_a_copy_and_the_wipe_says_whose() {
         let second = again(&bench, &evidence).await;
         let still = why(&second, "layer");
         assert!(still.contains(&format!("process {pid} (\"sh\")")), "{still}");
-        drop(keeper);
+        drop(process);
         settles(&bench, &second).await;
     });
 }
@@ -123,11 +123,11 @@ fn m5_a_second_mount_in_any_namespace_is_a_copy_and_the_wipe_says_where() {
         settles(&bench, &evidence).await;
         // A program with mounts of its own has a copy of all that was mounted when it started.
         let (sandbox, _) = secret(&bench).await;
-        let keeper = Keeper::new("/usr/bin/unshare", &["--mount"], "true");
+        let process = HostProcess::new("/usr/bin/unshare", &["--mount"], "true");
         let evidence = sandbox.wipe("task-end").await;
         let said = why(&evidence, "layer");
-        assert!(said.contains(&format!("process {} ", keeper.0.id())), "{said}");
-        drop(keeper);
+        assert!(said.contains(&format!("process {} ", process.0.id())), "{said}");
+        drop(process);
         settles(&bench, &evidence).await;
     });
 }

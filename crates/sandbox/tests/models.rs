@@ -14,12 +14,12 @@ use tokio::sync::{Notify, mpsc};
 
 /// Answers chat with one line now and one after somebody called responses; messages break off.
 #[derive(Debug, Default)]
-struct Desk {
+struct Gateway {
     calls: Mutex<Vec<ModelCall>>,
     second: Notify,
 }
 
-impl ModelGateway for Desk {
+impl ModelGateway for Gateway {
     fn call(self: Arc<Self>, call: ModelCall) -> Pin<Box<dyn Future<Output = ModelReply> + Send>> {
         Box::pin(async move {
             self.calls.lock().unwrap().push(call.clone());
@@ -56,8 +56,8 @@ fn an_answer_passes_as_it_comes_and_nothing_that_could_be_a_key_goes_out() {
     in_classes(&[], |bench| async move {
         let fields = json!({"spec": {"models": {"providers": ["p"]}}});
         let (sandbox, plan) = bench.start(fields).await;
-        let desk = Arc::new(Desk::default());
-        sandbox.traffic().serve_models(desk.clone());
+        let gateway = Arc::new(Gateway::default());
+        sandbox.traffic().serve_models(gateway.clone());
         let script = "curl -sN -H \"authorization: Bearer $OPENAI_API_KEY\" -d '{}' $OPENAI_BASE_URL/chat/completions | \
                       { read a; curl -s -d '{}' $OPENAI_BASE_URL/responses; cat; echo $a; }";
         let said = sh(&sandbox, &plan, script).await;
@@ -74,7 +74,7 @@ fn an_answer_passes_as_it_comes_and_nothing_that_could_be_a_key_goes_out() {
         // A name is as unreachable as without the endpoint.
         let said = sh(&sandbox, &plan, "curl -s -m 5 http://b.example/; echo $?").await;
         assert_ne!(said.stdout, "0\n");
-        let calls = desk.calls.lock().unwrap().clone();
+        let calls = gateway.calls.lock().unwrap().clone();
         assert_eq!(calls.len(), 3);
         for call in &calls {
             assert!(call.headers.iter().all(|(name, _)| *name != "authorization"), "{call:?}");

@@ -69,8 +69,8 @@ fn worker() {
             sandbox.let_runtime_go().await;
         }
         let _still = env::var(STANDS).map(|_| {
-            let keeper = sandbox.snapshotter().unwrap();
-            keeper.snapshot(&mut std::io::sink(), &|| true).unwrap()
+            let snapshotter = sandbox.snapshotter().unwrap();
+            snapshotter.snapshot(&mut std::io::sink(), &|| true).unwrap()
         });
         println!("\nready {} {}", sandbox.id(), sandbox.init_pid());
         std::io::stdout().flush().unwrap();

@@ -19,7 +19,7 @@ struct ServerProbe {
 }
 
 struct HealthCache {
-    pulse: HealthProbe,
+    probe: HealthProbe,
     last: Option<(Stopwatch, Option<FleetHealth>)>,
 }
 
@@ -28,7 +28,7 @@ struct HealthCache {
 /// # Errors
 /// A database's address that cannot be read.
 pub fn probe(ledger: &Ledger) -> cofferdam_ledger::Result<Box<dyn Probe>> {
-    let known = Mutex::new(HealthCache { pulse: ledger.health_probe()?, last: None });
+    let known = Mutex::new(HealthCache { probe: ledger.health_probe()?, last: None });
     Ok(Box::new(ServerProbe { known }))
 }
 
@@ -37,16 +37,16 @@ impl Probe for ServerProbe {
         Box::pin(async move {
             let mut known = self.known.lock().await;
             let fresh = known.last.as_ref().filter(|(since, _)| since.elapsed() < FRESH);
-            let vitals = match fresh {
-                Some((_, vitals)) => vitals.clone(),
+            let fleet = match fresh {
+                Some((_, fleet)) => fleet.clone(),
                 None => {
-                    let asked = tokio::time::timeout(PATIENCE, known.pulse.fleet_health()).await;
-                    let vitals = asked.ok().and_then(Result::ok);
-                    known.last = Some((Stopwatch::start(), vitals.clone()));
-                    vitals
+                    let asked = tokio::time::timeout(PATIENCE, known.probe.fleet_health()).await;
+                    let fleet = asked.ok().and_then(Result::ok);
+                    known.last = Some((Stopwatch::start(), fleet.clone()));
+                    fleet
                 }
             };
-            respond(health(vitals))
+            respond(health(fleet))
         })
     }
 }

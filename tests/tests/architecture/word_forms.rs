@@ -118,7 +118,7 @@ const GONE: &[(&str, &str)] = &[
     ("vitals", "fleet health"),
 ];
 
-/// Of these, what no function is called by either: a picture that its reader has to guess. The others are everyday words.
+/// Of these, what nothing at all is called by: a picture that its reader has to guess. The others are everyday words.
 const PICTURES: &str = "basis board boarding dawn desk ear fate footing heart keeper lodge lodger lookout manner night pilot \
     pulse shelf teller tidy vitals";
 
@@ -318,14 +318,31 @@ fn every_state_is_one_that_a_name_has() {
     assert!(unused.is_empty(), "take them out of STATES: {unused:?}");
 }
 
+/// Every identifier of a text: fields, parameters and variables as well.
+fn identifiers(tokens: TokenStream, found: &mut BTreeSet<String>) {
+    let mut rest: Vec<TokenTree> = tokens.into_iter().collect();
+    while let Some(token) = rest.pop() {
+        match token {
+            TokenTree::Ident(name) => {
+                found.insert(name.to_string());
+            }
+            TokenTree::Group(group) => rest.extend(group.stream()),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
 #[test]
-fn a_function_is_called_by_no_picture() {
+fn nothing_is_called_by_a_picture() {
     for (path, text) in sources(&["crates", "tests"]) {
-        for line in text.lines() {
-            let code = line.split_once("fn ").filter(|(before, _)| !before.contains("//"));
-            let name = code.and_then(|(_, rest)| rest.split(['(', '<']).next()).unwrap_or_default();
-            let found = words(name).into_iter().find(|word| has(PICTURES, word));
-            assert!(found.is_none(), "{path}: {name}: say what it does: {found:?} was given up");
+        let mut names = BTreeSet::new();
+        identifiers(text.parse().unwrap_or_else(|error| panic!("{path}: {error}")), &mut names);
+        for name in names {
+            let found = words(&name).into_iter().find(|word| has(PICTURES, word));
+            assert!(
+                found.is_none(),
+                "{path}: {name}: say what it is or does: {found:?} was given up"
+            );
         }
     }
 }

@@ -272,9 +272,9 @@ async fn a_server_that_is_killed_around_a_fork_leaves_no_file_and_a_paused_origi
 }
 
 /// A small file system of the test's own, where a home keeps its snapshots.
-struct SmallShelf(PathBuf);
+struct SmallStore(PathBuf);
 
-impl SmallShelf {
+impl SmallStore {
     fn of(home: &Home, size: &str) -> Self {
         let dir = home.path().join("snapshots");
         DirBuilder::new().mode(0o700).create(&dir).unwrap();
@@ -285,7 +285,7 @@ impl SmallShelf {
     }
 }
 
-impl Drop for SmallShelf {
+impl Drop for SmallStore {
     fn drop(&mut self) {
         let _ = umount2(&self.0, MntFlags::MNT_DETACH);
     }
@@ -298,7 +298,7 @@ async fn a_disk_without_room_refuses_what_is_to_be_kept_and_the_sandbox_goes_on(
 
 pub(super) async fn without_room(class: &'static str) {
     let home = Home::new();
-    let shelf = SmallShelf::of(&home, "512k");
+    let store = SmallStore::of(&home, "512k");
     let server = home.up();
     let ann = Caller::of(&server, "default").await.in_class(class);
     let (id, token) = filled(&ann, json!({})).await;
@@ -332,7 +332,7 @@ pub(super) async fn without_room(class: &'static str) {
     assert_eq!(ann.api("DELETE", &format!("/sandboxes/{id}"), None).await.0, 204);
     sql.close().await;
     stop(server).await;
-    drop(shelf);
+    drop(store);
     let server = home.up();
     gone(home, server).await;
 }

@@ -194,9 +194,9 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
     let route = if args.json { "/api/run" } else { "/api/run?output=true" };
     let header: RunHeader = client.post(route, &body).await?;
     let run = header.run_id.as_str();
-    let manner = FollowOptions { yes: false, quiet: true, for_output: !args.json };
+    let options = FollowOptions { yes: false, quiet: true, for_output: !args.json };
     if args.json {
-        let followed = follow(client, run, manner).await?;
+        let followed = follow(client, run, options).await?;
         if let FollowEnd::Ended { header, .. } = &followed {
             run::report(client, header, true).await?;
         }
@@ -204,7 +204,7 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
     }
     let relay = Relay::begin();
     let followed = tokio::select! {
-        followed = follow(client, run, manner) => followed?,
+        followed = follow(client, run, options) => followed?,
         never = relay.live(client, run) => match never {},
     };
     match &followed {

@@ -78,10 +78,10 @@ const AGAIN: Duration = Duration::from_millis(50);
 pub(crate) async fn follow(
     client: &Client,
     run: &str,
-    manner: FollowOptions,
+    options: FollowOptions,
 ) -> anyhow::Result<FollowEnd> {
     let path = format!("/api/runs/{}", segment(run));
-    let mut signals = match manner.for_output {
+    let mut signals = match options.for_output {
         true => EndSignals::of_starter()?,
         false => EndSignals::listen()?,
     };
@@ -94,7 +94,7 @@ pub(crate) async fn follow(
     let mut queue = Queue::default();
     loop {
         let header: RunHeader = client.get(&path).await?;
-        if !manner.quiet {
+        if !options.quiet {
             progress(client, &path, &mut shown).await?;
             queue.look(header.waits_for.as_deref());
         }
@@ -110,7 +110,7 @@ pub(crate) async fn follow(
             && let Some(gate) = open_gate(client, &path).await?
             && asked.insert(gate.clone())
         {
-            match at_gate(client, &header, &gate, manner, &mut signals).await? {
+            match at_gate(client, &header, &gate, options, &mut signals).await? {
                 GateEnd::Passed => continue,
                 GateEnd::Left(signal) => return Ok(FollowEnd::Left(signal)),
             }
@@ -121,7 +121,7 @@ pub(crate) async fn follow(
                 if line.is_none() { clock::sleep(LOOK).await }
             }
             () = clock::sleep(if header.status.is_terminal() { SETTLE } else { LOOK }) => {}
-            () = stdout::reader_gone(), if manner.for_output && !canceled => {
+            () = stdout::reader_gone(), if options.for_output && !canceled => {
                 canceled = true;
                 cancel(client, &header, "its output has no reader").await?;
             }

@@ -104,8 +104,8 @@ impl Node {
         let worker = match parts.worker {
             None => None,
             Some(args) => {
-                let (lives, pilots) = (Arc::new(live.clone()), Arc::new(Planner::new(&ledger)));
-                Some(Worker::start(flows.clone(), lives, pilots, config(args, dir)?).await?)
+                let (lives, drivers) = (Arc::new(live.clone()), Arc::new(Planner::new(&ledger)));
+                Some(Worker::start(flows.clone(), lives, drivers, config(args, dir)?).await?)
             }
         };
         let scheme = parts.listen.as_ref().map(|d| if d.tls.is_some() { "https" } else { "http" });

@@ -38,13 +38,13 @@ pub(crate) async fn at_gate(
     client: &Client,
     header: &RunHeader,
     gate: &str,
-    manner: FollowOptions,
+    options: FollowOptions,
     signals: &mut EndSignals,
 ) -> anyhow::Result<GateEnd> {
-    if !manner.quiet || (!manner.yes && prompt::can_ask()) {
+    if !options.quiet || (!options.yes && prompt::can_ask()) {
         show_plan(client, header).await?;
     }
-    let choice = match manner.yes {
+    let choice = match options.yes {
         true => "yes",
         false if !prompt::can_ask() => {
             elsewhere(header, gate);
@@ -57,12 +57,12 @@ pub(crate) async fn at_gate(
     };
     match reply(client, header, gate, choice).await {
         Ok(()) => {
-            if !manner.quiet {
+            if !options.quiet {
                 output::note(&format!("{gate}: {choice}"));
             }
         }
         // Whoever says yes unasked is not there to wait for others.
-        Err(error) if manner.yes && !error.is::<Negative>() => return Err(error),
+        Err(error) if options.yes && !error.is::<Negative>() => return Err(error),
         // It was answered in the same moment, or this key may not: what follows is the run's.
         Err(error) => {
             output::note(&format!("{gate}: not answered here: {error}"));

@@ -92,8 +92,8 @@ async fn submit_and_follow(
     if !args.json {
         output::note(&format!("run {} of intent {}", header.run_id, header.intent_id));
     }
-    let manner = FollowOptions { yes: args.yes, quiet: args.json, for_output: false };
-    let followed = follow(client, header.run_id.as_str(), manner).await?;
+    let options = FollowOptions { yes: args.yes, quiet: args.json, for_output: false };
+    let followed = follow(client, header.run_id.as_str(), options).await?;
     match &followed {
         FollowEnd::Ended { header, .. } => report(client, header, args.json).await?,
         FollowEnd::Left(_) if session.is_local() => {

@@ -29,7 +29,7 @@ pub(crate) struct CallTotals {
 /// The calls of one sandbox.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    desk: Option<Arc<CallGateway>>,
+    gateway: Option<Arc<CallGateway>>,
     /// The prompts that calls belong to, where a driver of ours sends them.
     prompts: Option<Arc<Prompts>>,
     prompt: Option<PromptRecord>,
@@ -47,7 +47,7 @@ impl Calls {
         let max_turns = agent.filter(|agent| agent.enforce).and_then(|agent| agent.max_turns);
         let is_piloted = spec.is_some() && matches!(task.work, Work::Opencode(_));
         let prompts = is_piloted.then(Arc::<Prompts>::default);
-        let desk = spec.map(|spec| {
+        let gateway = spec.map(|spec| {
             let agent = match is_piloted {
                 true => Some("opencode"),
                 false => agent.map(|agent| agent.agent_type.as_str()),
@@ -55,20 +55,20 @@ impl Calls {
             let (id, prompts) = (sandbox.id(), prompts.clone());
             Arc::new(CallGateway::new(models, task, id, spec, agent, prompts, max_turns))
         });
-        if let Some(desk) = &desk {
-            let own: Arc<CallGateway> = Arc::clone(desk);
+        if let Some(gateway) = &gateway {
+            let own: Arc<CallGateway> = Arc::clone(gateway);
             sandbox.traffic().serve_models(own);
         }
         let prompt = match agent {
             Some(agent) => prompt_begin(&models.ledger, task, sandbox.id(), agent).await,
             None => None,
         };
-        Self { desk, prompts, prompt }
+        Self { gateway, prompts, prompt }
     }
 
     /// Who decides about calls of models.
     pub(crate) fn gateway(&self) -> Option<&Arc<CallGateway>> {
-        self.desk.as_ref()
+        self.gateway.as_ref()
     }
 
     /// The prompts that calls belong to, where a driver of ours sends them.
@@ -78,15 +78,15 @@ impl Calls {
 
     /// After the last command: every call of a model has an end on record.
     pub(crate) async fn close(&self, sandbox: &Sandbox) {
-        if let Some(desk) = &self.desk {
+        if let Some(gateway) = &self.gateway {
             sandbox.traffic().close().await;
-            desk.close().await;
+            gateway.close().await;
         }
     }
 
     /// What they come to, once the last has its end; `None` where there are none, or the ledger does not say.
     pub(crate) async fn totals(&self, ledger: &Ledger, sandbox: &SandboxId) -> Option<CallTotals> {
-        self.desk.as_ref()?;
+        self.gateway.as_ref()?;
         let models = || ledger.models();
         let read = async || -> Result<CallTotals> {
             Ok(CallTotals {

@@ -1,9 +1,9 @@
-//! The time in which the agent sleeps: see [`cofferdam_guest::sleep`].
+//! The agent while its sandbox is stored: it answers no request, and waits for the word that wakes it ([`cofferdam_guest::sleep`]).
 
 use std::io;
 use std::os::unix::net::UnixStream as Line;
 
-use cofferdam_guest::layer_stream::{DAWN, RISEN};
+use cofferdam_guest::layer_stream::{RESTORE, RISEN};
 use cofferdam_guest::sleep::{ASK, ASLEEP, CUT_WITHIN, WAKE, WordMatcher};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -25,12 +25,12 @@ impl SleepState {
     /// Once it falls.
     pub async fn fallen(&self) {
         // An error would mean that there is no sender, which is ours.
-        let _ = self.0.subscribe().wait_for(|is_night| *is_night).await;
+        let _ = self.0.subscribe().wait_for(|sleeps| *sleeps).await;
     }
 
     /// Once it is over.
     pub async fn over(&self) {
-        let _ = self.0.subscribe().wait_for(|is_night| !*is_night).await;
+        let _ = self.0.subscribe().wait_for(|sleeps| !*sleeps).await;
     }
 }
 
@@ -60,7 +60,7 @@ pub async fn restore(line: &Line) -> io::Result<()> {
     let line = line.try_clone()?;
     line.set_nonblocking(true)?;
     let mut line = UnixStream::from_std(line)?;
-    line.write_all(&[DAWN]).await?;
+    line.write_all(&[RESTORE]).await?;
     match line.read_u8().await? {
         RISEN => Ok(()),
         _ => Err(io::ErrorKind::InvalidData.into()),

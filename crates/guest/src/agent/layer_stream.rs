@@ -24,7 +24,7 @@ use crate::machine;
 const BEGUN_MS: u64 = 1;
 
 /// Hands the files out, and holds the sandbox until the request's body ends, or until the end of a sleep that begins meanwhile.
-pub async fn stream_layer(body: Incoming, night: SleepState) -> Response<Answer> {
+pub async fn stream_layer(body: Incoming, sleep_state: SleepState) -> Response<Answer> {
     let Some(line) = machine::layer_line() else {
         return refuse(StatusCode::CONFLICT, "the files of this sandbox do not lie in a machine");
     };
@@ -32,13 +32,18 @@ pub async fn stream_layer(body: Incoming, night: SleepState) -> Response<Answer>
     let (frames, response) = answer::frames();
     tokio::spawn(async move {
         // An error is the init's end, which is the machine's.
-        let _ = held(line, body, frames, &night).await;
+        let _ = held(line, body, frames, &sleep_state).await;
         drop(still);
     });
     response
 }
 
-async fn held(line: &Line, body: Incoming, frames: Pieces, night: &SleepState) -> io::Result<()> {
+async fn held(
+    line: &Line,
+    body: Incoming,
+    frames: Pieces,
+    sleep_state: &SleepState,
+) -> io::Result<()> {
     sleep_ms(BEGUN_MS).await;
     let line = line.try_clone()?;
     line.set_nonblocking(true)?;
@@ -71,7 +76,7 @@ async fn held(line: &Line, body: Incoming, frames: Pieces, night: &SleepState) -
         tokio::select! {
             biased;
             // The body ends with the connection, and the task is to be stored as it stands.
-            () = night.fallen() => night.over().await,
+            () = sleep_state.fallen() => sleep_state.over().await,
             () = ended(body) => {}
         }
     }

@@ -37,7 +37,7 @@ pub struct Reaper {
     /// Our own score; opened once, because opening it takes longer than writing it.
     score: Option<File>,
     /// There are others in this sandbox, who are none of our commands'.
-    is_lodger: bool,
+    is_subreaper: bool,
 }
 
 #[derive(Debug)]
@@ -58,12 +58,12 @@ impl Reaper {
 
     /// Of a process that is not the sandbox's first. Its score is its provider's to set.
     pub fn of_subreaper() -> Self {
-        Self { is_lodger: true, ..Self::default() }
+        Self { is_subreaper: true, ..Self::default() }
     }
 
     /// Whether somebody else holds the sandbox.
     pub fn is_subreaper(&self) -> bool {
-        self.is_lodger
+        self.is_subreaper
     }
 
     /// Starts a command. The lock is held meanwhile, so that its end cannot be reaped before it is
@@ -109,7 +109,7 @@ impl Reaper {
             return;
         }
         let services: HashSet<i32> = waiting.keys().copied().collect();
-        if self.is_lodger {
+        if self.is_subreaper {
             super::subreaper::kill_descendants(&services);
         } else if services.is_empty() {
             everybody(signal::SIGKILL);

@@ -68,7 +68,7 @@ impl Input {
 #[derive(Default)]
 pub struct CommandTable {
     entries: Mutex<HashMap<u64, RunningCommand>>,
-    night: SleepState,
+    sleep_state: SleepState,
 }
 
 impl CommandTable {
@@ -157,7 +157,7 @@ impl CommandTable {
 
     /// Whether the agent sleeps: whoever serves connections waits for it.
     pub fn sleep_state(&self) -> &SleepState {
-        &self.night
+        &self.sleep_state
     }
 
     /// The host goes away, and comes back after the sandbox was stored.
@@ -165,12 +165,12 @@ impl CommandTable {
         for followed in self.lock().values().filter_map(|entry| entry.followed.as_ref()) {
             followed.outlet.sleep();
         }
-        self.night.fall();
+        self.sleep_state.fall();
     }
 
     /// The host is back. Commands go on, and are heard once it follows them.
     pub fn wake(&self) {
-        self.night.end();
+        self.sleep_state.end();
         for followed in self.lock().values().filter_map(|entry| entry.followed.as_ref()) {
             followed.outlet.wake();
         }
@@ -190,7 +190,7 @@ impl CommandTable {
         let given = tokio::select! {
             biased;
             given = give(&mut input, &mut body) => Some(given),
-            () = self.night.fallen() => None,
+            () = self.sleep_state.fallen() => None,
         };
         match given {
             // What came is kept with the command, and whoever comes next gives it the rest.

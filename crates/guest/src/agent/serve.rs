@@ -178,7 +178,7 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     agent: Arc<Agent>,
 ) -> io::Result<ConnectionEnd> {
-    let night = agent.running.sleep_state().clone();
+    let sleep_state = agent.running.sleep_state().clone();
     let service = service_fn(move |request| {
         let agent = Arc::clone(&agent);
         async move { Ok::<_, Infallible>(route(&agent, request).await) }
@@ -194,7 +194,7 @@ async fn connection(
     tokio::select! {
         // An error is an end like any other.
         _ = served.as_mut() => return Ok(ConnectionEnd::Over),
-        () = night.fallen() => {}
+        () = sleep_state.fallen() => {}
     }
     served.as_mut().graceful_shutdown();
     Ok(match within_ms(LAST_WORDS_MS, served).await {

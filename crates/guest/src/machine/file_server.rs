@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use cofferdam_guest::layer_stream::{DAWN, GO, GONE_ON, HOLD, MAX_KEPT_PIECE, RISEN};
+use cofferdam_guest::layer_stream::{GO, GONE_ON, HOLD, MAX_KEPT_PIECE, RESTORE, RISEN};
 use cofferdam_guest::pieces::PieceWriter;
 use cofferdam_guest::upper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,7 +66,7 @@ fn asked(agent: &UnixStream, port: &mut Stream) -> io::Result<Option<u8>> {
     loop {
         match (from.read(&mut word)?, word) {
             (0, _) => return Ok(None),
-            (_, [DAWN]) => {
+            (_, [RESTORE]) => {
                 restore::rise(port)?;
                 to.write_all(&[RISEN])?;
             }

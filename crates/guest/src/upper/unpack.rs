@@ -49,7 +49,7 @@ struct LayerUnpacker {
     above: Vec<NodeId>,
     piece: Vec<u8>,
     /// Where files with more than one name lie by their numbers until the last one came.
-    shelf: Option<LinkStore>,
+    links: Option<LinkStore>,
     shared: u32,
 }
 
@@ -57,7 +57,7 @@ impl LayerUnpacker {
     fn of(upper: &Path, first: u32) -> io::Result<Self> {
         let top = rustix::fs::open(upper, DIRECTORY, Mode::empty())?;
         let (at, above, piece) = (top.try_clone()?, Vec::new(), vec![0; PIECE]);
-        Ok(Self { first, top, at, above, piece, shelf: None, shared: 0 })
+        Ok(Self { first, top, at, above, piece, links: None, shared: 0 })
     }
 
     fn all(&mut self, from: &mut dyn Read) -> io::Result<()> {
@@ -140,36 +140,36 @@ impl LayerUnpacker {
     fn share(&mut self, name: &OsStr, names: u32) -> io::Result<()> {
         let number = self.shared;
         self.shared = self.shared.saturating_add(1);
-        if self.shelf.is_none() {
-            self.shelf = Some(LinkStore::make(&self.top)?);
+        if self.links.is_none() {
+            self.links = Some(LinkStore::make(&self.top)?);
         }
-        let Some(shelf) = &self.shelf else { return Ok(()) };
-        linkat(&self.at, name, &shelf.dir, number.to_string(), AtFlags::empty())?;
-        shelf.set_due(number, names.saturating_sub(1))
+        let Some(links) = &self.links else { return Ok(()) };
+        linkat(&self.at, name, &links.dir, number.to_string(), AtFlags::empty())?;
+        links.set_due(number, names.saturating_sub(1))
     }
 
     fn same(&mut self, name: &OsStr, number: u32) -> io::Result<()> {
-        let Some(shelf) = &self.shelf else { return Err(wrong(TOO_MANY_NAMES)) };
-        let due = shelf.due(number)?.checked_sub(1).ok_or_else(|| wrong(TOO_MANY_NAMES))?;
-        shelf.set_due(number, due)?;
+        let Some(links) = &self.links else { return Err(wrong(TOO_MANY_NAMES)) };
+        let due = links.due(number)?.checked_sub(1).ok_or_else(|| wrong(TOO_MANY_NAMES))?;
+        links.set_due(number, due)?;
         if due > 0 {
-            let (from, to) = (&shelf.dir, &self.at);
+            let (from, to) = (&links.dir, &self.at);
             return Ok(linkat(from, number.to_string(), to, name, AtFlags::empty())?);
         }
         // The last one takes the place in the store, so that it never has more names than it had.
         let flags = RenameFlags::NOREPLACE;
-        Ok(renameat_with(&shelf.dir, number.to_string(), &self.at, name, flags)?)
+        Ok(renameat_with(&links.dir, number.to_string(), &self.at, name, flags)?)
     }
 
     /// The files stay; their numbers go.
     fn clear(&mut self) -> io::Result<()> {
-        let Some(shelf) = self.shelf.take() else { return Ok(()) };
+        let Some(links) = self.links.take() else { return Ok(()) };
         for number in 0..self.shared {
-            if shelf.due(number)? > 0 {
-                unlinkat(&shelf.dir, number.to_string(), AtFlags::empty())?;
+            if links.due(number)? > 0 {
+                unlinkat(&links.dir, number.to_string(), AtFlags::empty())?;
             }
         }
-        let LinkStore { name, dir, .. } = shelf;
+        let LinkStore { name, dir, .. } = links;
         drop(dir);
         Ok(unlinkat(&self.top, &*name, AtFlags::REMOVEDIR)?)
     }

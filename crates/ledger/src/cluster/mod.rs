@@ -65,8 +65,8 @@ pub struct Cluster {
     /// The shared hold that counts us as a user; `None` once given up.
     users: Option<File>,
     /// Who starts the server again, and how it is told to end.
-    keeper: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
-    log_keeper: AbortHandle,
+    supervisor: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    log_bound: AbortHandle,
 }
 
 impl Cluster {
@@ -111,14 +111,14 @@ impl Cluster {
         let users = lock::shared(&home.join("users.lock")).await?;
         let running = Arc::new(ServerProcess::default());
         let socket_dir = supervisor::bring_up(&place, &home, search, &running).await?.socket_dir;
-        let log_keeper = tokio::spawn(log::bound_size(home.clone())).abort_handle();
+        let log_bound = tokio::spawn(log::bound_size(home.clone())).abort_handle();
         let (end, ended) = oneshot::channel();
         let keeping =
             supervisor::supervise(place, home.clone(), search.clone(), Arc::clone(&running), ended);
-        let keeper = Some((end, tokio::spawn(keeping)));
+        let supervisor = Some((end, tokio::spawn(keeping)));
         let data = home.join("data");
         let users = Some(users);
-        Ok(Self { start_lock, home, data, socket_dir, running, users, keeper, log_keeper })
+        Ok(Self { start_lock, home, data, socket_dir, running, users, supervisor, log_bound })
     }
 
     /// The database's URL, through the unix socket.
@@ -151,7 +151,7 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::Timeout`] when the server does not end.
     pub async fn stop(mut self) -> Result<(), ClusterError> {
-        if let Some((end, keeping)) = self.keeper.take() {
+        if let Some((end, keeping)) = self.supervisor.take() {
             drop(end);
             // It ends by itself; one that panicked has ended too.
             let _ = keeping.await;
@@ -172,8 +172,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.log_keeper.abort();
-        if let Some((_, keeping)) = &self.keeper {
+        self.log_bound.abort();
+        if let Some((_, keeping)) = &self.supervisor {
             keeping.abort();
         }
         let Some(users) = self.users.take() else { return };

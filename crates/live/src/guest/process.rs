@@ -24,7 +24,7 @@ pub struct StartCommand {
     /// What is run.
     pub request: ExecRequest,
     /// Its input, its terminal, and what outlives it.
-    pub manner: ExecOptions,
+    pub options: ExecOptions,
     /// Kept beside the command while it runs, for whoever follows it after a pause.
     pub note: String,
 }
@@ -119,10 +119,10 @@ impl GuestMessage for StartCommand {
     type Reply = Process;
 
     async fn answer(self, held: &Arc<LiveHandle>) -> Result<Process, GuestError> {
-        let Self { request, manner, note } = self;
-        let share = share(held, manner.stdin).await?;
-        let running = held.agent.start_noted(request, manner, note).await?;
-        Ok(Process::of(running, manner.stdin, share))
+        let Self { request, options, note } = self;
+        let share = share(held, options.stdin).await?;
+        let running = held.agent.start_noted(request, options, note).await?;
+        Ok(Process::of(running, options.stdin, share))
     }
 }
 

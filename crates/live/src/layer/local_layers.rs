@@ -27,7 +27,7 @@ pub(crate) struct LocalLayers {
 #[derive(Debug, Clone)]
 pub(crate) struct LayerAddress {
     /// What was asked for with its files.
-    pub again: Arc<ResumeSpec>,
+    pub resume_spec: Arc<ResumeSpec>,
     /// Leads to its task.
     pub asks: mpsc::UnboundedSender<Ask>,
     pub tenant: TenantId,
@@ -47,8 +47,8 @@ impl LocalLayers {
     }
 
     /// What was asked for with the files of this snapshot, where its layer is here.
-    pub(crate) fn again(&self, id: &SnapshotId) -> Option<Arc<ResumeSpec>> {
-        self.lock().get(id).map(|held| Arc::clone(&held.again))
+    pub(crate) fn resume_spec(&self, id: &SnapshotId) -> Option<Arc<ResumeSpec>> {
+        self.lock().get(id).map(|held| Arc::clone(&held.resume_spec))
     }
 
     /// Asks for a layer, for the next life of its sandbox.

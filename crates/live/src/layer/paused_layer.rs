@@ -24,7 +24,7 @@ pub(crate) struct PausedLayer {
     /// The file to be, locked: who removes it waits for the layer.
     pub kept: SnapshotFile,
     pub tenant: TenantId,
-    pub again: Arc<ResumeSpec>,
+    pub resume_spec: Arc<ResumeSpec>,
     /// What a further sealer is given, should this one fail.
     pub given: SealInput,
     pub sealer: Sealer,
@@ -39,30 +39,30 @@ impl PausedLayer {
         tenant: &TenantId,
         layer: DetachedLayer,
         mut kept: SnapshotFile,
-        again: ResumeSpec,
+        resume_spec: ResumeSpec,
         spare: &SpareSealer,
     ) -> io::Result<Self> {
-        let (start, most) = match kept.most_of(layer.sizes()?.most, &again)? {
+        let (start, most) = match kept.most_of(layer.sizes()?.most, &resume_spec)? {
             Some(most) => (SealStart::Soon, most),
             None => (SealStart::Measured, kept.most()),
         };
         let handle = LayerHandle { dir: layer.descriptor()?, first_id: layer.first_id() };
         let file = FileHandle { file: kept.descriptor()?, most };
         let owner = FileOwner { tenant, snapshot: &kept.id };
-        let given = SealInput::new(owner, &kept.key, again.clone(), handle, file)?;
+        let given = SealInput::new(owner, &kept.key, resume_spec.clone(), handle, file)?;
         let sealer = Sealer::begin(spare.take(), &given, start)?;
         if start == SealStart::Measured {
             // What no kernel counts is found before the answer.
             let size = sealer.measured(&|| true);
-            if let Err(why) = size.and_then(|size| kept.make_room(size, &again)) {
+            if let Err(why) = size.and_then(|size| kept.make_room(size, &resume_spec)) {
                 layer.let_go();
                 sealer.end();
                 return Err(why);
             }
         }
         let (tenant, memory) = (tenant.clone(), Arc::default());
-        let (layer, again) = (Arc::new(layer), Arc::new(again));
-        Ok(Self { layer, memory, kept, tenant, again, given, sealer })
+        let (layer, resume_spec) = (Arc::new(layer), Arc::new(resume_spec));
+        Ok(Self { layer, memory, kept, tenant, resume_spec, given, sealer })
     }
 
     /// Gives the layer up: its pause is not on record, and its sandbox goes on.

@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// A layer, as its task has it.
 struct LayerTask {
     live: Live,
-    shelf: Arc<SnapshotStore>,
+    store: Arc<SnapshotStore>,
     layer: Arc<DetachedLayer>,
     memory: Arc<LayerMemory>,
     /// With its lock: what removes the file waits for the layer.
@@ -54,16 +54,20 @@ struct LayerTask {
 
 impl Layers {
     /// Takes care of a layer whose pause is on record, or may be.
-    pub(crate) fn keep(&self, shelf: Arc<SnapshotStore>, plain: PausedLayer) {
-        let PausedLayer { layer, memory, mut kept, tenant, again, given, sealer } = plain;
+    pub(crate) fn keep(&self, store: Arc<SnapshotStore>, plain: PausedLayer) {
+        let PausedLayer { layer, memory, mut kept, tenant, resume_spec, given, sealer } = plain;
         kept.leave();
         let (own, asks) = mpsc::unbounded_channel();
         let (sealed, is_sealed) = watch::channel(false);
         // Until this process does not hold the layer.
         let sealed_open = sealed.clone();
         let (id, layers) = (kept.id.clone(), Arc::clone(&self.live.0.layers));
-        let held =
-            LayerAddress { again, asks: own.clone(), tenant: tenant.clone(), sealed: is_sealed };
+        let held = LayerAddress {
+            resume_spec,
+            asks: own.clone(),
+            tenant: tenant.clone(),
+            sealed: is_sealed,
+        };
         layers.put(id.clone(), held);
         let tries = Tries::of(Arc::new(given));
         let (state, pending) = match Line::of(sealer) {
@@ -72,7 +76,7 @@ impl Layers {
         };
         let task = LayerTask {
             live: self.live.clone(),
-            shelf,
+            store,
             layer,
             memory,
             kept,

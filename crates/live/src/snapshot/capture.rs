@@ -55,7 +55,7 @@ pub(crate) fn audit<'a>(
 
 /// Where kept files are, and their key, sealed.
 pub(crate) struct FileLocation {
-    pub shelf: Arc<SnapshotStore>,
+    pub store: Arc<SnapshotStore>,
     place: String,
     sealed_key: Vec<u8>,
     sealed_by: Digest,
@@ -164,17 +164,17 @@ impl Snapshots {
         if !self.recorded(&mut kept, added, StoredFileTable::Snapshots).await? {
             return Err(over());
         }
-        filed.shelf.give_name(&mut kept);
+        filed.store.give_name(&mut kept);
         Ok(kept)
     }
 
     pub(crate) fn filed(&self, held: &LiveHandle, kept: &SnapshotFile) -> Result<FileLocation> {
-        let (shelf, vault) = (Arc::clone(&self.live.0.store), self.live.0.flows.secrets.vault()?);
+        let (store, vault) = (Arc::clone(&self.live.0.store), self.live.0.flows.secrets.vault()?);
         let sealed_key = vault.seal_key(&held.facts.tenant, &kept.id, &kept.key);
         let sealed_key =
             sealed_key.ok_or_else(|| conflict("the snapshot's key could not be sealed"))?;
-        let (place, sealed_by) = (shelf.place(), vault.fingerprint().clone());
-        Ok(FileLocation { shelf, place, sealed_key, sealed_by })
+        let (place, sealed_by) = (store.place(), vault.fingerprint().clone());
+        Ok(FileLocation { store, place, sealed_key, sealed_by })
     }
 
     /// Whether kept files are on record. A commit whose answer was lost may have happened: the ledger is asked until it says,
@@ -239,13 +239,13 @@ impl Snapshots {
     pub(crate) async fn snapshot(
         &self,
         held: &Arc<LiveHandle>,
-        again: ResumeSpec,
+        resume_spec: ResumeSpec,
     ) -> Result<SnapshotFile> {
         let keeping = held.keeping.lock().await;
         if !held.goes_on() {
             return Err(over());
         }
-        let (still, kept) = self.keep_files(held, again).await?;
+        let (still, kept) = self.keep_files(held, resume_spec).await?;
         drop(still);
         drop(keeping);
         synced(kept).await

@@ -54,31 +54,31 @@ impl Snapshots {
     /// The ledger or the directory cannot be read.
     pub async fn compared(&self, look: Comparison) -> Result<StoreComparison> {
         let mut all = StoreComparison::default();
-        for (shelf, table) in [
+        for (store, table) in [
             (&self.live.0.store, StoredFileTable::Snapshots),
             (&self.live.0.uploads, StoredFileTable::Uploads),
         ] {
-            self.store_comparison(shelf, table, look, &mut all).await?;
+            self.store_comparison(store, table, look, &mut all).await?;
         }
         Ok(all)
     }
 
     async fn store_comparison(
         &self,
-        shelf: &Arc<SnapshotStore>,
+        store: &Arc<SnapshotStore>,
         table: StoredFileTable,
         look: Comparison,
         all: &mut StoreComparison,
     ) -> Result<()> {
-        let (rows, place) = (self.live.0.ledger.stored_files(table), shelf.place());
-        let files = on(shelf, SnapshotStore::whole).await?;
+        let (rows, place) = (self.live.0.ledger.stored_files(table), store.place());
+        let files = on(store, SnapshotStore::whole).await?;
         if look == Comparison::Adoption {
-            let found = [files.clone(), on(shelf, SnapshotStore::left).await?].concat();
+            let found = [files.clone(), on(store, SnapshotStore::left).await?].concat();
             all.moved = all.moved.saturating_add(rows.set_location(&place, &found).await?);
         }
         for row in rows.stored_at(&place).await? {
             let id = row.id.clone();
-            let is_missing = !files.contains(&id) && on(shelf, move |s| s.is_missing(&id)).await?;
+            let is_missing = !files.contains(&id) && on(store, move |s| s.is_missing(&id)).await?;
             match (is_missing, look) {
                 (false, _) if !row.is_missing => {}
                 (true, Comparison::Adoption) => {
@@ -95,12 +95,12 @@ impl Snapshots {
             }
         }
         for id in rows.unknown(&files).await? {
-            let kept = on(shelf, move |s| s.unknown().put(&id)).await?;
+            let kept = on(store, move |s| s.unknown().put(&id)).await?;
             tracing::warn!(file = %kept.display(), "a file that no row knows is set aside");
             all.unknown.push(kept);
         }
         let now_s = clock::now_ms().saturating_div(1_000);
-        on(shelf, move |s| s.unknown().age(now_s, ASIDE_S)).await
+        on(store, move |s| s.unknown().age(now_s, ASIDE_S)).await
     }
 }
 
@@ -122,10 +122,10 @@ pub(crate) fn unopened(why: &io::Error) -> &'static str {
 
 /// Looks at the directory. Blocking work beside the runtime's threads.
 async fn on<T: Send + 'static>(
-    shelf: &Arc<SnapshotStore>,
+    store: &Arc<SnapshotStore>,
     look: impl FnOnce(&SnapshotStore) -> io::Result<T> + Send + 'static,
 ) -> Result<T> {
-    let shelf = Arc::clone(shelf);
-    let looked = blocking(move || look(&shelf)).await;
+    let store = Arc::clone(store);
+    let looked = blocking(move || look(&store)).await;
     looked.map_err(|why| conflict(format!("the directory of kept files: {why}")))
 }

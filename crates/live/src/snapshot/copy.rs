@@ -30,20 +30,22 @@ impl Snapshots {
     pub(crate) async fn keep_files(
         &self,
         held: &Arc<LiveHandle>,
-        again: ResumeSpec,
+        resume_spec: ResumeSpec,
     ) -> Result<(FrozenSandbox, SnapshotFile)> {
-        let keeper = held.keeper.clone();
-        let keeper = keeper.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
+        let snapshotter = held.snapshotter.clone();
+        let snapshotter =
+            snapshotter.map_err(|why| refuse(ErrorCode::PolicyViolation, why.to_string()))?;
         let room = self.room(&held.facts.tenant).await?;
-        let (shelf, id, held) = (Arc::clone(&self.live.0.store), fresh()?, Arc::clone(held));
+        let (store, id, held) = (Arc::clone(&self.live.0.store), fresh()?, Arc::clone(held));
         let shared = Arc::clone(&room);
-        let spare = if keeper.can_detach_layer() { self.live.0.layers.spare.take() } else { None };
+        let spare =
+            if snapshotter.can_detach_layer() { self.live.0.layers.spare.take() } else { None };
         let kept = blocking(move || {
-            let new = NewFile { shelf: &shelf, id, room: &shared };
-            if keeper.can_detach_layer() {
-                return copied(new, &again, &keeper, &held, spare);
+            let new = NewFile { store: &store, id, room: &shared };
+            if snapshotter.can_detach_layer() {
+                return copied(new, &resume_spec, &snapshotter, &held, spare);
             }
-            new.keep(&again, &keeper, &|| held.goes_on())
+            new.keep(&resume_spec, &snapshotter, &|| held.goes_on())
         });
         let kept = kept.await;
         self.live.0.layers.spare.want();
@@ -54,22 +56,22 @@ impl Snapshots {
 /// Has a sealer write them. Blocking.
 fn copied(
     new: NewFile<'_>,
-    again: &ResumeSpec,
-    keeper: &LayerSnapshotter,
+    resume_spec: &ResumeSpec,
+    snapshotter: &LayerSnapshotter,
     held: &LiveHandle,
     spare: Option<Sealer>,
 ) -> io::Result<(FrozenSandbox, SnapshotFile)> {
     let mut kept = new.empty()?;
     // A program starts before anything stands still for it.
     let spare = spare.map_or_else(Sealer::waiting, Ok)?;
-    let stood = keeper.freeze_to_copy().and_then(|stood| {
+    let stood = snapshotter.freeze_to_copy().and_then(|stood| {
         stood.ok_or_else(|| {
             LayerSnapshotError::Files(io::Error::other("its layer is not this host's"))
         })
     });
     let ready = stood.map_err(io::Error::other).and_then(|(still, dir, first_id)| {
         let layer = LayerHandle { dir, first_id };
-        handed(&kept, again, held, layer).map(|(given, start)| (still, given, start))
+        handed(&kept, resume_spec, held, layer).map(|(given, start)| (still, given, start))
     });
     let (still, given, start) = match ready {
         Ok(ready) => ready,
@@ -81,7 +83,7 @@ fn copied(
     let sealer = Sealer::begin(Some(spare), &given, start)?;
     let measured = match start {
         SealStart::MeasuredNow => {
-            sealer.measured(&|| held.goes_on()).and_then(|size| kept.make_room(size, again))
+            sealer.measured(&|| held.goes_on()).and_then(|size| kept.make_room(size, resume_spec))
         }
         _ => Ok(()),
     };
@@ -96,12 +98,12 @@ fn copied(
 /// What a sealer is handed of a layer, once there is room for it.
 fn handed(
     kept: &SnapshotFile,
-    again: &ResumeSpec,
+    resume_spec: &ResumeSpec,
     held: &LiveHandle,
     layer: LayerHandle,
 ) -> io::Result<(SealInput, SealStart)> {
     let sizes = stream_sizes(&layer.dir)?;
-    let (start, most) = match kept.most_of(sizes.most, again)? {
+    let (start, most) = match kept.most_of(sizes.most, resume_spec)? {
         Some(most) => (SealStart::Now, most),
         None => (SealStart::MeasuredNow, kept.most()),
     };
@@ -109,5 +111,5 @@ fn handed(
     kept.allocate(sizes.about.min(most))?;
     let file = FileHandle { file: kept.descriptor()?, most };
     let owner = FileOwner { tenant: &held.facts.tenant, snapshot: &kept.id };
-    Ok((SealInput::new(owner, &kept.key, again.clone(), layer, file)?, start))
+    Ok((SealInput::new(owner, &kept.key, resume_spec.clone(), layer, file)?, start))
 }

@@ -43,33 +43,33 @@ impl Eraser {
     }
 
     async fn tidied(&self) -> Result<()> {
-        let shelf = &self.live.0.store;
+        let store = &self.live.0.store;
         self.live.0.ledger.snapshots().erase_unneeded().await?;
         // Before any of them is gone: their user ids are known by them.
         if let Some(maker) = self.live.0.registry.maker() {
             self.rests_settled(&maker.host, true).await?;
         }
-        self.erased_removed(shelf, StoredFileTable::Snapshots).await
+        self.erased_removed(store, StoredFileTable::Snapshots).await
     }
 
     /// Removes files whose keys are destroyed.
     pub(crate) async fn erased_removed(
         &self,
-        shelf: &Arc<SnapshotStore>,
+        store: &Arc<SnapshotStore>,
         table: StoredFileTable,
     ) -> Result<()> {
         let rows = self.live.0.ledger.stored_files(table);
-        for id in rows.erased(&shelf.place()).await? {
+        for id in rows.erased(&store.place()).await? {
             if let Err(why) = self.live.0.layers.end(&id).await {
                 tracing::warn!(snapshot = %id, why, "the layer of an erased snapshot has not ended");
                 continue;
             }
-            let (shelf, name) = (Arc::clone(shelf), id.clone());
-            if shelf.is_written(&id) {
+            let (store, name) = (Arc::clone(store), id.clone());
+            if store.is_written(&id) {
                 // By the sealer of a worker that was lost, which ends within seconds.
                 continue;
             }
-            match blocking(move || shelf.remove(&name)).await {
+            match blocking(move || store.remove(&name)).await {
                 Ok(()) => rows.record_removal(&id).await?,
                 Err(why) => {
                     tracing::warn!(file = %id, ?table, %why, "an erased file is still there")
@@ -82,15 +82,15 @@ impl Eraser {
     /// Records of layers that are held by the record that they are not, where the process that had them has ended; of erased
     /// ones alone, where an answer waits.
     pub(crate) async fn rests_settled(&self, host: &Host, erased_alone: bool) -> Result<()> {
-        let shelf = &self.live.0.store;
+        let store = &self.live.0.store;
         let resting =
-            self.live.0.ledger.snapshots().retained_layers(&shelf.place(), erased_alone).await?;
+            self.live.0.ledger.snapshots().retained_layers(&store.place(), erased_alone).await?;
         for RetainedLayer { id, is_erased, session } in resting {
             // Its task here says what becomes of it.
             if self.live.0.layers.has(&id) {
                 continue;
             }
-            let is_over = match shelf.user(&id) {
+            let is_over = match store.user(&id) {
                 FileUser::Somebody => false,
                 FileUser::Nobody => true,
                 FileUser::NoFile => is_erased,

@@ -52,7 +52,8 @@ impl Snapshots {
         held: &Arc<LiveHandle>,
         memory: MemoryOption,
     ) -> Result<Option<(FrozenSandbox, SnapshotFile)>> {
-        let Some(keeper) = held.keeper.as_ref().ok().filter(|keeper| keeper.can_snapshot_memory())
+        let Some(snapshotter) =
+            held.snapshotter.as_ref().ok().filter(|snapshotter| snapshotter.can_snapshot_memory())
         else {
             return Ok(None);
         };
@@ -60,7 +61,7 @@ impl Snapshots {
             return Ok(None);
         }
         let room = self.room(&held.facts.tenant).await?;
-        let (shelf, id) = (Arc::clone(&self.live.0.store), fresh()?);
+        let (store, id) = (Arc::clone(&self.live.0.store), fresh()?);
         let unkept = |why: String| match memory {
             MemoryOption::Asked => Err(conflict(format!(
                 "the memory of the sandbox cannot be kept: {why}; pause it with its files alone (`memory: false`), or try \
@@ -71,15 +72,15 @@ impl Snapshots {
                 Ok(None)
             }
         };
-        if !keeper.fits(shelf.dir()) {
+        if !snapshotter.fits(store.dir()) {
             return unkept("the disk of the snapshots has no room for it".to_owned());
         }
         // Once its processes have ended it is too late to find that there is none.
-        if keeper.most() > room.most() {
+        if snapshotter.most() > room.most() {
             return unkept(room.fault(&io::ErrorKind::FileTooLarge.into()).refusal().message);
         }
-        keeper.in_place().map_err(|why| room.fault(&io::Error::other(why)))?;
-        let sleeping = match keeper.sleep().await {
+        snapshotter.in_place().map_err(|why| room.fault(&io::Error::other(why)))?;
+        let sleeping = match snapshotter.sleep().await {
             Ok(sleeping) => sleeping,
             Err(SleepError::Refused(why)) => return unkept(why),
             Err(error) => {
@@ -90,12 +91,12 @@ impl Snapshots {
         if sleeping.is_asleep() {
             held.fell_asleep();
         }
-        let (keeping, memory_last) = (Arc::clone(held), keeper.is_memory_last());
+        let (keeping, memory_last) = (Arc::clone(held), snapshotter.is_memory_last());
         let kept = blocking(move || {
-            let again = ResumeSpec { memory: true, memory_last, ..keeping.itself() };
+            let resume_spec = ResumeSpec { memory: true, memory_last, ..keeping.itself() };
             let (goes_on, falls_asleep) = (|| keeping.goes_on(), || keeping.fell_asleep());
-            let new = NewFile { shelf: &shelf, id, room: &room };
-            new.keep_memory(&again, sleeping, &goes_on, &falls_asleep)
+            let new = NewFile { store: &store, id, room: &room };
+            new.keep_memory(&resume_spec, sleeping, &goes_on, &falls_asleep)
         });
         match kept.await {
             Ok((still, kept, fault)) => {

@@ -14,43 +14,44 @@ use crate::snapshot::writer::{FileOwner, SealWriter};
 /// A file to be made. Each way of making it blocks.
 #[derive(Debug)]
 pub(crate) struct NewFile<'a> {
-    pub shelf: &'a SnapshotStore,
+    pub store: &'a SnapshotStore,
     pub id: SnapshotId,
     pub room: &'a Arc<WriteAllowance>,
 }
 
 impl NewFile<'_> {
     /// Locked, with room for a layer of this size and what was asked for, to be written by another process.
-    pub(crate) fn reserve(self, size: u64, again: &ResumeSpec) -> io::Result<SnapshotFile> {
+    pub(crate) fn reserve(self, size: u64, resume_spec: &ResumeSpec) -> io::Result<SnapshotFile> {
         let mut kept = self.empty()?;
-        kept.make_room(size, again)?;
+        kept.make_room(size, resume_spec)?;
         Ok(kept)
     }
 
     /// Locked, to be written by another process.
     pub(crate) fn empty(self) -> io::Result<SnapshotFile> {
-        self.shelf.begin(self.id, self.room).map(|(kept, _)| kept)
+        self.store.begin(self.id, self.room).map(|(kept, _)| kept)
     }
 
     /// Writes the files of a sandbox, with what was asked for at their head; gives the sandbox as it stands still.
     pub(crate) fn keep(
         self,
-        again: &ResumeSpec,
-        keeper: &LayerSnapshotter,
+        resume_spec: &ResumeSpec,
+        snapshotter: &LayerSnapshotter,
         goes_on: &dyn Fn() -> bool,
     ) -> io::Result<(FrozenSandbox, SnapshotFile)> {
-        self.write(again, |out| keeper.snapshot(out, goes_on))
+        self.write(resume_spec, |out| snapshotter.snapshot(out, goes_on))
     }
 
     /// The same with its memory, and why that is not in it where it is not.
     pub(crate) fn keep_memory(
         self,
-        again: &ResumeSpec,
+        resume_spec: &ResumeSpec,
         sleeping: SleepHandle,
         goes_on: &dyn Fn() -> bool,
         falls_asleep: &dyn Fn(),
     ) -> io::Result<(FrozenSandbox, SnapshotFile, Option<io::Error>)> {
-        let written = self.write(again, |out| sleeping.snapshot(out, goes_on, falls_asleep))?;
+        let written =
+            self.write(resume_spec, |out| sleeping.snapshot(out, goes_on, falls_asleep))?;
         let ((still, fault), mut kept) = written;
         kept.memory = fault.is_none();
         Ok((still, kept, fault))
@@ -59,11 +60,11 @@ impl NewFile<'_> {
     /// Writes it with what was asked for at its head.
     fn write<T>(
         self,
-        again: &ResumeSpec,
+        resume_spec: &ResumeSpec,
         body: impl FnOnce(&mut dyn Write) -> Result<T, LayerSnapshotError>,
     ) -> io::Result<(T, SnapshotFile)> {
         self.keep_bytes(|mut out| {
-            put_head(&mut out, again)?;
+            put_head(&mut out, resume_spec)?;
             body(out).map_err(io::Error::other)
         })
     }
@@ -73,8 +74,8 @@ impl NewFile<'_> {
         self,
         body: impl FnOnce(&mut dyn Write) -> io::Result<T>,
     ) -> io::Result<(T, SnapshotFile)> {
-        let Self { shelf, id, room } = self;
-        let (mut kept, file) = shelf.begin(id, room)?;
+        let Self { store, id, room } = self;
+        let (mut kept, file) = store.begin(id, room)?;
         let shared = SharedAllowance::new(room, &file)?;
         let file = LimitWriter::new(file, shared);
         let owner = FileOwner { tenant: room.tenant(), snapshot: &kept.id };

@@ -53,8 +53,8 @@ impl Snapshots {
         id: &SnapshotId,
     ) -> Result<(ResumeSpec, InitialFiles)> {
         let kept = self.once_sealed(tenant, id).await?;
-        let shelf = Arc::clone(&self.live.0.store);
-        if kept.place != shelf.place() {
+        let store = Arc::clone(&self.live.0.store);
+        if kept.place != store.place() {
             let why = "the snapshot's file is on another host; ask the server that made it";
             return Err(refuse(ErrorCode::WrongServer, why));
         }
@@ -68,30 +68,30 @@ impl Snapshots {
         let (tenant, name) = (tenant.clone(), id.clone());
         let opened = blocking(move || {
             let owner = FileOwner { tenant: &tenant, snapshot: &name };
-            shelf.open(owner, &key)
+            store.open(owner, &key)
         });
         let opened = opened.await;
-        let (again, filling) = opened.map_err(|why| {
+        let (resume_spec, filling) = opened.map_err(|why| {
             tracing::error!(snapshot = %id, %why, "a snapshot cannot be opened");
             damaged(id, unopened(&why))
         })?;
-        self.fits(&again)?;
+        self.fits(&resume_spec)?;
         // Its kernel could not write it, as is on record.
         let filling = if kept.view.memory { filling } else { filling.files_alone() };
-        Ok((again, filling))
+        Ok((resume_spec, filling))
     }
 
     /// Refuses files whose template is another one now: what they change is not there, or is something else.
-    pub(crate) fn fits(&self, again: &ResumeSpec) -> Result<()> {
-        let (name, _) = checked(&again.request)?;
-        let now = match (&again.built, &again.image) {
+    pub(crate) fn fits(&self, resume_spec: &ResumeSpec) -> Result<()> {
+        let (name, _) = checked(&resume_spec.request)?;
+        let now = match (&resume_spec.built, &resume_spec.image) {
             // Its image is named by its digest, so it is there as it was or not at all.
             (Some(_), Some(_)) => return Ok(()),
             // The host's own programs, unless `base` was built since.
             (Some(_), None) => Templates::of(&self.live).host(&base_name()?)?.image,
             (None, _) => Templates::of(&self.live).host(&name)?.image,
         };
-        match now == again.image {
+        match now == resume_spec.image {
             true => Ok(()),
             false => Err(conflict(format!(
                 "the template {name} was built anew, and these files lie on the earlier one: add its image again \

@@ -14,11 +14,11 @@ use crate::snapshot::snapshots::Snapshots;
 impl Snapshots {
     /// What may be kept of this tenant's sandboxes now; refuses where its quota is full.
     pub(crate) async fn room(&self, tenant: &TenantId) -> Result<Arc<WriteAllowance>> {
-        let shelf = Arc::clone(&self.live.0.store);
+        let store = Arc::clone(&self.live.0.store);
         let mut room = self.live.0.unrecorded.open(tenant);
         let disk = blocking(move || {
-            shelf.make()?;
-            on_disk(shelf.dir())
+            store.make()?;
+            on_disk(store.dir())
         });
         let rest = self.live.0.ledger.runs().quota_left_bytes(tenant);
         let (admitted, disk, quota) =

@@ -3,8 +3,9 @@
 //! ```text
 //! keep: ID.part (locked, sealed piece by piece) -> fsync -> the row commits -> ID.snap
 //! ```
-//! A pause reserves ID.part for the process that seals its layer (`sealer`), which has its lock. **A file without a row is garbage**: its key was in memory alone. A `.part` that nobody has locked is one of a process that
-//! was killed: with a row it is whole and gets its name, without one it is removed.
+//! A pause reserves ID.part for the process that seals its layer (`sealer`), which has its lock. **A file without a row is
+//! garbage**: its key was in memory alone. A `.part` that nobody has locked was left by a process that was killed: with a row
+//! it is whole and gets its name; without one it is removed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -230,7 +231,7 @@ impl SnapshotStore {
 
     /// Its files that no row knows.
     pub(crate) fn unknown(&self) -> StrayFiles<'_> {
-        StrayFiles { shelf: self }
+        StrayFiles { store: self }
     }
 
     /// Gives one that is on record its name.
@@ -243,12 +244,12 @@ impl SnapshotStore {
 /// Files that no row knows, set aside: a database of another time may know them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StrayFiles<'a> {
-    shelf: &'a SnapshotStore,
+    store: &'a SnapshotStore,
 }
 
 impl StrayFiles<'_> {
     fn dir(self) -> PathBuf {
-        self.shelf.dir.join(ASIDE)
+        self.store.dir.join(ASIDE)
     }
 
     fn at(self, id: &SnapshotId) -> PathBuf {
@@ -261,15 +262,15 @@ impl StrayFiles<'_> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        fs::rename(self.shelf.at(id, WHOLE), self.at(id))?;
-        self.shelf.sync()?;
+        fs::rename(self.store.at(id, WHOLE), self.at(id))?;
+        self.store.sync()?;
         Ok(self.at(id))
     }
 
     /// Gives a row its file back. `false`: it is not here.
     pub(crate) fn take_back(self, id: &SnapshotId) -> io::Result<bool> {
-        match fs::rename(self.at(id), self.shelf.at(id, WHOLE)) {
-            Ok(()) => self.shelf.sync().map(|()| true),
+        match fs::rename(self.at(id), self.store.at(id, WHOLE)) {
+            Ok(()) => self.store.sync().map(|()| true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
@@ -292,8 +293,8 @@ impl StrayFiles<'_> {
 }
 
 /// Writes what was asked for at the head of a stream.
-pub(crate) fn put_head(out: &mut impl Write, again: &ResumeSpec) -> io::Result<()> {
-    let head = zeroize::Zeroizing::new(serde_json::to_vec(again)?);
+pub(crate) fn put_head(out: &mut impl Write, resume_spec: &ResumeSpec) -> io::Result<()> {
+    let head = zeroize::Zeroizing::new(serde_json::to_vec(resume_spec)?);
     out.write_all(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes())?;
     out.write_all(&head)
 }
@@ -333,26 +334,26 @@ fn filling(
     }
     let mut head = zeroize::Zeroizing::new(vec![0; size]);
     opening.read_exact(&mut head)?;
-    let again: ResumeSpec = serde_json::from_slice(&head)?;
-    let filling = match (again.memory, again.memory_last) {
+    let resume_spec: ResumeSpec = serde_json::from_slice(&head)?;
+    let filling = match (resume_spec.memory, resume_spec.memory_last) {
         (true, false) => InitialFiles::with_memory(opening),
         (true, true) => InitialFiles::with_memory_last(opening),
         (false, _) => InitialFiles::new(opening),
     };
-    Ok((again, filling))
+    Ok((resume_spec, filling))
 }
 
 /// Bytes of a file with a stream of this size behind what was asked for.
-fn file_size(size: u64, again: &ResumeSpec) -> io::Result<u64> {
-    let head = u64::try_from(serde_json::to_vec(again)?.len()).map_err(io::Error::other)?;
+fn file_size(size: u64, resume_spec: &ResumeSpec) -> io::Result<u64> {
+    let head = u64::try_from(serde_json::to_vec(resume_spec)?.len()).map_err(io::Error::other)?;
     Ok(sealed_size(size.saturating_add(head)))
 }
 
 impl SnapshotFile {
     /// Takes the tenant's allowance for a file with a stream of this size, and says how many bytes that is. `None`: there is not as
     /// much, so the stream is to be measured.
-    pub(crate) fn most_of(&self, size: u64, again: &ResumeSpec) -> io::Result<Option<u64>> {
-        let bytes = file_size(size, again)?;
+    pub(crate) fn most_of(&self, size: u64, resume_spec: &ResumeSpec) -> io::Result<Option<u64>> {
+        let bytes = file_size(size, resume_spec)?;
         let more = bytes.saturating_sub(self.bytes);
         Ok(self.room.as_ref().filter(|room| room.has_taken(more)).map(|_| bytes))
     }
@@ -363,8 +364,8 @@ impl SnapshotFile {
     }
 
     /// Reserves the tenant's allowance and the disk for a stream of this size. Blocking.
-    pub(crate) fn make_room(&mut self, size: u64, again: &ResumeSpec) -> io::Result<()> {
-        let bytes = file_size(size, again)?;
+    pub(crate) fn make_room(&mut self, size: u64, resume_spec: &ResumeSpec) -> io::Result<()> {
+        let bytes = file_size(size, resume_spec)?;
         if bytes > self.most() {
             return Err(io::ErrorKind::FileTooLarge.into());
         }

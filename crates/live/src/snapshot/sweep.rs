@@ -31,7 +31,7 @@ const AGED: Duration = Duration::from_secs(600);
 const ELSEWHERE: Duration = Duration::from_secs(5);
 /// A sealer that lost its worker ends within seconds: a minute, half a second apart.
 const TIDIES: usize = 120;
-const TIDY_PAUSE: Duration = Duration::from_millis(500);
+const CLEANUP_PAUSE: Duration = Duration::from_millis(500);
 /// Of a sandbox whose layer was lost with its host's power, or with the process that held it.
 const LOST: &str = "its files were lost before they were sealed: its host or its worker's processes were stopped at once";
 
@@ -87,10 +87,10 @@ impl Sweep {
     /// sealers still write is waited for beside this.
     pub(crate) async fn sweep(&self, host: &Host) -> Result<()> {
         Uploads::of(&self.live).sweep().await?;
-        let shelf = &self.live.0.store;
+        let store = &self.live.0.store;
         let fault = |why: std::io::Error| conflict(format!("the directory of snapshots: {why}"));
         let mut written = Vec::new();
-        for id in shelf.left().map_err(fault)? {
+        for id in store.left().map_err(fault)? {
             match self
                 .live
                 .0
@@ -100,32 +100,32 @@ impl Sweep {
                 .await?
             {
                 true if self.live.0.ledger.snapshots().is_sealed(&id).await? => {
-                    shelf.rename(&id).map_err(fault)?;
+                    store.rename(&id).map_err(fault)?;
                 }
                 // Looked at below.
                 true => {}
-                false if shelf.is_written(&id) => written.push(id),
-                false => shelf.remove(&id).map_err(fault)?,
+                false if store.is_written(&id) => written.push(id),
+                false => store.remove(&id).map_err(fault)?,
             }
         }
         Snapshots::of(&self.live).compared(Comparison::Start).await?;
         Eraser::of(&self.live).rests_settled(host, false).await?;
-        let unsealed = self.live.0.ledger.snapshots().unsealed(&shelf.place(), None).await?;
+        let unsealed = self.live.0.ledger.snapshots().unsealed(&store.place(), None).await?;
         Builds::of(&self.live).clean_up().await;
-        let (live, shelf, host) = (self.live.clone(), Arc::clone(shelf), host.clone());
+        let (live, store, host) = (self.live.clone(), Arc::clone(store), host.clone());
         tokio::spawn(async move {
             for one in &unsealed {
-                if let Err(error) = Sweep::of(&live).settled(&shelf, one).await {
+                if let Err(error) = Sweep::of(&live).settled(&store, one).await {
                     tracing::error!(snapshot = %one.id, %error, "the files of a paused sandbox are unsealed on record");
                 }
                 // Another process may have it still, or retain it.
-                let is_nobodys = !shelf.is_written(&one.id) && !live.0.layers.has(&one.id);
+                let is_nobodys = !store.is_written(&one.id) && !live.0.layers.has(&one.id);
                 if let (true, Some(session)) = (is_nobodys, &one.session) {
                     host.forget_ids(session);
                 }
             }
             for id in written {
-                if let Err(error) = Sweep::of(&live).unwritten(&shelf, &id).await {
+                if let Err(error) = Sweep::of(&live).unwritten(&store, &id).await {
                     tracing::warn!(snapshot = %id, %error, "a file that is not on record is still there");
                 }
             }
@@ -136,11 +136,11 @@ impl Sweep {
                     .0
                     .ledger
                     .stored_files(StoredFileTable::Snapshots)
-                    .erased(&shelf.place())
+                    .erased(&store.place())
                     .await
                 {
                     Ok(left) if left.is_empty() => return,
-                    _ => clock::sleep(TIDY_PAUSE).await,
+                    _ => clock::sleep(CLEANUP_PAUSE).await,
                 }
             }
         });
@@ -148,14 +148,14 @@ impl Sweep {
     }
 
     /// Waits for the file of a pause whose worker was lost, and records that its files are sealed, or lost.
-    async fn settled(&self, shelf: &Arc<SnapshotStore>, one: &PendingSnapshot) -> Result<()> {
+    async fn settled(&self, store: &Arc<SnapshotStore>, one: &PendingSnapshot) -> Result<()> {
         let vault = self.live.0.flows.secrets.vault()?;
         if *vault.fingerprint() != one.sealed_by {
             return Err(conflict("its key is sealed under another secrets key"));
         }
         let key = vault.open_key(&one.tenant, &one.id, &one.sealed_key);
         let key = key.ok_or_else(|| damaged(&one.id, "its key does not open"))?;
-        let place = shelf.place();
+        let place = store.place();
         loop {
             // Its own worker may live, and record it.
             if patiently(|| self.live.0.ledger.snapshots().unsealed(&place, Some(&one.id)))
@@ -164,10 +164,10 @@ impl Sweep {
             {
                 return Ok(());
             }
-            let (shelf, of, key) = (Arc::clone(shelf), one.clone(), key.clone());
+            let (store, of, key) = (Arc::clone(store), one.clone(), key.clone());
             let found = blocking(move || {
                 let owner = FileOwner { tenant: &of.tenant, snapshot: &of.id };
-                shelf.find(owner, &key)
+                store.find(owner, &key)
             });
             let found = found.await.map_err(|why| damaged(&one.id, &why.to_string()))?;
             match found {
@@ -192,8 +192,8 @@ impl Sweep {
     }
 
     /// Waits for the sealer of a pause that is not on record, and removes what it wrote: its key is nowhere.
-    async fn unwritten(&self, shelf: &Arc<SnapshotStore>, id: &SnapshotId) -> Result<()> {
-        while shelf.is_written(id) {
+    async fn unwritten(&self, store: &Arc<SnapshotStore>, id: &SnapshotId) -> Result<()> {
+        while store.is_written(id) {
             clock::sleep(SEAL_LOOK).await;
         }
         // It was another living worker's, and was recorded meanwhile.
@@ -202,7 +202,7 @@ impl Sweep {
         })
         .await?
         {
-            let removed = shelf.remove(id);
+            let removed = store.remove(id);
             removed.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))?;
         }
         Ok(())

@@ -36,7 +36,7 @@ pub(crate) type Contents = HashMap<Digest, Option<Digest>>;
 /// What a build begins from.
 pub(crate) struct Base {
     /// What its sandbox is made of.
-    pub basis: ResolvedTemplate,
+    pub template: ResolvedTemplate,
     /// The files that it begins with, where it does with some.
     pub filling: Option<InitialFiles>,
     /// The files of the tenant's template that it is.
@@ -64,7 +64,7 @@ pub(crate) struct Work {
 
 impl Work {
     /// What lies at the head of the files that this build keeps.
-    pub(crate) fn again(&self, built: BuildOutput) -> ResumeSpec {
+    pub(crate) fn resume_spec(&self, built: BuildOutput) -> ResumeSpec {
         ResumeSpec {
             request: LiveRequest::of(self.build.template.as_str()),
             image: self.image.clone(),

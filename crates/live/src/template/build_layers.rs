@@ -74,11 +74,11 @@ fn is_worth(work: Duration, cost: Duration) -> bool {
 /// The keys of steps, as far as it is known what they depend on. Pure but for the mark.
 fn keys(
     mark: impl Fn(&[u8]) -> Digest,
-    ground: &Value,
+    input_digest: &Value,
     steps: &[BuildStep],
     contents: &Contents,
 ) -> Vec<Digest> {
-    let mut last = mark(ground.to_string().as_bytes());
+    let mut last = mark(input_digest.to_string().as_bytes());
     let mut all = Vec::with_capacity(steps.len());
     for step in steps {
         let mut step = step.clone();
@@ -110,18 +110,18 @@ impl Builds {
         else {
             return Ok(Vec::new());
         };
-        let mut sandbox = work::request(request, &base.basis);
+        let mut sandbox = work::request(request, &base.template);
         config::settings(&self.live.0.ledger, &who.tenant)
             .await?
             .settle("the sandbox", &mut sandbox)?;
         let name = SandboxId::parse(&format!("sb{}", secret_hex(10)));
         let name = name.map_err(Error::corrupt("id"))?;
-        let Ok(ground) = host.input_digest(&sandbox, &name) else { return Ok(Vec::new()) };
-        let ground = json!({
-            "version": VERSION, "release": env!("CARGO_PKG_VERSION"), "ground": ground, "files": base.files,
+        let Ok(input_digest) = host.input_digest(&sandbox, &name) else { return Ok(Vec::new()) };
+        let input_digest = json!({
+            "version": VERSION, "release": env!("CARGO_PKG_VERSION"), "ground": input_digest, "files": base.files,
             "state": base.state, "limits": sandbox.limits, "net": sandbox.egress,
         });
-        Ok(keys(|text| vault.mark(&who.tenant, text), &ground, steps, contents))
+        Ok(keys(|text| vault.mark(&who.tenant, text), &input_digest, steps, contents))
     }
 
     /// The longest layer that a build can go on from. One that cannot be used is erased, so that the next build makes another.
@@ -197,7 +197,7 @@ impl Builds {
     ) -> Result<u64> {
         let built =
             BuildOutput { state: state.clone(), start: None, ready: None, ..work.built.clone() };
-        let kept = Snapshots::of(&self.live).snapshot(&work.held, work.again(built)).await?;
+        let kept = Snapshots::of(&self.live).snapshot(&work.held, work.resume_spec(built)).await?;
         let (name, layer) =
             (work.build.name.as_str(), SnapshotPurpose::Layer(work.layer(key, steps)));
         Ok(Snapshots::of(&self.live)
@@ -222,45 +222,45 @@ mod tests {
         BuildStep::Copy { from: "a".into(), to: "b".into(), user: None, mode: None, files }
     }
 
-    fn of(ground: &Value, steps: &[BuildStep], contents: &Contents) -> Vec<Digest> {
-        keys(digest_bytes, ground, steps, contents)
+    fn of(input_digest: &Value, steps: &[BuildStep], contents: &Contents) -> Vec<Digest> {
+        keys(digest_bytes, input_digest, steps, contents)
     }
 
     #[test]
     fn a_key_is_of_everything_before_it() {
-        let (ground, none) = (json!({"files": null}), Contents::new());
-        let own = of(&ground, &[run("a"), run("b"), run("c")], &none);
+        let (input_digest, none) = (json!({"files": null}), Contents::new());
+        let own = of(&input_digest, &[run("a"), run("b"), run("c")], &none);
         // The same steps, and one more.
-        let longer = of(&ground, &[run("a"), run("b"), run("c"), run("d")], &none);
+        let longer = of(&input_digest, &[run("a"), run("b"), run("c"), run("d")], &none);
         assert_eq!((own.len(), &longer[..3]), (3, &own[..]));
         // From the first difference on nothing is alike.
         let others = [
             of(&json!({"files": "x"}), &[run("a"), run("b"), run("c")], &none),
-            of(&ground, &[run("x"), run("b"), run("c")], &none),
-            of(&ground, &[BuildStep::User(TemplateUser::Root), run("b"), run("c")], &none),
+            of(&input_digest, &[run("x"), run("b"), run("c")], &none),
+            of(&input_digest, &[BuildStep::User(TemplateUser::Root), run("b"), run("c")], &none),
         ];
         for other in others {
             assert!(own.iter().all(|key| !other.contains(key)));
         }
-        let changed = of(&ground, &[run("a"), run("b"), run("x")], &none);
+        let changed = of(&input_digest, &[run("a"), run("b"), run("x")], &none);
         assert_eq!((&changed[..2], changed[2] == own[2]), (&own[..2], false));
     }
 
     #[test]
     fn files_count_by_what_they_unpack_to_and_not_by_their_name() {
-        let ground = json!({});
+        let input_digest = json!({});
         let known = |named: char, content: Option<char>| -> Contents {
             let digest = |c: char| Digest::parse(&c.to_string().repeat(64)).unwrap();
             [(digest(named), content.map(digest))].into()
         };
         let steps = |named| [run("a"), copy(named), run("b")];
-        let own = of(&ground, &steps('1'), &known('1', Some('c')));
-        assert_eq!(of(&ground, &steps('2'), &known('2', Some('c'))), own);
-        let other = of(&ground, &steps('1'), &known('1', Some('d')));
+        let own = of(&input_digest, &steps('1'), &known('1', Some('c')));
+        assert_eq!(of(&input_digest, &steps('2'), &known('2', Some('c'))), own);
+        let other = of(&input_digest, &steps('1'), &known('1', Some('d')));
         assert_eq!((&other[0], other[1] == own[1]), (&own[0], false));
         // Without it, no step from there on has a key.
-        assert_eq!(of(&ground, &steps('1'), &known('1', None)), own[..1]);
-        assert_eq!(of(&ground, &steps('1'), &Contents::new()), own[..1]);
+        assert_eq!(of(&input_digest, &steps('1'), &known('1', None)), own[..1]);
+        assert_eq!(of(&input_digest, &steps('1'), &Contents::new()), own[..1]);
     }
 
     #[test]

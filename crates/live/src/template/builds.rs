@@ -281,9 +281,9 @@ impl Builds {
             ..LiveRequest::of(template.as_str())
         };
         let keys = self.layer_keys(who, &base, &request, &plan.steps, &contents).await?;
-        let Base { basis, mut filling, mut state, start, ready, .. } = base;
+        let Base { template: from, mut filling, mut state, start, ready, .. } = base;
         let usable = keys.get(..plan.cacheable).unwrap_or(&keys);
-        let layer = self.layer_found(who, usable, basis.image.as_ref()).await?;
+        let layer = self.layer_found(who, usable, from.image.as_ref()).await?;
         let cached = layer.as_ref().map_or(0, |layer| layer.steps);
         let tried = layer.as_ref().map(|layer| layer.id.clone());
         let mut building = BuildAssignment { id: build.clone(), layer: None };
@@ -293,9 +293,9 @@ impl Builds {
             building.layer = Some((id, steps));
         }
         let (live, asker, who, of) = (self.live.clone(), who.clone(), who.clone(), view.clone());
-        let (image, mem_mb, cpu) = (basis.image.clone(), basis.mem_mb, basis.cpu);
+        let (image, mem_mb, cpu) = (from.image.clone(), from.mem_mb, from.cpu);
         let source = filling.map_or(Source::Template, Source::Snapshot);
-        let spec = Spec::of(request, basis, source);
+        let spec = Spec::of(request, from, source);
         // It goes on where its caller hangs up.
         let made = crate::background::detached(async move {
             let held = live.launch_new(&who, spec, Some(building)).await?;
@@ -329,10 +329,10 @@ impl Builds {
             BuildSource::Template(text) => {
                 match Templates::of(&self.live).named(who, text).await? {
                     Some(snapshot) => {
-                        let (again, files) =
+                        let (resume_spec, files) =
                             Snapshots::of(&self.live).open(&who.tenant, &snapshot).await?;
-                        let basis = Templates::of(&self.live).again(&again)?;
-                        (basis, Some(files.files_alone()), again.built, Some(snapshot))
+                        let template = Templates::of(&self.live).resolve(&resume_spec)?;
+                        (template, Some(files.files_alone()), resume_spec.built, Some(snapshot))
                     }
                     None => (Templates::of(&self.live).host(&host_name(text)?)?, None, None, None),
                 }
@@ -351,7 +351,7 @@ impl Builds {
         };
         let name =
             TemplateName::parse(view.template.as_str()).map_err(Error::corrupt("template"))?;
-        let basis = ResolvedTemplate {
+        let template = ResolvedTemplate {
             name,
             image: found.image,
             cpu: view.cpu.or(found.cpu),
@@ -359,7 +359,7 @@ impl Builds {
             program: None,
             built: None,
         };
-        Ok(Base { basis, filling, files, state, start, ready })
+        Ok(Base { template, filling, files, state, start, ready })
     }
 
     /// Runs a build to its end, which is on record then, and ends its sandbox.
@@ -387,7 +387,7 @@ impl Builds {
     async fn run(&self, work: &Work, log: &mut BuildLog) -> Result<(), BuildFailure> {
         let Work { build, held, plan, .. } = work;
         log.say("info", &format!("building {} in the sandbox {}", build.name, held.facts.id));
-        if let Err(why) = &held.keeper {
+        if let Err(why) = &held.snapshotter {
             return Err(BuildFailure { step: BASE_STEP.to_owned(), why: why.to_string() });
         }
         let mut steps = Steps {
@@ -419,9 +419,9 @@ impl Builds {
         let state = steps.state;
         log.enter(LAST_STEP);
         let built = BuildOutput { state, ..work.built.clone() };
-        let again = work.again(built.clone());
+        let resume_spec = work.resume_spec(built.clone());
         let failed = |error: Error| BuildFailure::last(error.refusal().message);
-        let kept = Snapshots::of(&self.live).snapshot(held, again).await.map_err(failed)?;
+        let kept = Snapshots::of(&self.live).snapshot(held, resume_spec).await.map_err(failed)?;
         if let Some(begins) = built.program() {
             log.say("info", "starting the program, and waiting until it is ready");
             log.flush(&self.live).await;

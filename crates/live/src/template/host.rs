@@ -101,10 +101,12 @@ impl Templates {
     }
 
     /// What the files of a sandbox, or of a built template, are to lie on and begin with.
-    pub(crate) fn again(&self, again: &ResumeSpec) -> Result<ResolvedTemplate> {
-        let (name, _) = crate::spec::checked(&again.request)?;
-        match &again.built {
-            Some(built) => Ok(ResolvedTemplate::of_built(name, again.image.clone(), built.clone())),
+    pub(crate) fn resolve(&self, resume_spec: &ResumeSpec) -> Result<ResolvedTemplate> {
+        let (name, _) = crate::spec::checked(&resume_spec.request)?;
+        match &resume_spec.built {
+            Some(built) => {
+                Ok(ResolvedTemplate::of_built(name, resume_spec.image.clone(), built.clone()))
+            }
             None => self.host(&name),
         }
     }

@@ -132,13 +132,13 @@ impl Uploads {
         hash: &Digest,
         mut pieces: mpsc::Receiver<Option<Bytes>>,
     ) -> Result<()> {
-        let (shelf, vault, id) =
+        let (store, vault, id) =
             (Arc::clone(&self.live.0.uploads), self.live.0.flows.secrets.vault()?, fresh()?);
-        let writer = Arc::clone(&shelf);
+        let writer = Arc::clone(&store);
         let room = Snapshots::of(&self.live).room(tenant).await?;
         let shared = Arc::clone(&room);
         let written = blocking(move || {
-            let new = NewFile { shelf: &writer, id, room: &shared };
+            let new = NewFile { store: &writer, id, room: &shared };
             new.keep_bytes(|out| {
                 let (mut size, mut content) = (0u64, TarDigest::new());
                 loop {
@@ -172,7 +172,7 @@ impl Uploads {
         let sealed_key = vault.seal_key(tenant, &kept.id, &kept.key);
         let sealed_key =
             sealed_key.ok_or_else(|| conflict("the upload's key could not be sealed"))?;
-        let place = shelf.place();
+        let place = store.place();
         let new = NewUpload {
             key_id,
             id: &kept.id,
@@ -197,7 +197,7 @@ impl Uploads {
                 false => Refusal::not_found("template").into(),
             });
         }
-        shelf.give_name(&mut kept);
+        store.give_name(&mut kept);
         // Its lock: one that another upload erased meanwhile is removed by whoever is last.
         drop(kept);
         self.clean_up().await;
@@ -222,8 +222,8 @@ impl Uploads {
                 "the files of this step were replaced while the build ran; build again",
             ));
         }
-        let (shelf, vault) = (Arc::clone(&self.live.0.uploads), self.live.0.flows.secrets.vault()?);
-        if found.place != shelf.place() || *vault.fingerprint() != found.sealed_by {
+        let (store, vault) = (Arc::clone(&self.live.0.uploads), self.live.0.flows.secrets.vault()?);
+        if found.place != store.place() || *vault.fingerprint() != found.sealed_by {
             return Err(conflict("the files of this step lie on another host"));
         }
         let key = vault.open_key(tenant, &found.id, &found.sealed_key);
@@ -231,7 +231,7 @@ impl Uploads {
         let of = tenant.clone();
         let opened = blocking(move || {
             let owner = FileOwner { tenant: &of, snapshot: &found.id };
-            SnapshotReader::new(shelf.file(&found.id)?, &key, owner)
+            SnapshotReader::new(store.file(&found.id)?, &key, owner)
         });
         let opened =
             opened.await.map_err(|why| conflict(format!("the upload cannot be read: {why}")))?;
@@ -252,22 +252,22 @@ impl Uploads {
     }
 
     async fn tidied(&self) -> Result<()> {
-        let shelf = &self.live.0.uploads;
+        let store = &self.live.0.uploads;
         self.live.0.ledger.builds().end_unstarted().await?;
         self.live.0.ledger.builds().uploads_erase_unneeded().await?;
-        Eraser::of(&self.live).erased_removed(shelf, StoredFileTable::Uploads).await
+        Eraser::of(&self.live).erased_removed(store, StoredFileTable::Uploads).await
     }
 
     /// Puts in order what killed processes left.
     pub(crate) async fn sweep(&self) -> Result<()> {
-        let shelf = &self.live.0.uploads;
+        let store = &self.live.0.uploads;
         let fault = |why: io::Error| conflict(format!("the directory of uploads: {why}"));
-        for id in shelf.left().map_err(fault)? {
+        for id in store.left().map_err(fault)? {
             match self.live.0.ledger.stored_files(StoredFileTable::Uploads).is_recorded(&id).await?
             {
-                true => shelf.rename(&id).map_err(fault)?,
-                false if shelf.is_written(&id) => {}
-                false => shelf.remove(&id).map_err(fault)?,
+                true => store.rename(&id).map_err(fault)?,
+                false if store.is_written(&id) => {}
+                false => store.remove(&id).map_err(fault)?,
             }
         }
         Ok(())

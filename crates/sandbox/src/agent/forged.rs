@@ -225,10 +225,10 @@ async fn an_agent_that_never_answers_is_waited_for_no_longer_than_its_bound() {
         (agent, driver)
     }
     let (sleeper, _driver) = silent().await;
-    let (teller, _driver) = silent().await;
+    let (reporter, _driver) = silent().await;
     // It says that it falls asleep, and does not.
     let (waker, _driver) = new_forger(&[]).await;
-    let all = async { tokio::join!(sleeper.sleep(), waker.sleep(), teller.commands()) };
+    let all = async { tokio::join!(sleeper.sleep(), waker.sleep(), reporter.commands()) };
     let (slept, woken, told) =
         tokio::time::timeout(Duration::from_secs(60), all).await.expect("an end");
     assert!(matches!(slept, Err(AgentError::Lost)), "{slept:?}");

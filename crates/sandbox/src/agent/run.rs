@@ -132,21 +132,21 @@ impl CommandControl {
 
 impl Agent {
     /// Starts a command; its end tells whether it could be.
-    pub async fn start(&self, exec: ExecRequest, manner: ExecOptions) -> Result<CommandHandle> {
-        self.start_noted(exec, manner, String::new()).await
+    pub async fn start(&self, exec: ExecRequest, options: ExecOptions) -> Result<CommandHandle> {
+        self.start_noted(exec, options, String::new()).await
     }
 
     /// The same with a note that is kept beside the command while it runs, for whoever follows it after a sleep.
     pub async fn start_noted(
         &self,
         exec: ExecRequest,
-        manner: ExecOptions,
+        options: ExecOptions,
         mut note: String,
     ) -> Result<CommandHandle> {
         self.needs(2)?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let limit = exec.stream_limit_bytes;
-        let ExecOptions { stdin, terminal, service, leaves } = manner;
+        let ExecOptions { stdin, terminal, service, leaves } = options;
         if leaves {
             self.needs(8)?;
         }

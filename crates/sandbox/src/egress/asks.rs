@@ -144,56 +144,56 @@ mod tests {
 
     #[test]
     fn only_exact_names_are_asked_for_once_each_and_few_in_all() {
-        let desk = AskQueue::default();
+        let queue = AskQueue::default();
         let rules = asking(Phase::Exec);
         for name in ["127.0.0.1", "*.example", "localhost", "@pip", "a_b.example", ""] {
-            assert!(!desk.ask(&rules, &refused(name)), "{name}");
+            assert!(!queue.ask(&rules, &refused(name)), "{name}");
         }
         assert!(
-            !desk.ask(&rules, &EgressRefusal::name(ViolationReason::Port, "a.example", Some(22)))
+            !queue.ask(&rules, &EgressRefusal::name(ViolationReason::Port, "a.example", Some(22)))
         );
         assert!(
-            !desk.ask(&Rules::new(Phase::Exec), &refused("a.example")),
+            !queue.ask(&Rules::new(Phase::Exec), &refused("a.example")),
             "the task does not ask"
         );
         for _ in 0..3 {
-            assert!(desk.ask(&rules, &refused("A.example.")));
+            assert!(queue.ask(&rules, &refused("A.example.")));
         }
-        assert_eq!(desk.fetch(), [NameRequest { phase: Phase::Exec, name: "a.example".into() }]);
-        assert!(desk.fetch().is_empty());
+        assert_eq!(queue.fetch(), [NameRequest { phase: Phase::Exec, name: "a.example".into() }]);
+        assert!(queue.fetch().is_empty());
         for index in 0..20 {
-            assert_eq!(desk.ask(&rules, &refused(&format!("n{index}.example"))), index < 7);
+            assert_eq!(queue.ask(&rules, &refused(&format!("n{index}.example"))), index < 7);
         }
-        assert_eq!(desk.fetch().len(), 7);
+        assert_eq!(queue.fetch().len(), 7);
     }
 
     #[test]
     fn a_grant_is_for_one_asked_name_in_one_phase_until_a_time() {
-        let desk = AskQueue::default();
+        let queue = AskQueue::default();
         let (build, exec) = (asking(Phase::Build), asking(Phase::Exec));
         let asked = NameRequest { phase: Phase::Build, name: "a.example".into() };
         let soon = clock::now_ms() + 60_000;
-        assert!(!desk.grant(&asked, soon), "nobody asked");
-        desk.ask(&build, &refused("a.example"));
+        assert!(!queue.grant(&asked, soon), "nobody asked");
+        queue.ask(&build, &refused("a.example"));
         assert!(
-            !desk.grant(&NameRequest { phase: Phase::Exec, ..asked.clone() }, soon),
+            !queue.grant(&NameRequest { phase: Phase::Exec, ..asked.clone() }, soon),
             "not in that phase"
         );
-        assert!(desk.rules(&build).admit("a.example", 443, Wire::Tls).is_err());
-        assert!(desk.grant(&asked, soon));
+        assert!(queue.rules(&build).admit("a.example", 443, Wire::Tls).is_err());
+        assert!(queue.grant(&asked, soon));
         let admits =
-            |rules: &Arc<Rules>, name: &str| desk.rules(rules).admit(name, 443, Wire::Tls).is_ok();
+            |rules: &Arc<Rules>, name: &str| queue.rules(rules).admit(name, 443, Wire::Tls).is_ok();
         assert!(admits(&build, "a.example") && admits(&build, "listed.example"));
         assert!(!admits(&exec, "a.example") && !admits(&build, "b.a.example"));
         let name = Name::parse("a.example").unwrap();
-        assert!(desk.left(&build, &name).unwrap() > Duration::from_secs(50));
-        assert_eq!(desk.left(&build, &Name::parse("listed.example").unwrap()), None);
-        desk.ask(&build, &refused("late.example"));
-        assert!(desk.grant(
+        assert!(queue.left(&build, &name).unwrap() > Duration::from_secs(50));
+        assert_eq!(queue.left(&build, &Name::parse("listed.example").unwrap()), None);
+        queue.ask(&build, &refused("late.example"));
+        assert!(queue.grant(
             &NameRequest { phase: Phase::Build, name: "late.example".into() },
             clock::now_ms() - 1
         ));
         assert!(!admits(&build, "late.example"));
-        assert_eq!(desk.left(&build, &Name::parse("late.example").unwrap()), Some(Duration::ZERO));
+        assert_eq!(queue.left(&build, &Name::parse("late.example").unwrap()), Some(Duration::ZERO));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Context {
     pub admitted: FlowAdmissions,
     pub dialer: Arc<Dialer>,
     pub log: Arc<Log>,
-    pub desk: Arc<AskQueue>,
+    pub gateway: Arc<AskQueue>,
     /// Where the sandbox has an authority of its own, how TLS is ended and secrets are added.
     pub keys: Option<Arc<Keyring>>,
     /// What pages of the phase's mirrors linked to.
@@ -47,7 +47,7 @@ impl Context {
     /// Records a refusal; whether a person will be asked to lift it.
     pub(crate) fn refuse(&self, refused: &EgressRefusal) -> bool {
         self.log.record(self.phase, refused, clock::now_ms());
-        self.desk.ask(&self.listed.now(), refused)
+        self.gateway.ask(&self.listed.now(), refused)
     }
 
     /// The same for another flow, which was admitted to nothing yet.
@@ -71,12 +71,12 @@ impl Context {
 
     /// What is listed or granted at this moment.
     pub(crate) fn rules(&self) -> Arc<Rules> {
-        self.desk.rules(&self.listed.now())
+        self.gateway.rules(&self.listed.now())
     }
 
     /// Ends what carries a granted name's bytes when the grant does.
     pub(crate) async fn within<T>(&self, name: &Name, flow: impl Future<Output = T>) -> Option<T> {
-        match self.desk.left(&self.listed.now(), name) {
+        match self.gateway.left(&self.listed.now(), name) {
             None => Some(flow.await),
             Some(left) => tokio::time::timeout(left, flow).await.ok(),
         }

@@ -101,19 +101,19 @@ pub(crate) struct Keyring {
     pub authority: CertificateAuthority,
     /// What the proxy trusts when it goes on to a host that gets a secret.
     pub tls: Arc<ClientConfig>,
-    keeper: OnceLock<Arc<dyn SecretSource>>,
+    source: OnceLock<Arc<dyn SecretSource>>,
     held: Mutex<BTreeMap<(Phase, SecretUse), CachedSecret>>,
 }
 
 impl Keyring {
     pub(crate) fn new(authority: CertificateAuthority, tls: Arc<ClientConfig>) -> Self {
-        Self { authority, tls, keeper: OnceLock::new(), held: Mutex::default() }
+        Self { authority, tls, source: OnceLock::new(), held: Mutex::default() }
     }
 
     /// From whom secrets come; before, no request that needs one passes.
-    pub(crate) fn set_source(&self, keeper: Arc<dyn SecretSource>) {
+    pub(crate) fn set_source(&self, source: Arc<dyn SecretSource>) {
         // A second one would be the same worker's for the same task.
-        let _ = self.keeper.set(keeper);
+        let _ = self.source.set(source);
     }
 
     /// What is added to one request of these uses; `None`: one of them cannot be used now.
@@ -135,8 +135,8 @@ impl Keyring {
                 continue;
             }
             let sent = held.remove(&key).and_then(|known| known.sent());
-            let keeper = self.keeper.get()?;
-            let opened = match keeper.open(phase, used, sent).await {
+            let source = self.source.get()?;
+            let opened = match source.open(phase, used, sent).await {
                 Ok(opened) => opened,
                 Err(why) => {
                     tracing::info!(secret = %used.name, host = %used.host, why, "a secret cannot be used");
@@ -159,10 +159,10 @@ impl Keyring {
     /// Counts what is not counted yet, and forgets every value.
     pub(crate) async fn settle(&self) {
         let held = std::mem::take(&mut *self.held.lock().await);
-        let Some(keeper) = self.keeper.get() else { return };
+        let Some(source) = self.source.get() else { return };
         for ((phase, used), known) in held {
             if let Some(sent) = known.sent() {
-                keeper.count(phase, &used, sent).await;
+                source.count(phase, &used, sent).await;
             }
         }
     }

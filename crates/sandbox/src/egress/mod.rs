@@ -343,13 +343,13 @@ impl EgressSetup {
         Ok(Egress {
             common: Variables(common),
             models: self.models,
-            model_desk: OnceLock::new(),
+            model_gateway: OnceLock::new(),
             build: self.build,
             way,
             dialer: Arc::new(self.dialer),
             log: Arc::default(),
             doubt: self.doubt,
-            desk: Arc::default(),
+            gateway: Arc::default(),
             keys: self.keys,
             state: Mutex::new(PhaseState {
                 exec: self.exec,
@@ -399,10 +399,10 @@ pub(crate) struct Egress {
     dialer: Arc<Dialer>,
     log: Arc<Log>,
     doubt: watch::Receiver<bool>,
-    desk: Arc<AskQueue>,
+    gateway: Arc<AskQueue>,
     /// Whether the task may call models, and who decides about its calls.
     models: bool,
-    model_desk: OnceLock<Arc<dyn ModelGateway>>,
+    model_gateway: OnceLock<Arc<dyn ModelGateway>>,
     keys: Option<Arc<Keyring>>,
     state: Mutex<PhaseState>,
 }
@@ -466,17 +466,17 @@ impl Egress {
     }
 
     fn served(&self, entry: ProxyListener, phase: Phase, rules: Arc<Rules>) -> PhaseServer {
-        let desk = self.model_desk.get().filter(|_| self.calls_models(phase));
+        let gateway = self.model_gateway.get().filter(|_| self.calls_models(phase));
         let context = Context {
             phase,
             listed: PhaseRules::new(rules),
             admitted: FlowAdmissions::default(),
             dialer: Arc::clone(&self.dialer),
             log: Arc::clone(&self.log),
-            desk: Arc::clone(&self.desk),
+            gateway: Arc::clone(&self.gateway),
             keys: self.keys.clone(),
             links: Arc::default(),
-            models: ModelEndpoint::new(desk.cloned()),
+            models: ModelEndpoint::new(gateway.cloned()),
         };
         let (stop, stopped) = oneshot::channel();
         let (changes, changed) = mpsc::channel(1);
@@ -499,27 +499,27 @@ impl Egress {
     }
 
     /// From whom the secrets of its requests come.
-    pub(crate) fn keep_secrets(&self, keeper: Arc<dyn SecretSource>) {
+    pub(crate) fn keep_secrets(&self, source: Arc<dyn SecretSource>) {
         if let Some(keys) = &self.keys {
-            keys.set_source(keeper);
+            keys.set_source(source);
         }
     }
 
     /// What was refused that a person may grant, since the last call.
     pub(crate) fn asked(&self) -> Vec<NameRequest> {
-        self.desk.fetch()
+        self.gateway.fetch()
     }
 
     /// Sets who decides about calls of models; the first one counts. Before the task's phase begins.
-    pub(crate) fn serve_models(&self, desk: Arc<dyn ModelGateway>) {
-        if self.model_desk.set(desk).is_err() {
+    pub(crate) fn serve_models(&self, gateway: Arc<dyn ModelGateway>) {
+        if self.model_gateway.set(gateway).is_err() {
             tracing::warn!("calls of models have somebody who decides about them already");
         }
     }
 
     /// Lists a name that was asked for, for its phase and until a time.
     pub(crate) fn grant(&self, asked: &NameRequest, until_ms: i64) -> bool {
-        self.desk.grant(asked, until_ms)
+        self.gateway.grant(asked, until_ms)
     }
 
     /// What it refused, and how many attempts are not listed.

@@ -123,8 +123,10 @@ async fn answer(
         told.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
         told
     };
-    if let (&Method::GET, "/v1/models" | "/models", Some(desk)) = (&head.method, path, &door.desk) {
-        return Ok(listed(&desk.clone().models().await, head));
+    if let (&Method::GET, "/v1/models" | "/models", Some(gateway)) =
+        (&head.method, path, &door.gateway)
+    {
+        return Ok(listed(&gateway.clone().models().await, head));
     }
     let counted = ModelProtocol::counted_at(path);
     let Some(protocol) = counted.or_else(|| ModelProtocol::of_path(path)) else {
@@ -139,7 +141,7 @@ async fn answer(
     if head.method != Method::POST {
         return Err(refuse(protocol, StatusCode::METHOD_NOT_ALLOWED, "method", "only POST"));
     }
-    let Some(desk) = door.desk.clone() else {
+    let Some(gateway) = door.gateway.clone() else {
         let words = "this sandbox may call no model now";
         return Err(refuse(protocol, StatusCode::FORBIDDEN, "no_models", words));
     };
@@ -163,7 +165,8 @@ async fn answer(
     let whole = tokio::time::timeout(Duration::from_millis(BODY_MS), whole).await;
     let late = |_| refuse(protocol, StatusCode::BAD_REQUEST, "late", "the body did not arrive");
     let body = whole.map_err(late)?.map_err(|_| too_large(()))?.to_bytes();
-    let reply = desk.call(ModelCall { protocol, headers, body, counts: counted.is_some() }).await;
+    let reply =
+        gateway.call(ModelCall { protocol, headers, body, counts: counted.is_some() }).await;
     Ok(told(reply))
 }
 

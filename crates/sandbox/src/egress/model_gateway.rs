@@ -52,13 +52,13 @@ pub trait ModelGateway: Debug + Send + Sync + 'static {
 /// What a flow of the endpoint needs.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelEndpoint {
-    pub desk: Option<Arc<dyn ModelGateway>>,
+    pub gateway: Option<Arc<dyn ModelGateway>>,
     /// In MiB.
     pub room: Arc<Semaphore>,
 }
 
 impl ModelEndpoint {
-    pub(crate) fn new(desk: Option<Arc<dyn ModelGateway>>) -> Self {
-        Self { desk, room: Arc::new(Semaphore::new(BODIES_MB)) }
+    pub(crate) fn new(gateway: Option<Arc<dyn ModelGateway>>) -> Self {
+        Self { gateway, room: Arc::new(Semaphore::new(BODIES_MB)) }
     }
 }

@@ -98,8 +98,8 @@ impl NoRouteAttempts {
     }
 
     /// Those that gVisor tells, from the first command on.
-    pub(crate) fn by_reporter(teller: Arc<dyn AttemptReporter>) -> Self {
-        Self::of(AttemptSource::Each(teller), 0)
+    pub(crate) fn by_reporter(reporter: Arc<dyn AttemptReporter>) -> Self {
+        Self::of(AttemptSource::Each(reporter), 0)
     }
 
     fn of(by: AttemptSource, seen: u64) -> Self {
@@ -155,7 +155,7 @@ impl NoRouteAttempts {
                 ReadStatus::Nothing
             }
             AttemptSource::Namespace(_) | AttemptSource::UnroutedConnect => ReadStatus::Nothing,
-            AttemptSource::Each(teller) => teller.take(&mut |told| {
+            AttemptSource::Each(reporter) => reporter.take(&mut |told| {
                 // Before the first command it is what a service tried while it started.
                 let Some(phase) = state.phase else { return };
                 match told {

@@ -79,7 +79,7 @@ pub(crate) async fn bring_up(
     let heard = plan.isolation().launch.hear(&plan.traces);
     let heard = heard.map_err(fault("listening in", &plan.traces.dir))?;
     let memory_dir = memory.as_ref().map(|memory| memory.dir.as_path());
-    let ground = StartInput {
+    let input = StartInput {
         groups: &groups,
         disk,
         parts,
@@ -87,7 +87,7 @@ pub(crate) async fn bring_up(
         memory: memory_dir,
         stored: stored.as_ref(),
     };
-    let (life, agent) = start_runtime(host, facts, plan, &ground, ahead).await?;
+    let (life, agent) = start_runtime(host, facts, plan, &input, ahead).await?;
     let went_on = memory.is_some() || stored.is_some();
     if went_on {
         // New commands get other names than those that go on.
@@ -109,7 +109,7 @@ pub(crate) async fn bring_up(
             KillHandle::new(init)
         }
     };
-    let storable = match (life.orders(), mark, ground.disk) {
+    let storable = match (life.orders(), mark, input.disk) {
         (Some(orders), Some(mark), Some(disk)) => Some(Storable { orders, mark, disk }),
         _ => None,
     };

@@ -88,15 +88,15 @@ impl Bundle {
         known: Option<Digest>,
         facts: &HostFacts,
     ) -> Self {
-        let footing = plan.isolation().launch.host_layout(plan, base, &resolved.given, facts);
+        let layout = plan.isolation().launch.host_layout(plan, base, &resolved.given, facts);
         let root = Root {
             traces: plan.traces.clone(),
             guest: plan.guest.clone(),
             base: base.clone(),
             shares: resolved.shares.clone(),
-            apart: footing.apart,
-            binds_tmp: footing.binds_tmp,
-            groups: footing.shown_groups,
+            apart: layout.apart,
+            binds_tmp: layout.binds_tmp,
+            groups: layout.shown_groups,
             user: plan.task.user.filter(|user| user.uid != 0),
             work: work_of(plan, resolved),
             dirs: resolved.dirs.clone(),
@@ -105,18 +105,18 @@ impl Bundle {
             config: plan.config.clone(),
             runtime: plan.runtime.clone(),
         };
-        let made_of = footing.parts.as_ref().zip(facts.machine.as_ref());
+        let made_of = layout.parts.as_ref().zip(facts.machine.as_ref());
         Self {
             traces: plan.traces.clone(),
             base: base.clone(),
-            layer_mb: footing.layer_mb,
+            layer_mb: layout.layer_mb,
             large: plan.large,
             mark: made_of.map(|(parts, machine)| parts.mark(plan, machine)),
-            parts: footing.parts,
+            parts: layout.parts,
             known,
-            has_users: footing.has_users,
+            has_users: layout.has_users,
             root,
-            groups: footing.groups,
+            groups: layout.groups,
         }
     }
 

@@ -47,9 +47,9 @@ impl<'a> Traffic<'a> {
     }
 
     /// Sets who decides about calls of models, before the first command. Without it each is refused.
-    pub fn serve_models(self, desk: Arc<dyn ModelGateway>) {
+    pub fn serve_models(self, gateway: Arc<dyn ModelGateway>) {
         if let Some(egress) = self.egress() {
-            egress.serve_models(desk);
+            egress.serve_models(gateway);
         }
     }
 
@@ -77,9 +77,9 @@ impl<'a> Traffic<'a> {
     }
 
     /// From whom the secrets of its requests come; before its first command.
-    pub fn set_secret_source(self, keeper: Arc<dyn SecretSource>) {
+    pub fn set_secret_source(self, source: Arc<dyn SecretSource>) {
         if let Some(egress) = self.egress() {
-            egress.keep_secrets(keeper);
+            egress.keep_secrets(source);
         }
     }
 }

@@ -24,13 +24,13 @@ pub(crate) async fn start_runtime(
     host: &Host,
     facts: &Arc<HostFacts>,
     plan: &Plan,
-    ground: &StartInput<'_>,
+    input: &StartInput<'_>,
     ahead: Option<LaunchResult>,
 ) -> Result<(SandboxHandle, Agent), BootError> {
     let begun = async {
-        match take_waiting(host, facts, plan, ground).await? {
+        match take_waiting(host, facts, plan, input).await? {
             Some(begun) => Ok(begun),
-            None => start(host, facts, plan, ground, ahead).await,
+            None => start(host, facts, plan, input, ahead).await,
         }
     };
     // A machine takes as long as its files want. What was started of it is its cgroup's, and ends with that.
@@ -42,7 +42,7 @@ pub(crate) async fn start_runtime(
         },
     };
     // Not before: what it makes would have to share the processors.
-    if ground.disk.is_some() {
+    if input.disk.is_some() {
         WarmPool::want(&host.machines().warm(), host.machines().pool(), plan, Arc::clone(facts));
     }
     begun
@@ -53,13 +53,13 @@ async fn take_waiting(
     host: &Host,
     facts: &HostFacts,
     plan: &Plan,
-    ground: &StartInput<'_>,
+    input: &StartInput<'_>,
 ) -> Result<Option<(SandboxHandle, Agent)>, BootError> {
-    let Some(disk) = ground.disk.as_ref().filter(|_| ground.stored.is_none()) else {
+    let Some(disk) = input.disk.as_ref().filter(|_| input.stored.is_none()) else {
         return Ok(None);
     };
     let Some(machine) = host.machines().warm().take(plan, facts) else { return Ok(None) };
-    match machine.meet(ground, disk).await {
+    match machine.meet(input, disk).await {
         Ok(begun) => Ok(Some(begun)),
         Err(ClaimFault::Said(fault)) => Err(BootError::Machine { fault }),
         Err(ClaimFault::Files(source)) => Err(BootError::Fill { source }),
@@ -75,17 +75,17 @@ async fn start(
     host: &Host,
     facts: &HostFacts,
     plan: &Plan,
-    ground: &StartInput<'_>,
+    input: &StartInput<'_>,
     ahead: Option<LaunchResult>,
 ) -> Result<(SandboxHandle, Agent), BootError> {
     let launch = plan.isolation().launch;
     let pool = host.machines().pool();
-    let restoring = ground.disk.as_ref().and_then(|_| pool.take(plan, facts));
-    let restoring = restoring.filter(|_| ground.stored.is_none());
+    let restoring = input.disk.as_ref().and_then(|_| pool.take(plan, facts));
+    let restoring = restoring.filter(|_| input.stored.is_none());
     if let Some(mut restoring) = restoring {
-        let on = ground.input(plan, facts, restoring.lent.take());
+        let on = input.input(plan, facts, restoring.lent.take());
         let RuntimeStart { life, stream } = SandboxHandle::of(launch.start(on).await?, plan);
-        match life.meet_or_end(stream, ground.parts.clone()).await {
+        match life.meet_or_end(stream, input.parts.clone()).await {
             Ok(begun) => return Ok(begun),
             // The sandbox's own, which a boot would not change.
             Err(ClaimFault::Said(fault)) => return Err(BootError::Machine { fault }),
@@ -98,18 +98,18 @@ async fn start(
     }
     let started = match ahead {
         Some(started) => started,
-        None => launch.start(ground.input(plan, facts, ground.inherited_fd()?)).await?,
+        None => launch.start(input.input(plan, facts, input.inherited_fd()?)).await?,
     };
     let RuntimeStart { mut life, mut stream } = SandboxHandle::of(started, plan);
-    if ground.memory.is_some()
+    if input.memory.is_some()
         && let Err(error) = Agent::wake(&mut stream).await
     {
         tracing::warn!(sandbox = %plan.traces.id, %error, "a stored agent could not be woken");
     }
-    match life.meet(stream, ground.parts.clone()).await {
+    match life.meet(stream, input.parts.clone()).await {
         Ok(agent) => {
             // Not before: its boot would have to share the processors.
-            if ground.disk.is_some() {
+            if input.disk.is_some() {
                 pool.want(plan, facts);
             }
             Ok((life, agent))

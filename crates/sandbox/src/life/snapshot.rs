@@ -153,13 +153,13 @@ impl LayerSnapshotter {
             return Ok(FrozenSandbox {
                 standing: Some(standing),
                 frozen: None,
-                keeper: self.clone(),
+                snapshotter: self.clone(),
             });
         }
         let frozen = self.freeze()?;
         let written = upper::pack(&self.traces.layer.join("upper"), self.first, out, goes_on);
         written.map_err(LayerSnapshotError::Files)?;
-        Ok(FrozenSandbox { frozen: Some(frozen), standing: None, keeper: self.clone() })
+        Ok(FrozenSandbox { frozen: Some(frozen), standing: None, snapshotter: self.clone() })
     }
 
     /// Stops the sandbox and gives a descriptor of its layer, for another process that reads its files with [`write_files`], and
@@ -178,7 +178,8 @@ impl LayerSnapshotter {
         }
         let frozen = self.freeze()?;
         let tree = idrange::copy(&self.traces.layer).map_err(LayerSnapshotError::Files)?;
-        let still = FrozenSandbox { frozen: Some(frozen), standing: None, keeper: self.clone() };
+        let still =
+            FrozenSandbox { frozen: Some(frozen), standing: None, snapshotter: self.clone() };
         Ok(Some((still, tree, self.first)))
     }
 
@@ -281,32 +282,36 @@ impl SleepHandle {
         goes_on: &dyn Fn() -> bool,
         falls_asleep: &dyn Fn(),
     ) -> Result<(FrozenSandbox, Option<io::Error>), LayerSnapshotError> {
-        let Self(keeper) = self;
-        if let Some(storable) = &keeper.storable {
-            let (agent, size) = (&keeper.agent, keeper.size());
+        let Self(snapshotter) = self;
+        if let Some(storable) = &snapshotter.storable {
+            let (agent, size) = (&snapshotter.agent, snapshotter.size());
             let kept = machine_memory::store(storable, agent, size, out, goes_on, falls_asleep);
             let (standing, fault) = kept?;
             if standing.is_none() {
-                keeper.end();
-                keeper.ended().map_err(LayerSnapshotError::Freeze)?;
+                snapshotter.end();
+                snapshotter.ended().map_err(LayerSnapshotError::Freeze)?;
             }
-            return Ok((FrozenSandbox { frozen: None, standing, keeper: keeper.clone() }, fault));
+            return Ok((
+                FrozenSandbox { frozen: None, standing, snapshotter: snapshotter.clone() },
+                fault,
+            ));
         }
         let mut pieces = PieceWriter::to(&mut *out, MAX_PIECE);
-        let most = StoredMemory::most(keeper.mem_bytes);
-        let members = keeper.facts.cgroups.members(&keeper.traces);
-        let snapshots = class::of(keeper.class).snapshots;
-        let stored = snapshots.store_memory(&keeper.traces, &members, &mut pieces, most);
+        let most = StoredMemory::most(snapshotter.mem_bytes);
+        let members = snapshotter.facts.cgroups.members(&snapshotter.traces);
+        let snapshots = class::of(snapshotter.class).snapshots;
+        let stored = snapshots.store_memory(&snapshotter.traces, &members, &mut pieces, most);
         let fault = pieces.finish(stored.is_ok()).map_err(LayerSnapshotError::Files);
         // What did not write itself is not to go on either.
         if stored.is_err() || fault.is_err() {
-            keeper.end();
+            snapshotter.end();
         }
         fault?;
-        keeper.ended().map_err(LayerSnapshotError::Freeze)?;
-        let written = upper::pack(&keeper.traces.layer.join("upper"), keeper.first, out, goes_on);
+        snapshotter.ended().map_err(LayerSnapshotError::Freeze)?;
+        let written =
+            upper::pack(&snapshotter.traces.layer.join("upper"), snapshotter.first, out, goes_on);
         written.map_err(LayerSnapshotError::Files)?;
-        Ok((FrozenSandbox { frozen: None, standing: None, keeper }, stored.err()))
+        Ok((FrozenSandbox { frozen: None, standing: None, snapshotter }, stored.err()))
     }
 }
 
@@ -358,7 +363,7 @@ impl LayerSnapshotter {
             DetachedLayer::of(layer, dir, self.ids.clone()).map_err(LayerSnapshotError::Files)?;
         Ok(plain.map(|plain| {
             let still =
-                FrozenSandbox { frozen: Some(frozen), standing: None, keeper: self.clone() };
+                FrozenSandbox { frozen: Some(frozen), standing: None, snapshotter: self.clone() };
             (still, plain)
         }))
     }
@@ -372,14 +377,14 @@ pub struct FrozenSandbox {
     frozen: Option<FreezeGuard>,
     /// Of a machine, whose kernel holds its task.
     standing: Option<FrozenTask>,
-    keeper: LayerSnapshotter,
+    snapshotter: LayerSnapshotter,
 }
 
 impl FrozenSandbox {
     /// Kills every process where it stands: none of them runs another instruction of its program.
     pub fn end(self) {
-        let Self { frozen, standing, keeper } = self;
-        keeper.end();
+        let Self { frozen, standing, snapshotter } = self;
+        snapshotter.end();
         drop((frozen, standing));
     }
 }

@@ -48,7 +48,7 @@ pub(super) const STREAM_MODULES: [&str; 13] = [
 ];
 const QEMU: &str = "qemu-system-x86_64";
 /// What holds it on the host, besides its own filter: both come with every Debian system.
-const KEEPERS: [&str; 2] = ["unshare", "setpriv"];
+const LAUNCHERS: [&str; 2] = ["unshare", "setpriv"];
 const REMEDY_KERNEL: &str = "scripts/setup --microvm, which unpacks Debian's cloud kernel beside the \
                              host's own, or apt-get install linux-image-cloud-amd64";
 const REMEDY_QEMU: &str =
@@ -71,10 +71,10 @@ impl Machine {
         modules: &[&'static str],
         form: Form,
     ) -> Result<Self, Absent> {
-        let [unshare, setpriv] = KEEPERS.map(runtime::search);
+        let [unshare, setpriv] = LAUNCHERS.map(runtime::search);
         let (Some(unshare), Some(setpriv)) = (unshare, setpriv) else {
             return Err((
-                format!("{} were not found", KEEPERS.join(" and ")),
+                format!("{} were not found", LAUNCHERS.join(" and ")),
                 "apt-get install util-linux",
             ));
         };

@@ -93,7 +93,7 @@ struct Order {
 /// A worker's stored machines.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    shelf: PoolEntries,
+    entries: PoolEntries,
     idle_ms: u64,
     /// Its thread ends when this does.
     orders: Mutex<Option<SyncSender<Box<Order>>>>,
@@ -101,7 +101,7 @@ pub(crate) struct Pool {
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { shelf: PoolEntries::default(), idle_ms: IDLE_MS, orders: Mutex::default() }
+        Self { entries: PoolEntries::default(), idle_ms: IDLE_MS, orders: Mutex::default() }
     }
 }
 
@@ -115,7 +115,7 @@ impl Pool {
     /// A stored machine for this plan, if there is one of its shape.
     pub fn take(&self, plan: &Plan, facts: &HostFacts) -> Option<MachineRestore> {
         let key = Self::key(plan, facts)?;
-        let stored = match lock(&self.shelf).get_mut(&key)? {
+        let stored = match lock(&self.entries).get_mut(&key)? {
             PoolEntry::Ready { stored, unused } => {
                 *unused = Stopwatch::start();
                 Arc::clone(stored)
@@ -142,7 +142,7 @@ impl Pool {
 
     /// One from which a machine did not come to life.
     pub fn failed(&self, stored: &Arc<StoredMachine>) {
-        for kept in lock(&self.shelf).values_mut() {
+        for kept in lock(&self.entries).values_mut() {
             match kept {
                 PoolEntry::Ready { stored: one, .. } if Arc::ptr_eq(one, stored) => {
                     *kept = PoolEntry::Failed(Stopwatch::start());
@@ -159,9 +159,9 @@ impl Pool {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match orders.take() {
             Some(sender) => Some(sender),
-            None => {
-                start(&self.shelf, self.idle_ms).inspect_err(log("the thread was not started")).ok()
-            }
+            None => start(&self.entries, self.idle_ms)
+                .inspect_err(log("the thread was not started"))
+                .ok(),
         };
         let sent = sender.as_ref().map(|sender| sender.try_send(order));
         // A full line has many of the same.
@@ -179,7 +179,7 @@ impl Pool {
     }
 
     pub fn is_empty(&self) -> bool {
-        lock(&self.shelf).is_empty()
+        lock(&self.entries).is_empty()
     }
 
     /// Keeps one for this plan's shape.
@@ -187,7 +187,7 @@ impl Pool {
         let (machine, shape) = wanted(plan, facts).unwrap();
         let key = MachineKey::of(machine, &plan.runtime, shape).unwrap();
         let kept = PoolEntry::Ready { stored: Arc::new(stored), unused: Stopwatch::start() };
-        lock(&self.shelf).insert(key, kept);
+        lock(&self.entries).insert(key, kept);
     }
 }
 
@@ -202,22 +202,23 @@ fn wanted<'a>(plan: &Plan, facts: &'a HostFacts) -> Option<(&'a Machine, Shape)>
 }
 
 /// The thread that stores machines and gives them up. It has what it was given when the pool is gone.
-fn start(shelf: &PoolEntries, idle_ms: u64) -> io::Result<SyncSender<Box<Order>>> {
+fn start(entries: &PoolEntries, idle_ms: u64) -> io::Result<SyncSender<Box<Order>>> {
     let (sender, orders) = sync_channel(MAX_ORDERS);
-    let shelf = Arc::clone(shelf);
+    let entries = Arc::clone(entries);
     thread::Builder::new()
         .name("machine-pool".to_owned())
-        .spawn(move || keep(&shelf, idle_ms, &orders))?;
+        .spawn(move || keep(&entries, idle_ms, &orders))?;
     Ok(sender)
 }
 
-fn keep(shelf: &PoolEntries, idle_ms: u64, orders: &Receiver<Box<Order>>) {
+fn keep(entries: &PoolEntries, idle_ms: u64, orders: &Receiver<Box<Order>>) {
     loop {
         // Until the first of them is over.
-        let next = lock(shelf).values().map(|kept| kept.left_ms(idle_ms)).min().unwrap_or(idle_ms);
+        let next =
+            lock(entries).values().map(|kept| kept.left_ms(idle_ms)).min().unwrap_or(idle_ms);
         match orders.recv_timeout(Duration::from_millis(next)) {
             Ok(order) => {
-                make(shelf, &order);
+                make(entries, &order);
                 if let Some(done) = &order.done {
                     let _ = done.try_send(());
                 }
@@ -225,14 +226,14 @@ fn keep(shelf: &PoolEntries, idle_ms: u64, orders: &Receiver<Box<Order>>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        lock(shelf).retain(|_, kept| kept.left_ms(idle_ms) > 0);
+        lock(entries).retain(|_, kept| kept.left_ms(idle_ms) > 0);
     }
 }
 
-fn make(shelf: &PoolEntries, order: &Order) {
+fn make(entries: &PoolEntries, order: &Order) {
     let Order { machine, qemu, shape, .. } = order;
     let Some(key) = MachineKey::of(machine, qemu, *shape) else { return };
-    if lock(shelf).contains_key(&key) {
+    if lock(entries).contains_key(&key) {
         return;
     }
     let clock = Stopwatch::start();
@@ -246,21 +247,21 @@ fn make(shelf: &PoolEntries, order: &Order) {
             PoolEntry::Failed(Stopwatch::start())
         }
     };
-    place(&mut lock(shelf), key, kept);
+    place(&mut lock(entries), key, kept);
 }
 
 /// For a newer one the one goes that was unused for longest.
-fn place(shelf: &mut HashMap<MachineKey, PoolEntry>, key: MachineKey, kept: PoolEntry) {
-    while shelf.len() >= MAX_STORED {
-        let oldest = shelf.iter().max_by_key(|(_, kept)| kept.since().elapsed());
+fn place(entries: &mut HashMap<MachineKey, PoolEntry>, key: MachineKey, kept: PoolEntry) {
+    while entries.len() >= MAX_STORED {
+        let oldest = entries.iter().max_by_key(|(_, kept)| kept.since().elapsed());
         let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
-        shelf.remove(&oldest);
+        entries.remove(&oldest);
     }
-    shelf.insert(key, kept);
+    entries.insert(key, kept);
 }
 
-fn lock(shelf: &PoolEntries) -> MutexGuard<'_, HashMap<MachineKey, PoolEntry>> {
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(entries: &PoolEntries) -> MutexGuard<'_, HashMap<MachineKey, PoolEntry>> {
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn log(what: &'static str) -> impl FnOnce(&io::Error) {
@@ -275,11 +276,11 @@ mod tests {
     fn a_pool_holds_four_and_the_one_unused_for_longest_goes() {
         let key =
             |mem_mb| MachineKey { shape: Shape { mem_mb, cpus: 1 }, files: [(0, 0, 0, 0); 3] };
-        let mut shelf = HashMap::new();
+        let mut entries = HashMap::new();
         for mem_mb in 1..=6 {
-            place(&mut shelf, key(mem_mb), PoolEntry::Failed(Stopwatch::start()));
+            place(&mut entries, key(mem_mb), PoolEntry::Failed(Stopwatch::start()));
         }
-        let mut left: Vec<_> = shelf.keys().map(|key| key.shape.mem_mb).collect();
+        let mut left: Vec<_> = entries.keys().map(|key| key.shape.mem_mb).collect();
         left.sort_unstable();
         assert_eq!(left, [3, 4, 5, 6]);
     }

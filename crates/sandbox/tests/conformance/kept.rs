@@ -18,10 +18,11 @@ fn files_are_kept_of_every_class_and_the_sandbox_goes_on() {
     in_each_class(async |ground| {
         let (sandbox, plan) = ground.start(json!({})).await;
         assert!(KEEPING.contains(&ground.class));
-        let keeper = sandbox.snapshotter().unwrap();
-        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut std::io::sink(), &|| true));
+        let snapshotter = sandbox.snapshotter().unwrap();
+        let still =
+            tokio::task::block_in_place(|| snapshotter.snapshot(&mut std::io::sink(), &|| true));
         drop(still.unwrap());
-        let stood = keeper.freeze_for_pause().unwrap();
+        let stood = snapshotter.freeze_for_pause().unwrap();
         // Its layer can be held while it goes on, where it lies in memory of this host.
         assert_eq!(stood.is_some(), STANDING.contains(&ground.class));
         if let Some((still, layer)) = stood {
@@ -31,7 +32,7 @@ fn files_are_kept_of_every_class_and_the_sandbox_goes_on() {
         }
         // One whose end is asked for meanwhile is not kept, and goes on all the same.
         let stopped =
-            tokio::task::block_in_place(|| keeper.snapshot(&mut std::io::sink(), &|| false));
+            tokio::task::block_in_place(|| snapshotter.snapshot(&mut std::io::sink(), &|| false));
         assert!(stopped.is_err());
         assert_eq!(sh(&sandbox, &plan, "exit 3").await.outcome.exit, 3);
         wiped(&sandbox.wipe("task-end").await);
@@ -109,9 +110,10 @@ fn a_sandbox_of_each_class_begins_with_what_was_kept_in_another() {
         assert_eq!(changed.outcome.exit, 0, "{}", changed.stderr);
         let seen = sh(&sandbox, &plan, SEEN).await.stdout;
         assert!(seen.lines().count() == 18 && seen.ends_with("gone\n"), "{seen}");
-        let keeper = sandbox.snapshotter().unwrap();
+        let snapshotter = sandbox.snapshotter().unwrap();
         let mut stream = Vec::new();
-        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true)).unwrap();
+        let still =
+            tokio::task::block_in_place(|| snapshotter.snapshot(&mut stream, &|| true)).unwrap();
         // Nothing runs after the moment that was kept.
         tokio::task::block_in_place(|| still.end());
         wiped(&sandbox.wipe("paused").await);
@@ -152,8 +154,9 @@ fn what_is_kept_of_each_class_is_of_one_moment() {
         let looks = async {
             for _ in 0..3 {
                 let mut stream = Vec::new();
-                let keeper = sandbox.snapshotter().unwrap();
-                let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true));
+                let snapshotter = sandbox.snapshotter().unwrap();
+                let still =
+                    tokio::task::block_in_place(|| snapshotter.snapshot(&mut stream, &|| true));
                 drop(still.unwrap());
                 let number = |name: &str| {
                     // Its name, how many there are, its head, the offset and the size of its one extent.
@@ -184,8 +187,9 @@ fn what_is_kept_of_each_class_is_of_one_moment() {
 fn what_is_written_from_outside_waits_until_the_files_are_kept() {
     in_each_class(async |ground| {
         let (sandbox, plan) = ground.start(json!({})).await;
-        let keeper = sandbox.snapshotter().unwrap();
-        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut std::io::sink(), &|| true));
+        let snapshotter = sandbox.snapshotter().unwrap();
+        let still =
+            tokio::task::block_in_place(|| snapshotter.snapshot(&mut std::io::sink(), &|| true));
         let (agent, (pieces, tar)) = (sandbox.agent().clone(), tokio::sync::mpsc::channel(1));
         let unpack = cofferdam_guest::archive::Unpack {
             path: "/".to_owned(),
@@ -219,8 +223,8 @@ fn a_link_in_the_place_of_the_inits_own_directory_leads_nowhere() {
         let (sandbox, plan) = ground.start(json!({})).await;
         let link = "rm -rf /.cofferdam && ln -s /cgroups /.cofferdam && echo kept > /kept";
         assert_eq!(sh(&sandbox, &plan, link).await.outcome.exit, 0);
-        let (keeper, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
-        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true));
+        let (snapshotter, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
+        let still = tokio::task::block_in_place(|| snapshotter.snapshot(&mut stream, &|| true));
         drop(still.unwrap());
         wiped(&sandbox.wipe("task-end").await);
         let plan = ground.bench.plan(ground.fields(json!({})));
@@ -253,8 +257,8 @@ async fn kept_after(ground: &Ground, script: &str) -> Vec<u8> {
     let (sandbox, plan) = ground.start(json!({})).await;
     let done = sh(&sandbox, &plan, script).await;
     assert_eq!(done.outcome.exit, 0, "{script}: {}", done.stderr);
-    let (keeper, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
-    let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true));
+    let (snapshotter, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
+    let still = tokio::task::block_in_place(|| snapshotter.snapshot(&mut stream, &|| true));
     tokio::task::block_in_place(|| still.unwrap().end());
     wiped(&sandbox.wipe("paused").await);
     stream

@@ -78,8 +78,9 @@ fn a_next_life_has_the_directories_that_the_first_one_deleted() {
         let (sandbox, plan) = ground.start(json!({})).await;
         let gone = "rm -rf /tmp /run/* /.cofferdam 2> /dev/null; echo kept > /kept";
         sh(&sandbox, &plan, gone).await;
-        let (keeper, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
-        let still = tokio::task::block_in_place(|| keeper.snapshot(&mut stream, &|| true)).unwrap();
+        let (snapshotter, mut stream) = (sandbox.snapshotter().unwrap(), Vec::new());
+        let still =
+            tokio::task::block_in_place(|| snapshotter.snapshot(&mut stream, &|| true)).unwrap();
         tokio::task::block_in_place(|| still.end());
         wiped(&sandbox.wipe("paused").await);
         let plan = ground.bench.plan(ground.fields(json!({})));

@@ -40,10 +40,10 @@ fn script(text: &str) -> ExecRequest {
 async fn told(
     sandbox: &Sandbox,
     text: &str,
-    manner: ExecOptions,
+    options: ExecOptions,
     input: &[&[u8]],
 ) -> (CommandExit, String) {
-    let running = sandbox.agent().start(script(text), manner).await.unwrap();
+    let running = sandbox.agent().start(script(text), options).await.unwrap();
     let remote = running.remote();
     let (pieces, body) = mpsc::channel(1);
     let given = tokio::spawn(async move { remote.stdin(body).await });

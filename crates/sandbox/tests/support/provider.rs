@@ -490,8 +490,8 @@ async fn start(held: &Arc<Held>, body: &[u8]) -> Reply {
         stdin_file: None,
         jail: None,
     };
-    let manner = ExecOptions { stdin: wanted["stdin"] == true, ..ExecOptions::default() };
-    let Ok(running) = held.agent.start(request, manner).await else {
+    let options = ExecOptions { stdin: wanted["stdin"] == true, ..ExecOptions::default() };
+    let Ok(running) = held.agent.start(request, options).await else {
         return refuse(502, "The sandbox was not found");
     };
     let remote = running.remote();

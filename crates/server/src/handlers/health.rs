@@ -19,8 +19,8 @@ pub(crate) async fn healthz(call: Call) -> AnswerResult {
 }
 
 /// What is said of them; `None`: the database did not tell.
-pub(crate) fn health(vitals: Option<FleetHealth>) -> AnswerResult {
-    let Some(FleetHealth { workers, held, queues }) = vitals else {
+pub(crate) fn health(health: Option<FleetHealth>) -> AnswerResult {
+    let Some(FleetHealth { workers, held, queues }) = health else {
         let (workers, held_sessions, queues) = (None, None, None);
         let health = Health { ok: false, db: false, workers, held_sessions, queues };
         return answer(StatusCode::SERVICE_UNAVAILABLE, &health);

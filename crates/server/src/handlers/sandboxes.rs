@@ -166,8 +166,8 @@ pub(crate) async fn exec(mut call: Call) -> AnswerResult {
         stdin_file: None,
         jail: None,
     };
-    let manner = ExecOptions { service: true, leaves: true, ..ExecOptions::default() };
-    let start = StartCommand { request, manner, note: String::new() };
+    let options = ExecOptions { service: true, leaves: true, ..ExecOptions::default() };
+    let start = StartCommand { request, options, note: String::new() };
     let mut process = guest.ask(start).await.map_err(gone)?;
     let mut said = ExecOutput::default();
     while let Some(piece) = process.output.recv().await {

@@ -47,8 +47,8 @@ impl Consent {
         if !self.quiet {
             output::note(&format!("apply gate: run {run}"));
         }
-        let manner = FollowOptions { yes, quiet: self.quiet, for_output: false };
-        match follow(client, run, manner).await? {
+        let options = FollowOptions { yes, quiet: self.quiet, for_output: false };
+        match follow(client, run, options).await? {
             FollowEnd::Ended { header, .. } if header.status == RunStatus::Succeeded => {
                 self.agreed(client, run, &hash).await?;
                 Ok(Ok(header.run_id))

@@ -122,9 +122,9 @@ async fn started(
         jail: None,
     };
     let terminal = pty.as_ref().map(Pty::size);
-    let manner = ExecOptions { stdin: has_stdin, terminal, service: true, leaves: true };
+    let options = ExecOptions { stdin: has_stdin, terminal, service: true, leaves: true };
     let note = note(&config, tag.as_deref());
-    let running = guest.ask(StartCommand { request, manner, note }).await;
+    let running = guest.ask(StartCommand { request, options, note }).await;
     let mut running = running.map_err(|error| unavailable(&error))?;
     let Some(pid) = running.pid else {
         return Err(match running.output.recv().await {

@@ -25,7 +25,7 @@ pub(super) struct SealJob {
     pub first: u32,
     /// Bytes that the file may have.
     pub most: u64,
-    pub again: ResumeSpec,
+    pub resume_spec: ResumeSpec,
 }
 
 impl SealJob {
@@ -59,14 +59,14 @@ impl SealInput {
     pub(crate) fn new(
         owner: FileOwner<'_>,
         key: &FileKey,
-        again: ResumeSpec,
+        resume_spec: ResumeSpec,
         layer: LayerHandle,
         file: FileHandle,
     ) -> io::Result<Self> {
         let key = hex::encode(key.as_slice());
         let (tenant, snapshot) = (owner.tenant.clone(), owner.snapshot.clone());
         let (first, most) = (layer.first_id, file.most);
-        let job = SealJob { tenant, snapshot, key, first, most, again };
+        let job = SealJob { tenant, snapshot, key, first, most, resume_spec };
         let text = Zeroizing::new(serde_json::to_vec(&job)?);
         let memory = memfd_create("cofferdam-seal", MemfdFlags::CLOEXEC)?;
         let mut memory = File::from(memory);

@@ -180,7 +180,7 @@ fn seal(
         let out = LimitWriter::new(file.try_clone()?, OwnAllowance(job.most));
         let owner = FileOwner { tenant: &job.tenant, snapshot: &job.snapshot };
         let mut sealing = SealWriter::new(out, &key, owner)?;
-        let written = put_head(&mut sealing, &job.again)
+        let written = put_head(&mut sealing, &job.resume_spec)
             .and_then(|()| write_files(layer, job.first, &mut sealing, &goes_on));
         if let Err(error) = written {
             return Err(sealing.why(error));
@@ -225,7 +225,7 @@ mod tests {
                 key: "0".repeat(64),
                 first: 0,
                 most: u64::MAX,
-                again: ResumeSpec {
+                resume_spec: ResumeSpec {
                     request: LiveRequest::of(BASE_TEMPLATE),
                     image: None,
                     tokens: None,

@@ -16,9 +16,9 @@ use crate::layer::sealer::line::Line;
 impl LayerTask {
     /// The file is whole: it gets its name, the layer is retained or ends, and both are on record.
     pub(super) async fn settle(&mut self, file: &SealedFile, line: Line) -> Event {
-        let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
+        let (store, id) = (Arc::clone(&self.store), self.kept.id.clone());
         fail_point("layer.written");
-        if let Err(why) = blocking(move || shelf.rename(&id)).await {
+        if let Err(why) = blocking(move || store.rename(&id)).await {
             // It is whole and is found all the same.
             tracing::warn!(snapshot = %self.kept.id, %why, "a snapshot's file keeps the name of a part until the next start");
         }
@@ -60,8 +60,8 @@ impl LayerTask {
         })
         .await;
         if matches!(recorded, Ok(false)) {
-            let (shelf, id) = (Arc::clone(&self.shelf), self.kept.id.clone());
-            if let Err(why) = blocking(move || shelf.remove(&id)).await {
+            let (store, id) = (Arc::clone(&self.store), self.kept.id.clone());
+            if let Err(why) = blocking(move || store.remove(&id)).await {
                 tracing::warn!(snapshot = %self.kept.id, %why, "a file that is not on record is still there");
             }
         }

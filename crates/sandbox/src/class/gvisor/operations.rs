@@ -97,8 +97,8 @@ impl Launch for GvisorClass {
     ) -> HostLayout {
         // Shown by its own ids, as all else in its root.
         let apart = if plan.host_usr { facts.binds.clone() } else { Vec::new() };
-        let footing = HostLayout::of(plan, self.host_limits(plan.effective.limits), facts);
-        HostLayout { has_users: true, apart, binds_tmp: true, ..footing }
+        let layout = HostLayout::of(plan, self.host_limits(plan.effective.limits), facts);
+        HostLayout { has_users: true, apart, binds_tmp: true, ..layout }
     }
 
     fn guest<'a>(&self, facts: &'a HostFacts) -> &'a PathBuf {

@@ -100,9 +100,9 @@ impl Launch for MicrovmClass {
         asked: &[GuestMount],
         facts: &HostFacts,
     ) -> HostLayout {
-        let footing = HostLayout::of(plan, self.host_limits(plan.effective.limits), facts);
+        let layout = HostLayout::of(plan, self.host_limits(plan.effective.limits), facts);
         let parts = Some(Parts::of(plan, base, asked, facts));
-        HostLayout { layer_mb: Some(HOST_LAYER_MB), parts, ..footing }
+        HostLayout { layer_mb: Some(HOST_LAYER_MB), parts, ..layout }
     }
 
     fn start<'a>(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::random;
 use cofferdam_guest::job::ATTACH;
-use cofferdam_guest::wire::LODGE;
+use cofferdam_guest::wire::SUBREAPER;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ impl Envd {
 
     /// Starts it, in a sandbox that has this directory then. The answer is the stream of what it says.
     pub(super) async fn launch(&self, workdir: &str) -> Result<Response> {
-        self.start("/bin/sh", &["-c", LAUNCH, PLACE, workdir, LODGE]).await
+        self.start("/bin/sh", &["-c", LAUNCH, PLACE, workdir, SUBREAPER]).await
     }
 
     /// Starts what carries another stream to the agent that runs there.

@@ -59,10 +59,10 @@ async fn files_of(sandbox: &Sandbox, script: &str) -> Result<Vec<u8>, SelfTestEr
     if ran.exit != 0 {
         return Err(SelfTestError::Early(ran.cause.unwrap_or_default()));
     }
-    let keeper = sandbox.snapshotter().map_err(io::Error::other)?;
+    let snapshotter = sandbox.snapshotter().map_err(io::Error::other)?;
     let written = blocking(move || {
         let mut stream = Vec::new();
-        let still = keeper.snapshot(&mut stream, &|| true)?;
+        let still = snapshotter.snapshot(&mut stream, &|| true)?;
         still.end();
         Ok::<_, LayerSnapshotError>(stream)
     });

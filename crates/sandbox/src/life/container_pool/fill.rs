@@ -41,11 +41,11 @@ impl Host {
 pub(super) fn expect_like(host: &Host, plan: &Plan, is_bare: bool) {
     let (shape, waits) = (ContainerShape::of(plan).filter(|_| is_bare), host.waits());
     let is_promised = {
-        let mut shelf = waits.lock();
-        shelf.busy = Some(Stopwatch::start());
-        let is_same = shape.is_some() && shelf.last == shape;
-        shelf.last.clone_from(&shape);
-        is_same && shelf.promise()
+        let mut state = waits.lock();
+        state.busy = Some(Stopwatch::start());
+        let is_same = shape.is_some() && state.last == shape;
+        state.last.clone_from(&shape);
+        is_same && state.promise()
     };
     if let (true, Some(shape)) = (is_promised, shape) {
         tokio::spawn(fill(host.clone(), plan.clone(), shape));
@@ -81,13 +81,13 @@ async fn fill(host: Host, plan: Plan, shape: ContainerShape) {
     }
     let made = make(&host, &waits, plan, shape).await;
     let name = {
-        let mut shelf = waits.lock();
+        let mut state = waits.lock();
         match made {
             // Its value wipes it.
-            Ok(_) if shelf.closed => None,
+            Ok(_) if state.closed => None,
             Ok(standing) => {
                 let id = standing.id().clone();
-                shelf.place = ContainerSlot::Waits(Box::new(standing));
+                state.place = ContainerSlot::Waits(Box::new(standing));
                 Some(id)
             }
             Err(why) => {
@@ -95,7 +95,7 @@ async fn fill(host: Host, plan: Plan, shape: ContainerShape) {
                     why,
                     "no container waits for its sandbox: the next one is made when it is asked for"
                 );
-                shelf.place = ContainerSlot::Failed(Stopwatch::start());
+                state.place = ContainerSlot::Failed(Stopwatch::start());
                 None
             }
         }
@@ -125,11 +125,11 @@ async fn make(
         .map_err(|error| error.to_string())?;
     {
         // Held meanwhile: whoever closes finds the name, or nothing is made under it.
-        let mut shelf = waits.lock();
-        if shelf.closed {
+        let mut state = waits.lock();
+        if state.closed {
             return Err("it is closed".to_owned());
         }
-        shelf.place = ContainerSlot::Making(id.clone());
+        state.place = ContainerSlot::Making(id.clone());
     }
     // Before anything is made that another worker's reconciler could find.
     let claim = Claim::take(&host.facts().live_dir, &id)

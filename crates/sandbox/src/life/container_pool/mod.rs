@@ -57,7 +57,7 @@ pub(crate) fn is_on() -> bool {
 /// Where a worker's waiting container stands: one at most.
 #[derive(Debug)]
 pub(crate) struct ContainerPool {
-    shelf: Mutex<ContainerPoolState>,
+    state: Mutex<ContainerPoolState>,
     idle_ms: u64,
     /// A promise was kept or broken.
     settled: Notify,
@@ -140,7 +140,7 @@ impl Drop for Name {
 impl Default for ContainerPool {
     fn default() -> Self {
         Self {
-            shelf: Mutex::default(),
+            state: Mutex::default(),
             idle_ms: IDLE_MS,
             settled: Notify::new(),
             intake: Intake::default(),
@@ -203,9 +203,9 @@ impl ContainerPool {
     /// Wipes it for good, one in the making too. Blocking, for milliseconds.
     pub fn close(&self, facts: &HostFacts) {
         let place = {
-            let mut shelf = self.lock();
-            shelf.closed = true;
-            std::mem::take(&mut shelf.place)
+            let mut state = self.lock();
+            state.closed = true;
+            std::mem::take(&mut state.place)
         };
         self.settled.notify_waiters();
         // What is being made is so by a task that may not be run again, and by a thread that goes on without it.
@@ -223,7 +223,7 @@ impl ContainerPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, ContainerPoolState> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -182,27 +182,27 @@ async fn launch(
 ) -> Result<(), ServiceError> {
     let fault = |source| ServiceError::Agent { name: service.name.clone(), source };
     let data = format!("{DATA}/{}", service.name);
-    let manner = ExecOptions { service: true, ..ExecOptions::default() };
-    let (request, manner, input) = match &service.program {
+    let options = ExecOptions { service: true, ..ExecOptions::default() };
+    let (request, options, input) = match &service.program {
         Program::Postgres(bin) => {
             agent.files().mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
             initdb(agent, service, bin, &data, password).await?;
-            (unprivileged(postgres(bin, &data, service.port), "/"), manner, None)
+            (unprivileged(postgres(bin, &data, service.port), "/"), options, None)
         }
         Program::Redis(program) => {
             agent.files().mkdir(&data, 0o700, Some(UNPRIVILEGED)).await.map_err(fault)?;
             let argv = vec![program.to_string_lossy().into_owned(), "-".to_owned()];
-            let manner = ExecOptions { stdin: true, ..manner };
-            (unprivileged(argv, &data), manner, Some(redis(service.port)))
+            let options = ExecOptions { stdin: true, ..options };
+            (unprivileged(argv, &data), options, Some(redis(service.port)))
         }
         Program::Command { argv, env, user } => {
             let mut whole = earlier.clone();
             whole.extend(env.clone());
             let (user, groups) = users::told(user.as_ref());
-            (ExecRequest { user, groups, ..exec(argv.clone(), "/", whole) }, manner, None)
+            (ExecRequest { user, groups, ..exec(argv.clone(), "/", whole) }, options, None)
         }
     };
-    let running = agent.start(request, manner).await.map_err(fault)?;
+    let running = agent.start(request, options).await.map_err(fault)?;
     let remote = running.remote();
     let kept = Arc::clone(said);
     // Ends with the sandbox: the connection closes under it.

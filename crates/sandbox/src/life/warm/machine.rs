@@ -90,16 +90,16 @@ impl WarmMachine {
     /// Gives it to a sandbox, whose agent answers then.
     pub async fn meet(
         self,
-        ground: &StartInput<'_>,
+        input: &StartInput<'_>,
         disk: &Arc<Disk>,
     ) -> Result<(SandboxHandle, Agent), ClaimFault> {
         let Self { mut life, stream, shown, place } = self;
         shown.show(Arc::clone(disk));
-        let groups = ground.groups.to_vec();
+        let groups = input.groups.to_vec();
         match blocking(move || place.leave_for(&groups)).await {
             Ok(bytes) => {
                 life.inherit(bytes);
-                life.meet_or_end(stream, ground.parts.clone()).await
+                life.meet_or_end(stream, input.parts.clone()).await
             }
             Err((path, error)) => {
                 life.killed().await;

@@ -40,7 +40,7 @@ const FAILED_MS: u64 = 600_000;
 /// A worker's waiting machines.
 #[derive(Debug)]
 pub(crate) struct WarmPool {
-    shelf: Mutex<WarmPoolState>,
+    state: Mutex<WarmPoolState>,
     names: Names,
     idle_ms: u64,
     /// A promise was kept or broken.
@@ -83,7 +83,7 @@ impl Names {
 impl Default for WarmPool {
     fn default() -> Self {
         Self {
-            shelf: Mutex::default(),
+            state: Mutex::default(),
             names: Names::default(),
             idle_ms: IDLE_MS,
             settled: Notify::new(),
@@ -95,12 +95,12 @@ impl WarmPool {
     /// One for this plan, if one waits. Whoever asks begins a sandbox.
     pub fn take(&self, plan: &Plan, facts: &HostFacts) -> Option<WarmMachine> {
         let key = Pool::key(plan, facts)?;
-        let mut shelf = self.lock();
-        shelf.busy = Some(Stopwatch::start());
-        match shelf.places.remove(&key)? {
+        let mut state = self.lock();
+        state.busy = Some(Stopwatch::start());
+        match state.places.remove(&key)? {
             WarmSlot::Waits { machine, .. } => Some(*machine),
             other => {
-                shelf.places.insert(key, other);
+                state.places.insert(key, other);
                 None
             }
         }
@@ -167,22 +167,22 @@ impl WarmPool {
 
     /// Whether the caller is to fill the slot of this key.
     fn promise(&self, key: &MachineKey) -> bool {
-        let mut shelf = self.lock();
-        shelf.places.retain(|_, place| match place {
+        let mut state = self.lock();
+        state.places.retain(|_, place| match place {
             WarmSlot::Failed(since) => since.elapsed_ms() < FAILED_MS,
             _ => true,
         });
         let is_open = |place: &&WarmSlot| !matches!(place, WarmSlot::Failed(_));
-        let open = shelf.places.values().filter(is_open).count();
-        let is_free = !shelf.places.contains_key(key) && open < MAX_WAITING;
+        let open = state.places.values().filter(is_open).count();
+        let is_free = !state.places.contains_key(key) && open < MAX_WAITING;
         if is_free {
-            shelf.places.insert(key.clone(), WarmSlot::Promised);
+            state.places.insert(key.clone(), WarmSlot::Promised);
         }
         is_free
     }
 
     fn lock(&self) -> MutexGuard<'_, WarmPoolState> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -226,24 +226,24 @@ async fn fill(
     let names = pool.upgrade()?.names.clone();
     let made = make(names, stored, plan, facts).await;
     let this = pool.upgrade()?;
-    let mut shelf = this.lock();
+    let mut state = this.lock();
     let number = match made {
         // Closed meanwhile: the machine ends with this value.
-        Ok(_) if !shelf.places.contains_key(key) => None,
+        Ok(_) if !state.places.contains_key(key) => None,
         Ok(machine) => {
-            shelf.last += 1;
-            let number = shelf.last;
+            state.last += 1;
+            let number = state.last;
             let place = WarmSlot::Waits { machine: Box::new(machine), number };
-            shelf.places.insert(key.clone(), place);
+            state.places.insert(key.clone(), place);
             Some(number)
         }
         Err(why) => {
             tracing::warn!(why, "no machine waits for its sandbox: the next one is restored");
-            shelf.places.insert(key.clone(), WarmSlot::Failed(Stopwatch::start()));
+            state.places.insert(key.clone(), WarmSlot::Failed(Stopwatch::start()));
             None
         }
     };
-    drop(shelf);
+    drop(state);
     this.settled.notify_waiters();
     number
 }
