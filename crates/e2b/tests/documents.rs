@@ -11,6 +11,8 @@
 #[path = "../../contracts/tests/golden/mod.rs"]
 #[allow(dead_code, reason = "pages of other crates are made with the rest of it")]
 mod golden;
+#[path = "documents/reference.rs"]
+mod reference;
 
 use std::collections::BTreeSet;
 
