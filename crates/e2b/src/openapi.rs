@@ -81,7 +81,7 @@ fn operation(route: &Route, schemas: &mut Components) -> Value {
         }
         if let Some(content) = request(route, schemas) {
             // An empty body is an empty object.
-            let is_optional = |schema: Schema| schema()["required"].is_null();
+            let is_optional = |schema: Schema| schema().get("required").is_none();
             let is_required = !route.request.is_some_and(is_optional);
             let body = json!({"required": is_required, "content": content});
             fields.insert("requestBody".into(), body);
