@@ -3,7 +3,7 @@
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
-use crate::{Server, text};
+use crate::{Server, declarations, text};
 
 /// A tenant with a key of E2B's form.
 #[derive(Debug)]
@@ -45,7 +45,9 @@ impl Caller {
         if let Some(body) = body {
             request = request.json(&body);
         }
-        answered(request).await
+        let (status, answer) = answered(request).await;
+        declarations::check_e2b(method, path, status, &answer);
+        (status, answer)
     }
 
     /// A sandbox: its id, and its agent's token.

@@ -12,7 +12,7 @@ use crate::golden::page::{begun, wrapped};
 
 /// The page that is not about a code.
 const OTHER: &str = "exit-codes.md";
-const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --package cofferdam-contracts errors_md";
+const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test contracts errors_md";
 
 fn pages() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "..", "docs", "errors"].iter().collect()

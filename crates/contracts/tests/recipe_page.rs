@@ -12,7 +12,7 @@ use crate::golden;
 use crate::golden::page::{anchor, begun, code, link, wrapped};
 use crate::golden::schema::{Field, Types, default, description, fields, flow};
 
-const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --package cofferdam-contracts recipe_md";
+const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test contracts recipe_md";
 
 /// Recipes that have every field between them: title, text.
 const RECIPES: [(&str, &str); 3] = [

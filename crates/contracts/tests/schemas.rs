@@ -149,7 +149,7 @@ fn every_published_schema_is_its_golden() {
     for (name, schema) in published() {
         let path = format!("schemas/{name}.json");
         let manifest_dir = env!("CARGO_MANIFEST_DIR");
-        golden::hold(manifest_dir, &path, &schema, "cofferdam-contracts", "schemas");
+        golden::hold(manifest_dir, &path, &schema, "contracts", "schemas");
     }
 }
 

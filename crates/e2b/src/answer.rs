@@ -5,6 +5,7 @@ use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use cofferdam_ambient::own;
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_flows::Error;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
@@ -33,10 +34,18 @@ pub(crate) fn empty(status: u16) -> Response<Body> {
     response
 }
 
+/// An error of the control plane, and of envd outside Connect.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ErrorAnswer {
+    /// The status of the answer.
+    code: u16,
+    message: String,
+}
+
 /// An error.
 pub(crate) fn error(status: u16, message: impl Into<String>) -> Response<Body> {
     let message = message.into();
-    json_of(status, &json!({"code": status, "message": own::hidden(&message)}))
+    json_of(status, &ErrorAnswer { code: status, message: own::hidden(&message).into_owned() })
 }
 
 pub(crate) fn bad_request(why: impl Into<String>) -> Response<Body> {

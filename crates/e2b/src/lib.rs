@@ -9,17 +9,17 @@
 //! **A sandbox is reached by its id alone only on its own ports; envd asks for its token.** What we cannot enforce is a
 //! 400 that says so.
 //!
-//! **The table `routes` is the whole surface**: the router, the check of permissions and the tables of `docs/e2b.md` are made from it. A new
-//! endpoint is a row there, and a function in the file that is named by what it does.
+//! **The table `routes` is the whole surface**: the router, the check of permissions, the OpenAPI documents and `docs/reference/e2b.md` are
+//! made from it. A new endpoint is a row there, and a function in the file that is named by what it does.
 //!
 //! # Floors
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
 //! api
 //! dispatch::control dispatch::envd target
-//! compatibility find
+//! find openapi
 //! routes
-//! envd::files::download envd::files::upload
+//! envd::files::download envd::files::upload parameters
 //! envd::files::transfer sandbox::create template::detail template::tag_groups
 //! envd::files::access sandbox::connect sandbox::detail sandbox::fork sandbox::kill sandbox::list
 //!    sandbox::logs sandbox::metrics sandbox::network sandbox::pause sandbox::resume sandbox::snapshots
@@ -29,13 +29,13 @@
 //!    envd::process::start route sandbox::answers sandbox::refusals template::build template::build_logs
 //!    template::build_status template::create template::names
 //! call caller dispatch::port envd::environment envd::files::signature envd::filesystem::list
-//!    envd::filesystem::make_dir envd::filesystem::remove envd::filesystem::stat envd::process::follow
-//!    envd::process::list envd::process::command_notes envd::process::select envd::process::signal
-//!    envd::process::terminal envd::usage template::upload
+//!    envd::filesystem::make_dir envd::filesystem::remove envd::filesystem::stat
+//!    envd::process::command_notes envd::process::follow envd::process::list envd::process::select
+//!    envd::process::signal envd::process::terminal envd::usage template::upload
 //! connect::message connect::reply envd::account envd::call envd::state::processes envd::token services
 //! connect::content_type envd::entry envd::state
 //! connect::frames connect::protobuf envd::files::gzip envd::paths envd::state::process
-//! body connect::fault revocable template::build_names template::log_entry
+//! body connect::fault connect::json_schema revocable template::build_names template::log_entry
 //! answer connect connect::pieces connect::schema dispatch domain envd envd::files envd::files::form
 //!    envd::filesystem envd::filesystem::one_path envd::process envd::state::watcher headers levels params
 //!    query sandbox sandbox::bodies template template::links
@@ -46,7 +46,6 @@ mod api;
 mod body;
 mod call;
 mod caller;
-mod compatibility;
 mod connect;
 mod dispatch;
 mod domain;
@@ -54,6 +53,8 @@ mod envd;
 mod find;
 mod headers;
 mod levels;
+mod openapi;
+mod parameters;
 mod params;
 mod query;
 mod revocable;
@@ -65,4 +66,6 @@ mod target;
 mod template;
 
 pub use api::E2b;
-pub use compatibility::{page, permissions};
+pub use openapi::{document, permissions};
+pub use route::{Access, Route, Surface};
+pub use routes::ROUTES;

@@ -1,9 +1,11 @@
 //! What the one table of E2B's endpoints says of each.
 
+use std::fmt;
 use std::pin::Pin;
 
 use axum::body::Body;
 use axum::http::{Method, Response};
+use serde_json::Value;
 
 use crate::call::{Call, Outcome};
 use crate::connect::fault::{Fault, ReplyResult};
@@ -11,22 +13,53 @@ use crate::connect::schema::Method as Codec;
 use crate::envd::call::{FilesCall, Rpc, StreamRpc};
 use crate::template::upload::UploadCall;
 
+pub(crate) type Schema = fn() -> Value;
+
 /// One endpoint.
-pub(crate) struct Route {
+pub struct Route {
+    /// The control plane, or port 49983 of a sandbox.
     pub surface: Surface,
     /// `GET`, ..; `*`: every method.
     pub method: &'static str,
     /// `{name}` is one segment as it stands in the path, `{*rest}` none or more.
     pub path: &'static str,
+    /// Who may call it.
     pub access: Access,
-    pub endpoint: Endpoint,
-    /// What `docs/e2b.md` says of it; empty: the row before it speaks for this one too.
-    pub state: &'static str,
+    /// What it does, in a line; empty where it is not served.
+    pub summary: &'static str,
+    /// Names that the query may have.
+    pub query: &'static [&'static str],
+    /// Schema of a JSON body; `None`: it has none, or bytes, or a message of Connect.
+    pub request: Option<Schema>,
+    /// Statuses of a success.
+    pub success: &'static [u16],
+    /// Schema of a JSON answer, likewise.
+    pub response: Option<Schema>,
+    pub(crate) endpoint: Endpoint,
+    /// What a caller must know besides, in sentences.
+    pub notes: &'static str,
+}
+
+impl Route {
+    /// The status and the words of one that is not served.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        match self.endpoint {
+            Endpoint::Absent(status, why) => Some(format!("{status}: {why}")),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.path)
+    }
 }
 
 /// Where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Surface {
+pub enum Surface {
     /// The control plane.
     Control,
     /// Port 49983 of a sandbox.
@@ -35,7 +68,7 @@ pub(crate) enum Surface {
 
 /// Who may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
     /// Without a key or a token.
     Open,
     /// A key of any role.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! (behaviour x class) -> ok | absent (why)      printed, and tests/conformance/seen.json
-//! one class alone: cargo test -p cofferdam-sandbox --test sandbox the_class_microvm
-//! UPDATE_GOLDENS=1 cargo test -p cofferdam-sandbox --test sandbox conformance   writes it
+//! one class alone: cargo test --workspace --test sandbox the_class_microvm
+//! UPDATE_GOLDENS=1 cargo test --workspace --test sandbox conformance   writes it
 //! ```
 //! docs/reference/conformance.md is made from it. The table names what every present class must do. Whether a class is present is a host's own
 //! matter and is printed, never written: an absent class is reported, not skipped in silence.

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 fn hold(path: &str, document: &Value) {
     let manifest_dir = env!("CARGO_MANIFEST_DIR");
-    golden::hold(manifest_dir, path, document, "cofferdam-server", "openapi");
+    golden::hold(manifest_dir, path, document, "openapi", "golden");
 }
 
 #[test]

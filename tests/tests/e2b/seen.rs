@@ -1,5 +1,5 @@
-//! What clients asked of a server: a relay between both, which reads the heads and changes nothing; and the table of it in
-//! `docs/e2b.md`.
+//! What clients asked of a server: a relay between both, which reads the heads and changes nothing; and the table of it, which is
+//! `docs/reference/e2b-clients.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,8 +18,14 @@ const CLIENTS: [(&str, &[&str]); 4] = [
     ("JavaScript", &["javascript", "javascript-templates", "javascript-network"]),
     ("Command line", &["cli"]),
 ];
-const BEGIN: &str = "<!-- what the clients' tests used; REFRESH_GOLDEN=1 writes it anew -->\n";
-const END: &str = "<!-- end -->\n";
+const BEGIN: &str = "# Endpoints that E2B's clients use
+
+<!-- Generated. UPDATE_GOLDENS=1 cargo test --workspace --test system the_table_of_endpoints writes it anew. -->
+
+What our own tests have [E2B's clients](../e2b.md) call, of [the endpoints](e2b.md). `answered`: at least once with success, by the
+newest client; `refused`: only with an error, as intended.
+
+";
 
 /// Whether an endpoint ever answered with success.
 type Seen = Arc<Mutex<BTreeMap<String, bool>>>;
@@ -61,12 +67,12 @@ impl Relay {
 }
 
 fn golden(path: &PathBuf, found: &str) {
-    if cofferdam_ambient::env::var("REFRESH_GOLDEN").is_some() {
+    if cofferdam_ambient::env::var("UPDATE_GOLDENS").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, found).unwrap();
     }
     let kept = fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(found, kept, "{}: REFRESH_GOLDEN=1 writes it anew", path.display());
+    assert_eq!(found, kept, "{}: UPDATE_GOLDENS=1 writes it anew", path.display());
 }
 
 async fn carry(client: TcpStream, server: TcpStream, seen: Seen) {
@@ -255,11 +261,8 @@ fn table() -> String {
 
 #[test]
 fn the_table_of_endpoints_is_what_the_clients_tests_used() {
-    let page = repository().join("docs/e2b.md");
-    let text = fs::read_to_string(&page).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("the page has the table's beginning");
-    let (_, after) = rest.split_once(END).expect("and its end");
-    golden(&page, &format!("{before}{BEGIN}{}{END}{after}", table()));
+    let page = repository().join("docs/reference/e2b-clients.md");
+    golden(&page, &format!("{BEGIN}{}", table()));
 }
 
 #[test]

@@ -81,7 +81,7 @@ async fn rows(sql: &PgPool) -> Vec<String> {
     lines
 }
 
-/// `REFRESH_GOLDEN=1` writes it anew.
+/// `UPDATE_GOLDENS=1` writes it anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_mends_a_failing_test_as_its_golden_trace_says() {
     let Some(programs) = Programs::installed() else { return };
@@ -98,13 +98,13 @@ async fn the_example_mends_a_failing_test_as_its_golden_trace_says() {
         assert!(found.contains(&format!("\n{kind}")), "a trace without any {kind}: {found}");
     }
     let golden = repository().join("tests/tests/planner/fix-failing-test.trace");
-    if cofferdam_ambient::env::var("REFRESH_GOLDEN").is_some() {
+    if cofferdam_ambient::env::var("UPDATE_GOLDENS").is_some() {
         fs::write(&golden, &found).unwrap();
     }
     assert_eq!(
         found,
         fs::read_to_string(&golden).unwrap_or_default(),
-        "REFRESH_GOLDEN=1 writes it anew"
+        "UPDATE_GOLDENS=1 writes it anew"
     );
 }
 

@@ -17,7 +17,7 @@ use super::args::Cli;
 use super::exit::Exit;
 use golden::page::{begun, code, link, plain, sentence, table, wrapped};
 
-const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --package cofferdam-cli commands_md";
+const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --bin cofferdam commands_md";
 /// Options of clap itself, which every command has.
 const OWN: [&str; 2] = ["help", "version"];
 

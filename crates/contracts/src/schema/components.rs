@@ -12,7 +12,10 @@ impl Components {
     #[must_use]
     pub fn named(&mut self, schema: Value) -> Value {
         match schema.get("title").and_then(Value::as_str).map(str::to_owned) {
-            Some(title) if !title.starts_with("Array_of") && title != "AnyValue" => {
+            Some(title)
+                if !["Array_of", "Map_of"].iter().any(|of| title.starts_with(of))
+                    && title != "AnyValue" =>
+            {
                 self.hoist(&title, schema);
                 json!({"$ref": format!("#/components/schemas/{title}")})
             }

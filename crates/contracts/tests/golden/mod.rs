@@ -9,16 +9,16 @@ use std::path::Path;
 use cofferdam_ambient::env;
 use serde_json::Value;
 
-/// Holds `document` against the file, which lies at `path` from `manifest_dir`. `package` and
+/// Holds `document` against the file, which lies at `path` from `manifest_dir`. `target` and
 /// `test` say how to regenerate it.
 #[track_caller]
-pub fn hold(manifest_dir: &str, path: &str, document: &Value, package: &str, test: &str) {
-    hold_text(manifest_dir, path, &format!("{document:#}\n"), &command(package, test));
+pub fn hold(manifest_dir: &str, path: &str, document: &Value, target: &str, test: &str) {
+    hold_text(manifest_dir, path, &format!("{document:#}\n"), &command(target, test));
 }
 
 /// What writes a golden anew.
-pub fn command(package: &str, test: &str) -> String {
-    format!("UPDATE_GOLDENS=1 cargo test --package {package} --test {test}")
+pub fn command(target: &str, test: &str) -> String {
+    format!("UPDATE_GOLDENS=1 cargo test --workspace --test {target} {test}")
 }
 
 /// Holds `text` against the file at `path` from `manifest_dir`. `command` writes it anew.

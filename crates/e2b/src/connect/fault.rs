@@ -3,13 +3,16 @@
 use axum::body::Body;
 use axum::http::Response;
 use cofferdam_ambient::own;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::answer;
 
-/// An error as the protocol knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An error of the Connect protocol.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Fault {
+    /// A code of the protocol, such as `not_found`.
     pub code: &'static str,
     pub message: String,
 }
@@ -43,7 +46,7 @@ impl Fault {
     }
 
     pub(crate) fn json(&self) -> Value {
-        json!({"code": self.code, "message": self.message})
+        json!(self)
     }
 
     pub(crate) fn response(&self) -> Response<Body> {

@@ -3,6 +3,7 @@
 pub(crate) mod content_type;
 pub(crate) mod fault;
 pub(crate) mod frames;
+pub(crate) mod json_schema;
 pub(crate) mod message;
 pub(crate) mod pieces;
 pub(crate) mod protobuf;

@@ -9,7 +9,7 @@ use cofferdam_live::{
 
 use crate::call::{Call, Outcome};
 use crate::sandbox::answers::Sandbox;
-use crate::sandbox::bodies::Timeout;
+use crate::sandbox::bodies::TimeoutRequest;
 use crate::sandbox::refusals::{found, missing};
 use crate::{answer, body};
 
@@ -19,7 +19,7 @@ pub(crate) async fn connect(call: Call) -> Outcome {
     let id = &call.param("id");
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Call { services, who, domain, body, .. } = call;
-    let asked: Timeout = body::body(body).await?;
+    let asked: TimeoutRequest = body::body(body).await?;
     let lives = &services.live;
     let seconds = asked.timeout.unwrap_or(CONNECT_S);
     // `None`: it is not running any more.

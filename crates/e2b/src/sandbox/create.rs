@@ -7,6 +7,7 @@ use cofferdam_contracts::live::{BASE_TEMPLATE, LiveRequest};
 use cofferdam_contracts::sandbox::{Egress, IsolationClass, Limits};
 use cofferdam_flows::egress;
 use cofferdam_live::CreateSandbox;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -29,33 +30,52 @@ const LIMITS: Limits = Limits {
     nofile: None,
 };
 
-/// `POST /v2/sandboxes` and `POST /sandboxes`.
-#[derive(Debug, Deserialize)]
+/// A new sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct NewSandbox {
+    /// A template by its name, by `NAME:TAG` or by its id, or the id of a snapshot.
     #[serde(rename = "templateID")]
     pub(crate) template_id: String,
+    /// Seconds that it lives. Without it 300, and 15 on the older path.
     timeout: Option<u64>,
+    /// Labels that lists can be filtered by.
     metadata: Option<BTreeMap<String, String>>,
+    /// Variables of its commands.
     env_vars: Option<BTreeMap<String, String>>,
+    /// `false`: no network. `true`: what `e2b.internet` says of this server.
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
+    /// Its network; without it, what `allow_internet_access` says.
     network: Option<Network>,
+    /// Whether it pauses at its timeout. Otherwise it ends.
     auto_pause: Option<bool>,
+    /// `false`: a pause at its timeout keeps files only.
     auto_pause_memory: Option<bool>,
+    /// Whether a request resumes it.
     auto_resume: Option<AutoResume>,
-    /// Every sandbox is.
+    /// Accepted, and without effect: every sandbox is secure.
     #[serde(rename = "secure")]
     _secure: Option<bool>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     mcp: Option<Value>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     iam: Option<Value>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     volume_mounts: Option<Vec<Value>>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Whether a request resumes a paused sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct AutoResume {
+    /// Needs `autoPause`, and not `autoPauseMemory: false`.
     enabled: Option<bool>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     timeout: Option<Value>,
 }
 

@@ -12,10 +12,13 @@ use crate::sandbox::bodies::OLD_S;
 use crate::sandbox::refusals::{found, missing};
 use crate::{answer, body};
 
-#[derive(Debug, Deserialize)]
+/// How many sandboxes a fork makes.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fork {
+pub(crate) struct ForkRequest {
+    /// 1 to 20; 1 without it.
     pub(crate) count: Option<u64>,
+    /// Seconds that each new sandbox lives; 15 without it.
     pub(crate) timeout: Option<u64>,
 }
 
@@ -39,7 +42,7 @@ pub(crate) async fn fork(call: Call) -> Outcome {
     let id = &call.param("id");
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Call { services, who, domain, body, .. } = call;
-    let asked: Fork = body::body(body).await?;
+    let asked: ForkRequest = body::body(body).await?;
     let (count, seconds) = (asked.count.unwrap_or(1), asked.timeout.unwrap_or(OLD_S));
     let fork = ForkSandbox { who, id: live, count, timeout_s: Some(seconds) };
     let forks = services.live.ask(fork).await;

@@ -11,12 +11,12 @@ use crate::sandbox::answers::SandboxItem;
 use crate::{answer, query};
 
 /// Rows of one page.
-const MAX_PAGE: i64 = 100;
+pub(crate) const MAX_PAGE: i64 = 100;
 /// Rows of the older list, which has no pages.
 const MAX_LIST: i64 = 1_000;
 
 /// What a list's query asks for; anything else of it is refused.
-fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
+pub(crate) fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
     let mut filter =
         LiveFilter { limit: if paged { MAX_PAGE } else { MAX_LIST }, ..LiveFilter::default() };
     for (name, value) in query::pairs(query) {

@@ -16,13 +16,13 @@ use crate::{answer, query};
 /// Who says it.
 const LOGGER: &str = "cofferdam";
 /// Entries of one answer.
-const MAX_ENTRIES: usize = 1_000;
+pub(crate) const MAX_ENTRIES: usize = 1_000;
 /// Ends that its tenant asked for.
 const EXPECTED: [&str; 2] = ["killed", "its time was over"];
 
 /// Which entries a query asks for.
 #[derive(Debug, PartialEq, Eq)]
-struct LogQuery {
+pub(crate) struct LogQuery {
     /// From this moment on, in ms since the epoch; where it is backward, up to it.
     from: Option<i64>,
     limit: usize,
@@ -32,7 +32,7 @@ struct LogQuery {
     search: String,
 }
 
-fn wanted(query: &str, newer: bool) -> Result<LogQuery, String> {
+pub(crate) fn wanted(query: &str, newer: bool) -> Result<LogQuery, String> {
     let mut wanted = LogQuery {
         from: None,
         limit: MAX_ENTRIES,

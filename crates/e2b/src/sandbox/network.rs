@@ -7,6 +7,7 @@ use cofferdam_contracts::egress::{Entry, MAX_ENTRIES};
 use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::sandbox::Egress;
 use cofferdam_live::ChangeNetwork;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,17 +15,30 @@ use crate::call::{Call, Outcome};
 use crate::sandbox::refusals::{found, missing};
 use crate::{answer, body};
 
-/// The network of a creation; a change of it has some of these fields.
-#[derive(Debug, Default, Deserialize)]
+/// The network of a new sandbox.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct Network {
+    /// Names that the sandbox reaches, at most 64. Addresses and CIDR blocks are refused.
     pub(crate) allow_out: Option<Vec<String>>,
+    /// Addresses and CIDR blocks. What is not allowed is denied in any case.
     pub(crate) deny_out: Option<Vec<String>>,
+    /// `false`: the ports of the sandbox ask for its traffic token.
     pub(crate) allow_public_traffic: Option<bool>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     pub(crate) dns_servers: Option<Vec<String>>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     pub(crate) egress_proxy: Option<Value>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     pub(crate) mask_request_host: Option<String>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     pub(crate) https_ports: Option<Vec<u16>>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     pub(crate) rules: Option<BTreeMap<String, Value>>,
 }
 
@@ -78,16 +92,24 @@ fn is_addresses(text: &str) -> bool {
     bits.is_none_or(|bits| bits.parse::<u8>().is_ok_and(|bits| bits <= most))
 }
 
-/// All rules at once: what is left out is cleared.
-#[derive(Debug, Default, Deserialize)]
+/// The whole network of a running sandbox: a field that is left out is cleared.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct NetworkUpdate {
+    /// Names that the sandbox reaches, at most 64. Addresses and CIDR blocks are refused.
     allow_out: Option<Vec<String>>,
+    /// Addresses and CIDR blocks. What is not allowed is denied in any case.
     deny_out: Option<Vec<String>>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     dns_servers: Option<Vec<String>>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     egress_proxy: Option<Value>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     rules: Option<BTreeMap<String, Value>>,
-    /// Grants nothing, as at the creation.
+    /// Accepted, and without effect.
     #[serde(rename = "allow_internet_access")]
     _allow_internet_access: Option<bool>,
 }

@@ -5,18 +5,21 @@ use cofferdam_contracts::id::LiveId;
 use cofferdam_contracts::live::LiveState;
 use cofferdam_flows::Error;
 use cofferdam_live::{PauseSandbox, ViewSandbox};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::call::{Call, Outcome};
 use crate::sandbox::refusals::{found, missing};
 use crate::{answer, body};
 
-#[derive(Debug, Deserialize)]
+/// What a pause keeps.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Pause {
-    /// Clients say `true`, or nothing, where their user says nothing: a class that keeps files alone does so, which is
-    /// documented.
+pub(crate) struct PauseRequest {
+    /// `false` keeps the files only. A class without memory in its pauses keeps the files only in any case: clients send `true` where
+    /// their user says nothing.
     pub(crate) memory: Option<bool>,
+    /// Accepted, and without effect.
     #[serde(rename = "requireHealthyGuest")]
     _require_healthy_guest: Option<bool>,
 }
@@ -25,7 +28,7 @@ pub(crate) async fn pause(call: Call) -> Outcome {
     let id = &call.param("id");
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Call { services, who, body, .. } = call;
-    let asked: Pause = body::body(body).await?;
+    let asked: PauseRequest = body::body(body).await?;
     let pause = PauseSandbox { who: who.clone(), id: live.clone(), memory: asked.memory };
     let paused = services.live.ask(pause).await;
     services.clean_up().await;

@@ -5,7 +5,7 @@ use cofferdam_live::{RefuseForeign, ResumeOptions, ResumeSandbox};
 
 use crate::call::{Call, Outcome};
 use crate::sandbox::answers::Sandbox;
-use crate::sandbox::bodies::{OLD_S, Timeout};
+use crate::sandbox::bodies::{OLD_S, TimeoutRequest};
 use crate::sandbox::refusals::{found, missing};
 use crate::{answer, body};
 
@@ -13,7 +13,7 @@ pub(crate) async fn resume(call: Call) -> Outcome {
     let id = &call.param("id");
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Call { services, who, domain, body, .. } = call;
-    let asked: Timeout = body::body(body).await?;
+    let asked: TimeoutRequest = body::body(body).await?;
     let seconds = asked.timeout.unwrap_or(OLD_S);
     let options = ResumeOptions::of(Some(seconds), asked.auto_pause, asked.memory);
     let resume = ResumeSandbox { who, id: live.clone(), options };

@@ -13,10 +13,13 @@ use crate::{answer, body, query};
 /// Rows of one page of snapshots.
 const MAX_PAGE: usize = 100;
 
-#[derive(Debug, Deserialize)]
+/// A snapshot of a sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewSnapshot {
+    /// Its name.
     pub(crate) name: Option<String>,
+    /// Accepted, and without effect: a snapshot has files only.
     #[serde(rename = "memory")]
     _memory: Option<bool>,
 }
@@ -48,14 +51,14 @@ pub(crate) async fn snapshot(call: Call) -> Outcome {
 
 /// What a client's list asks for: a sandbox, how many, and after which.
 #[derive(Debug, Default)]
-struct SnapshotQuery {
+pub(crate) struct SnapshotQuery {
     live: Option<LiveId>,
     name: Option<String>,
     limit: Option<usize>,
     after: Option<SnapshotId>,
 }
 
-fn asked(query: &str) -> Result<SnapshotQuery, String> {
+pub(crate) fn asked(query: &str) -> Result<SnapshotQuery, String> {
     let mut asked = SnapshotQuery::default();
     for (name, value) in query::pairs(query) {
         match name {

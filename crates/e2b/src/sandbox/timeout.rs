@@ -2,16 +2,19 @@
 
 use cofferdam_contracts::id::LiveId;
 use cofferdam_live::ExtendSandbox;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::call::{Call, Outcome};
-use crate::sandbox::bodies::{OLD_S, Timeout};
+use crate::sandbox::bodies::{OLD_S, TimeoutRequest};
 use crate::sandbox::refusals::{found, missing};
 use crate::{answer, body};
 
-#[derive(Debug, Deserialize)]
+/// How long a sandbox is to live at least.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Refresh {
+pub(crate) struct RefreshRequest {
+    /// Seconds from now.
     duration: Option<u64>,
 }
 
@@ -19,7 +22,7 @@ pub(crate) async fn timeout(call: Call) -> Outcome {
     let id = &call.param("id");
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Call { services, who, body, .. } = call;
-    let asked: Timeout = body::body(body).await?;
+    let asked: TimeoutRequest = body::body(body).await?;
     let seconds = asked.timeout.ok_or_else(|| answer::error(400, "timeout is missing"))?;
     let extend = ExtendSandbox { who, id: live, seconds, longer: false };
     let extended = services.live.ask(extend).await;
@@ -31,7 +34,7 @@ pub(crate) async fn refresh(call: Call) -> Outcome {
     let id = &call.param("id");
     let live = LiveId::parse(id).map_err(|_| missing(id))?;
     let Call { services, who, body, .. } = call;
-    let asked: Refresh = body::body(body).await?;
+    let asked: RefreshRequest = body::body(body).await?;
     let seconds = asked.duration.unwrap_or(OLD_S);
     let extend = ExtendSandbox { who, id: live, seconds, longer: true };
     let extended = services.live.ask(extend).await;

@@ -2,6 +2,7 @@
 
 use cofferdam_contracts::template_build::{BuildPlan, BuildSource, RawStep};
 use cofferdam_live::StartBuild;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -10,41 +11,54 @@ use crate::body;
 use crate::call::{CLASS, Call, Outcome, class, header};
 use crate::template::build_names::{found, missing, named, viewed};
 
-/// `POST /v2/templates/{id}/builds/{build}`.
-#[derive(Debug, Deserialize)]
+/// The base of a build and its steps.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Steps {
+pub(crate) struct BuildSteps {
+    /// An image of the host. Exactly one of this and `fromTemplate` is given.
     from_image: Option<String>,
+    /// A template of the tenant or the host.
     from_template: Option<String>,
+    /// Not supported: leave it out.
+    #[schemars(with = "Option<()>")]
     from_image_registry: Option<Value>,
+    /// The program that each sandbox begins with.
     start_cmd: Option<String>,
+    /// Succeeds once that program is ready.
     ready_cmd: Option<String>,
+    /// In their order.
     #[serde(default)]
-    steps: Vec<Step>,
-    /// Every step runs, whatever ran before.
+    steps: Vec<BuildStep>,
+    /// `true` repeats every step, cached or not.
     force: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A step of a build.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Step {
+struct BuildStep {
+    /// `RUN`, `COPY`, `ENV`, `WORKDIR` or `USER`.
     #[serde(rename = "type")]
     kind: String,
+    /// Its words.
     #[serde(default)]
     args: Vec<String>,
+    /// Of a `COPY`: the SHA-256 by which its archive was sent.
     files_hash: Option<String>,
-    /// It and those after it run, whatever ran before.
+    /// `true` repeats this step and those after it, cached or not.
     force: Option<bool>,
-    /// What clients say to themselves.
+    /// For the client alone.
     #[serde(rename = "forceUpload")]
     _force_upload: Option<bool>,
+    /// For the client alone.
     #[serde(rename = "resolveSymlinks")]
     _resolve_symlinks: Option<bool>,
+    /// For the client alone.
     #[serde(rename = "gzip")]
     _gzip: Option<bool>,
 }
 
-impl Steps {
+impl BuildSteps {
     fn plan(self) -> Result<BuildPlan, String> {
         if self.from_image_registry.is_some_and(|registry| !registry.is_null()) {
             return Err("fromImageRegistry is not supported: have the host's admin pull the image"
@@ -56,7 +70,7 @@ impl Steps {
             (None, Some(template)) => BuildSource::Template(template),
             _ => return Err("exactly one of fromImage and fromTemplate is meant".to_owned()),
         };
-        let raw = |step: Step| RawStep {
+        let raw = |step: BuildStep| RawStep {
             kind: step.kind,
             args: step.args,
             files: step.files_hash,
@@ -74,7 +88,7 @@ pub(crate) async fn start(call: Call) -> Outcome {
     let class_min = header(&call.headers, CLASS);
     let Call { services, who, body, .. } = call;
     let class_min = class_min.map(|name| class(&name)).transpose().map_err(bad_request)?;
-    let steps: Steps = body::body(body).await?;
+    let steps: BuildSteps = body::body(body).await?;
     let lives = &services.live;
     // Before its steps are looked at: who may not see it learns nothing of it.
     viewed(lives, &who, &template, &build).await?;
@@ -94,7 +108,7 @@ mod tests {
     #[test]
     fn steps_are_taken_as_both_clients_send_them() {
         let plan = |body: Value| {
-            serde_json::from_value::<Steps>(body).map_err(|why| why.to_string())?.plan()
+            serde_json::from_value::<BuildSteps>(body).map_err(|why| why.to_string())?.plan()
         };
         let step = json!({"type": "RUN", "args": ["ls"], "force": false, "forceUpload": true, "gzip": true});
         let good =

@@ -14,7 +14,7 @@ use crate::template::log_entry::{BuildEntry, MAX_ENTRIES};
 /// Where E2B keeps entries; here all of them are in one table.
 const SOURCES: [&str; 2] = ["temporary", "persistent"];
 
-fn asked(query: &str) -> Result<LogPage<'static>, String> {
+pub(crate) fn asked(query: &str) -> Result<LogPage<'static>, String> {
     let mut asked = LogPage { at_ms: None, backward: false, levels: &LEVELS, limit: MAX_ENTRIES };
     for (name, value) in query::pairs(query) {
         match name {

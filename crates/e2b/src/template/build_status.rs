@@ -12,13 +12,13 @@ use crate::template::log_entry::{BuildEntry, MAX_ENTRIES};
 
 /// Which entries a query asks for.
 #[derive(Debug, PartialEq, Eq)]
-struct Entries {
+pub(crate) struct Entries {
     from: i32,
     limit: i64,
     levels: Option<&'static [&'static str]>,
 }
 
-fn entries(query: &str) -> Result<Entries, String> {
+pub(crate) fn entries(query: &str) -> Result<Entries, String> {
     let mut entries = Entries { from: 0, limit: MAX_ENTRIES, levels: None };
     for (name, value) in query::pairs(query) {
         match name {

@@ -14,21 +14,25 @@ use crate::call::{Call, Outcome};
 const MAX_CPUS: u32 = 256;
 const MEM_MB: std::ops::RangeInclusive<u32> = 128..=1_048_576;
 
-/// `POST /v3/templates`.
-#[derive(Debug, Deserialize)]
+/// A new build of a template.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct NewBuild {
+pub(crate) struct NewBuild {
+    /// The template's name, with or without a tag: `web`, `web:v1`. It is needed, unless `alias` is given.
     name: Option<String>,
     /// The older name of `name`.
     alias: Option<String>,
+    /// More tags.
     tags: Option<Vec<String>>,
+    /// CPUs of the build and of its sandboxes, 1 to 256.
     cpu_count: Option<u32>,
+    /// Memory of the build and of its sandboxes in MiB, 128 to 1,048,576.
     #[serde(rename = "memoryMB")]
     memory_mb: Option<u32>,
-    /// A layer is as large as its sandbox's memory allows.
+    /// Accepted, and without effect: a layer may have three quarters of its sandbox's memory.
     #[serde(rename = "minFreeDiskMb", alias = "minFreeDiskMB")]
     _min_free_disk_mb: Option<u64>,
-    /// There are no teams: the key's tenant has it.
+    /// Accepted, and without effect: the template belongs to the key's tenant.
     #[serde(rename = "teamID")]
     _team_id: Option<String>,
 }

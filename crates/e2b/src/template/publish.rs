@@ -10,10 +10,11 @@ use crate::{answer, body, query};
 /// What is said of changes that are not there.
 pub(crate) const UNCHANGED: &str = "not supported: changes of templates: a tenant's are its own; `cofferdam template` makes the host's";
 
-/// `PATCH` of a template.
-#[derive(Debug, Deserialize)]
+/// A change of a template.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Change {
+pub(crate) struct TemplateChange {
+    /// `false`, which a tenant's template is already.
     public: Option<bool>,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct TemplateNames {
 pub(crate) async fn change(call: Call) -> Outcome {
     let id = &call.param("id");
     let Call { services, who, body, .. } = call;
-    let asked: Change = body::body(body).await?;
+    let asked: TemplateChange = body::body(body).await?;
     let id = query::decoded(id).unwrap_or_default();
     match (built(&services.flows, &who, &id).await?, asked.public) {
         (Some((_, name)), None | Some(false)) => {

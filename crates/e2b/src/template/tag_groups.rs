@@ -15,8 +15,8 @@ use crate::query;
 use crate::template::tags;
 
 /// Tags of one page, and what clients ask for where their user says nothing.
-const MAX_PAGE: usize = 100;
-const DEFAULT_PAGE: usize = 25;
+pub(crate) const MAX_PAGE: usize = 100;
+pub(crate) const DEFAULT_PAGE: usize = 25;
 
 /// Tags of a template of the caller's tenant.
 async fn all(call: &Call, template: &str) -> Result<(TemplateId, Vec<TagView>), Response<Body>> {
@@ -137,7 +137,7 @@ pub(crate) async fn assignments(call: Call) -> Outcome {
 
 /// Which groups a query asks for.
 #[derive(Debug, PartialEq, Eq)]
-struct Groups {
+pub(crate) struct Groups {
     limit: usize,
     after: Option<(i64, String)>,
     search: String,
@@ -145,7 +145,7 @@ struct Groups {
     falling: bool,
 }
 
-fn groups_of(query: &str) -> Result<Groups, String> {
+pub(crate) fn groups_of(query: &str) -> Result<Groups, String> {
     let mut asked = Groups {
         limit: DEFAULT_PAGE,
         after: None,

@@ -18,19 +18,23 @@ use crate::services::Services;
 use crate::template::names;
 use crate::{body, query};
 
-/// `POST /templates/tags`.
-#[derive(Debug, Deserialize)]
+/// Tags for a build.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Assign {
+pub(crate) struct TagRequest {
+    /// The template and the tag of its build: `web:v1`. Without a tag, `default` is meant.
     target: String,
+    /// The tags.
     tags: Vec<String>,
 }
 
-/// `DELETE /templates/tags`.
-#[derive(Debug, Deserialize)]
+/// Tags that a template is to lose.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Remove {
+pub(crate) struct UntagRequest {
+    /// The template.
     name: String,
+    /// The tags. `default` stays.
     tags: Vec<String>,
 }
 
@@ -91,7 +95,7 @@ impl TemplateTag {
 
 pub(crate) async fn assign(call: Call) -> Outcome {
     let Call { services, who, body, .. } = call;
-    let asked: Assign = body::body(body).await?;
+    let asked: TagRequest = body::body(body).await?;
     let (name, from) = tagged(&asked.target).map_err(bad_request)?;
     let tags = checked(&asked.tags).map_err(bad_request)?;
     let template = known(&services, &who, name.as_str()).await?;
@@ -104,7 +108,7 @@ pub(crate) async fn assign(call: Call) -> Outcome {
 
 pub(crate) async fn remove(call: Call) -> Outcome {
     let Call { services, who, body, .. } = call;
-    let asked: Remove = body::body(body).await?;
+    let asked: UntagRequest = body::body(body).await?;
     let (name, _) = tagged(&asked.name).map_err(bad_request)?;
     let tags = checked(&asked.tags).map_err(bad_request)?;
     let template = known(&services, &who, name.as_str()).await?;

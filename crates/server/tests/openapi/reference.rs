@@ -12,7 +12,7 @@ use crate::golden;
 use crate::golden::page::{begun, code, link, plain, sentence, table, wrapped};
 use crate::golden::schema::{Types, default, description, fields};
 
-const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --package cofferdam-server api_md";
+const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test openapi api_md";
 /// The roles that read, which most routes take.
 const READ: [&str; 4] = ["submitter", "approver", "operator", "auditor"];
 

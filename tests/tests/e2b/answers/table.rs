@@ -72,7 +72,7 @@ impl Table {
         self.end();
         let path = repository().join("tests/tests/e2b/answers").join(name);
         let found = self.text.trim_start();
-        if cofferdam_ambient::env::var("REFRESH_GOLDEN").is_some() {
+        if cofferdam_ambient::env::var("UPDATE_GOLDENS").is_some() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, found).unwrap();
         }
@@ -84,7 +84,7 @@ impl Table {
         let path = path.display();
         assert!(
             found == kept,
-            "{path}: REFRESH_GOLDEN=1 writes it anew\nno more: {gone:#?}\nnew: {came:#?}"
+            "{path}: UPDATE_GOLDENS=1 writes it anew\nno more: {gone:#?}\nnew: {came:#?}"
         );
     }
 }

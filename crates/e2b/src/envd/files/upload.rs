@@ -5,7 +5,8 @@ use axum::http::{HeaderValue, Response, header};
 use bytes::Bytes;
 use cofferdam_live::inside::NodeKind;
 use cofferdam_live::{Account, ByteSink, GuestError, WriteFile};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::answer;
 use crate::connect::fault::Fault;
@@ -25,6 +26,16 @@ const NO_ROOM: u16 = 507;
 /// A file cannot be written there, or broke off.
 const UNWRITABLE: u16 = 409;
 const CUT: u16 = 400;
+
+/// A file that was written.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FileAnswer {
+    path: String,
+    name: String,
+    /// `file` always: a form makes no directory.
+    #[serde(rename = "type")]
+    kind: &'static str,
+}
 
 /// A file that is being written. Dropped before its end, it is cut off, and gone if it was new.
 struct FileWriter {
@@ -59,7 +70,7 @@ impl FileWriter {
         Ok(())
     }
 
-    async fn end(self) -> Result<Value, Fault> {
+    async fn end(self) -> Result<FileAnswer, Fault> {
         let _ = self.sink.pieces.send(None).await;
         let done =
             self.sink.end.await.map_err(|_| Fault::new("internal", "the writing was stopped"))?;
@@ -71,7 +82,8 @@ impl FileWriter {
             GuestError::Refused { status: UNWRITABLE | CUT, error } => Fault::argument(error),
             error => unavailable(&error),
         })?;
-        Ok(json!({"path": self.plain, "name": name(&self.plain), "type": "file"}))
+        let name = name(&self.plain).to_owned();
+        Ok(FileAnswer { path: self.plain, name, kind: "file" })
     }
 }
 
@@ -105,10 +117,15 @@ pub(crate) async fn upload(call: FilesCall) -> Result<Response<Body>, Fault> {
     if written.is_err() {
         body.drain().await;
     }
-    Ok(answer::json_of(200, &Value::Array(written?)))
+    Ok(answer::json_of(200, &written?))
 }
 
-async fn one(envd: &Envd, path: &str, who: Account, body: &mut UploadBody) -> Result<Value, Fault> {
+async fn one(
+    envd: &Envd,
+    path: &str,
+    who: Account,
+    body: &mut UploadBody,
+) -> Result<FileAnswer, Fault> {
     let mut writing = FileWriter::begin(envd, path, who).await?;
     while let Some(bytes) = body.next().await? {
         writing.put(bytes).await?;
@@ -122,7 +139,7 @@ async fn several(
     who: Account,
     body: &mut UploadBody,
     boundary: &str,
-) -> Result<Vec<Value>, Fault> {
+) -> Result<Vec<FileAnswer>, Fault> {
     let malformed = |why: MultipartError| Fault::argument(why.to_string());
     let mut parts = Parts::new(boundary);
     let (mut written, mut writing) = (Vec::new(), None);
