@@ -14,14 +14,7 @@ const BOUNDS: [&str; 13] = [
 /// Pages that are history, or are made.
 const OTHERS: [&str; 3] = ["docs/decisions/", "docs/reference/", "CHANGELOG.md"];
 /// Figures that stand in a page nevertheless: the page, how many, why. A line goes with its figures, and none is added.
-const LEFT: &[(&str, usize, &str)] = &[
-    (
-        "docs/e2b.md",
-        3,
-        "what a client notices of a resume and of a context, beside the bench that measures it",
-    ),
-    ("docs/security.md", 2, "what an attacker measured of a neighbour when a finding was tried"),
-];
+const LEFT: &[(&str, usize, &str)] = &[];
 
 /// Every page that is written by hand, without what is made in it.
 fn pages() -> Vec<(String, String)> {
