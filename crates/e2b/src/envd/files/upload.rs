@@ -32,7 +32,7 @@ const CUT: u16 = 400;
 pub(crate) struct FileAnswer {
     path: String,
     name: String,
-    /// `file`.
+    /// Always `file`.
     #[serde(rename = "type")]
     kind: &'static str,
 }
