@@ -294,7 +294,7 @@ pub static ROUTES: &[Route] = &[
     route!("POST" "/files", Envd TokenOrSignature, Endpoint::Files(boxed!(upload::upload)),
         ["path", "username", "signature", "signature_expiration"] => 200 Vec<upload::FileAnswer>,
         "Writes files",
-        "A form has at most 10,000 fields `file`, each of which becomes a file, at `path` or at its own file name. `Content-Encoding: gzip` is read. 507: the disk is full, or the quota."),
+        "A form has at most 10,000 fields `file`, each of which becomes a file, at `path` or at its own file name. `Content-Encoding: gzip` is read. 507: the sandbox has too little space."),
     route!("GET" "/envs", Envd Token, Endpoint::Told(boxed!(environment::variables)),
         [] => 200 BTreeMap<String, String>,
         "Variables of the default user's commands",

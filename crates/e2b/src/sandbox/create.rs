@@ -39,7 +39,7 @@ pub(crate) struct NewSandbox {
     pub(crate) template_id: String,
     /// Seconds that it lives. Without it 300, and 15 on the older path.
     timeout: Option<u64>,
-    /// Labels that lists can be filtered by.
+    /// Labels, by which lists find it.
     metadata: Option<BTreeMap<String, String>>,
     /// Variables of its commands.
     env_vars: Option<BTreeMap<String, String>>,

@@ -32,7 +32,7 @@ const CUT: u16 = 400;
 pub(crate) struct FileAnswer {
     path: String,
     name: String,
-    /// `file` always: a form makes no directory.
+    /// Always `file`.
     #[serde(rename = "type")]
     kind: &'static str,
 }
