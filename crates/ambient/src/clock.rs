@@ -80,7 +80,7 @@ fn jumped_ms() -> i64 {
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts it.
+    /// Begins to measure now, by the monotonic clock.
     #[must_use]
     pub fn start() -> Self {
         Self(Instant::now())

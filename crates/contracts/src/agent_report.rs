@@ -48,9 +48,9 @@ pub struct Tally {
     pub commands: u64,
     /// Messages of the agent.
     pub messages: u64,
-    /// Tokens read.
+    /// Input tokens of all turns, those read from a cache included; 0 where none were reported.
     pub input_tokens: u64,
-    /// Tokens written.
+    /// Output tokens of all turns; 0 where none were reported.
     pub output_tokens: u64,
     /// Tokens that a cache spared.
     pub cache_hits: u64,

@@ -43,7 +43,7 @@ pub struct OutputFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ArtifactIndex {
-    /// Whose artifacts.
+    /// Key of the task attempt whose artifacts are listed.
     pub task_key: TaskKey,
     /// Who made them: `container`, `engine`.
     pub provider: String,

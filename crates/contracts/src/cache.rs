@@ -127,9 +127,9 @@ named! {
 pub struct CacheReport {
     /// Hit, kept or dropped.
     pub outcome: CacheOutcome,
-    /// The tenant.
+    /// Tenant that owns the base; part of its key.
     pub org: TenantId,
-    /// The repository.
+    /// Source of the task's files, such as `git:URL` or `dir:/abs/path`; part of the key.
     pub repo: String,
     /// Everything else that the base depends on.
     pub lock_hash: Digest,
@@ -151,11 +151,11 @@ pub struct CacheReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CacheEntry {
-    /// Its key.
+    /// Hash of tenant, source and lock hash; `DELETE /api/cache/{key}` takes it.
     pub key: Digest,
-    /// The tenant.
+    /// Tenant that owns the base; no other tenant gets it.
     pub org: TenantId,
-    /// The repository.
+    /// Source of the task's files, such as `git:URL` or `dir:/abs/path`; part of the key.
     pub repo: String,
     /// Everything else that it depends on.
     pub lock_hash: Digest,
@@ -165,7 +165,7 @@ pub struct CacheEntry {
     pub digest: Digest,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Its entries.
+    /// Number of file system entries in the base.
     pub files: u64,
     /// `ready`, or `doomed`: nobody gets it any more, and its host takes it away.
     pub state: String,
@@ -181,7 +181,7 @@ pub struct CacheEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheEviction {
-    /// Their number.
+    /// Number of bases that were marked as doomed; their hosts remove them later.
     pub doomed: u64,
 }
 

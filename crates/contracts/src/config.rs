@@ -78,7 +78,7 @@ pub enum ConfigKey {
 }
 
 impl ConfigKey {
-    /// Every key.
+    /// Every key that can be parsed, with one profile key for each language.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Ceiling, Self::ExecAllowed, Self::BuildAllowed, Self::Mirrors, Self::BlobsMb]
             .into_iter()
@@ -197,7 +197,7 @@ own_schema!(ConfigKey, |_| {
     json_schema!({"type": "string", "enum": names})
 });
 
-/// Whose value.
+/// Owner of a configuration value: the code, the host, or one tenant.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -217,7 +217,7 @@ pub enum ConfigScope {
 )]
 #[serde(deny_unknown_fields)]
 pub struct ConfigRef {
-    /// Configuration key.
+    /// Key that the version belongs to, such as `limits.ceiling`.
     pub key: ConfigKey,
     /// Owner: the host, or one tenant.
     pub scope: ConfigScope,
@@ -248,7 +248,7 @@ pub enum WriteScope {
     Global,
 }
 
-/// `PUT /api/config/{name}`.
+/// Body of `PUT /api/config/{name}`: the next value of one configuration key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfigPut {
@@ -257,7 +257,7 @@ pub struct ConfigPut {
     /// The version of this scope that the change is based on; 0 where there is none.
     #[schemars(range(max = 1_000_000))]
     pub expected_version: u32,
-    /// Whose value.
+    /// Owner of the value to write: the caller's tenant (default) or the host.
     #[serde(default)]
     pub scope: WriteScope,
 }
@@ -266,7 +266,7 @@ pub struct ConfigPut {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfigEntry {
-    /// Configuration key.
+    /// Full name of the configuration key, such as `limits.ceiling`.
     pub key: ConfigKey,
     /// The value in force.
     pub value: Value,
@@ -284,11 +284,11 @@ pub struct ConfigEntry {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfigVersion {
-    /// Configuration key.
+    /// Configuration key whose history the row belongs to.
     pub key: ConfigKey,
     /// Whose: `global` or `tenant`.
     pub scope: ConfigScope,
-    /// From 1.
+    /// Number of this version within its key and scope, from 1.
     pub version: u32,
     /// The value; `null`: an override was taken back.
     pub value: Value,
@@ -301,13 +301,13 @@ pub struct ConfigVersion {
 /// The newest row of one scope of one key, as it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigRow {
-    /// Configuration key.
+    /// Configuration key that the row sets.
     pub key: ConfigKey,
     /// Owner: the host, or one tenant.
     pub scope: ConfigScope,
-    /// Its version.
+    /// Number of this version within its key and scope, from 1.
     pub version: u32,
-    /// Its value.
+    /// Value as stored; `null` where an override was taken back.
     pub value: Value,
 }
 

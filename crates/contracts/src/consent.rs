@@ -67,7 +67,7 @@ pub struct Facts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
-    /// Which part.
+    /// Part that differs: `plan`, `sandbox`, `egress`, `image` or `budget`.
     pub part: String,
     /// JSON Pointer within it.
     pub path: String,

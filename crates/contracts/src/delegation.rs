@@ -29,7 +29,7 @@ pub struct DelegationRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DelegationRow {
-    /// Its number.
+    /// Number of the delegation; `DELETE /api/delegations/{delegation}` takes it.
     pub id: i64,
     /// Who gave it.
     pub from: String,
@@ -51,6 +51,6 @@ pub struct DelegationRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DelegationEnd {
-    /// Always true.
+    /// Always true; a refused call answers with an error instead.
     pub ended: bool,
 }

@@ -47,12 +47,12 @@ named! {
     /// What kind of agent.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
     pub enum AgentType {
-        /// `codex exec`.
+        /// OpenAI's Codex, run as `codex exec`.
         #[default]
         Codex = "codex",
-        /// `claude -p`.
+        /// Anthropic's Claude Code, run as `claude -p`.
         Claude = "claude",
-        /// `opencode run`.
+        /// OpenCode, run as `opencode run`.
         Opencode = "opencode",
         /// Any command, or the prompt file itself as a shell script.
         Command = "command",
@@ -87,12 +87,12 @@ impl DispatchStatus {
     }
 }
 
-/// `POST /api/dispatches`.
+/// Body of `POST /api/dispatches`: the agent to start, its prompt, project and policy.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpawnRequest {
-    /// Which agent.
+    /// Kind of agent that the sandbox runs; default `codex`.
     #[serde(default)]
     pub agent_type: AgentType,
     /// The prompt of the agent: 1 to 262,144 bytes.
@@ -345,7 +345,7 @@ pub struct DispatchTokens {
     pub total: i64,
 }
 
-/// `POST /api/dispatches/prune`.
+/// Body of `POST /api/dispatches/prune`: the age from which ended dispatches are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PruneRequest {
@@ -358,7 +358,7 @@ pub struct PruneRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PruneResponse {
-    /// How many.
+    /// Number of ended dispatches that were removed.
     pub pruned: u64,
 }
 
@@ -366,7 +366,7 @@ pub struct PruneResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportRequest {
-    /// The rows.
+    /// Rows of the other database, 1 to 500, each an object of its columns.
     #[schemars(length(min = 1, max = 500))]
     pub rows: Vec<Map<String, Value>>,
 }

@@ -115,7 +115,7 @@ named! {
     pub enum Phase {
         /// The command that runs first.
         Build = "build",
-        /// The task.
+        /// The task's own command, after the build phase.
         Exec = "exec",
     }
 }
@@ -225,7 +225,7 @@ pub struct Violation {
     pub port: Option<u16>,
     /// Why it was refused.
     pub why: ViolationReason,
-    /// How often.
+    /// Number of refused attempts of this kind.
     pub count: u64,
     /// The first attempt, ms since the epoch.
     pub first_ms: i64,

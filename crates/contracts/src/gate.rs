@@ -62,7 +62,7 @@ pub struct PromptResult {
     pub state: ResultState,
     /// What was answered.
     pub payload: Option<Value>,
-    /// Its digest.
+    /// SHA-256 of the canonical payload; absent where the gate timed out.
     pub payload_hash: Option<Digest>,
     /// ms since the epoch.
     pub at: Option<i64>,
@@ -106,7 +106,7 @@ pub struct Decision {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rationale {
-    /// In words.
+    /// Reason in words: the approver's, or `timeout` where the deadline decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rationale: Option<String>,
 }
@@ -115,17 +115,17 @@ pub struct Rationale {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GateMessage {
-    /// The answer; absent in the message that wakes a canceled wait.
+    /// The answer; absent in a message of the system's own (`sys`).
     pub payload: Option<Value>,
-    /// Its digest.
+    /// SHA-256 of the canonical payload; absent where `payload` is.
     pub payload_hash: Option<Digest>,
     /// ms since the epoch.
     pub at: i64,
-    /// Set where the wait was ended by a cancel: `sys:cancel`.
+    /// What woke the wait without an answer: `sys:cancel`, or `sys:late` at its deadline.
     pub sys: Option<String>,
 }
 
-/// `POST /api/runs/:id/gates/:gate/reply`.
+/// Body of `POST /api/runs/:id/gates/:gate/reply`: an answer to an open gate.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -145,21 +145,21 @@ pub struct ReplyRequest {
     pub topic: Option<String>,
 }
 
-/// `POST /api/events/hitl`.
+/// Body of `POST /api/events/hitl`: a webhook's answer to an open gate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HitlEvent {
     /// The waiting workflow.
     pub workflow_id: WorkflowId,
-    /// The gate.
+    /// Key of the gate that is answered.
     pub gate_key: GateKey,
-    /// Its topic.
+    /// Topic of the gate, `human:<gate>`; an open gate refuses any other.
     #[schemars(
         length(min = 1, max = 140),
         regex(pattern = r"^(human|sys):[a-z0-9][a-z0-9:_-]{0,127}$")
     )]
     pub topic: String,
-    /// The answer.
+    /// Answer to the gate; must fit the JSON Schema of its form.
     pub payload: Value,
     /// Equal events with equal keys are one.
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[^\x00-\x1f\x7f]*$"))]
@@ -168,7 +168,7 @@ pub struct HitlEvent {
     pub origin: Origin,
 }
 
-/// `POST /api/runs/:id/approve-plan`.
+/// Body of `POST /api/runs/:id/approve-plan`: a yes to the run's first plan gate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovePlanRequest {
@@ -185,7 +185,7 @@ pub struct ApprovePlanRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplyResponse {
-    /// Always true.
+    /// Always true; a refused reply answers with an error instead.
     pub ok: bool,
     /// Whether this very reply was there already.
     pub is_replay: bool,
@@ -195,9 +195,9 @@ pub struct ReplyResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovePlanResponse {
-    /// Always true.
+    /// Always true; a refused approval answers with an error instead.
     pub accepted: bool,
-    /// The run.
+    /// Run whose plan was approved.
     pub run_id: RunId,
     /// ISO 8601, in UTC.
     pub approved_at: Instant,
@@ -225,9 +225,9 @@ pub struct GateView {
     /// The waiting workflow.
     #[serde(rename = "workflowID")]
     pub workflow_id: WorkflowId,
-    /// The gate.
+    /// Key of the gate, unique in its run.
     pub gate_key: GateKey,
-    /// Its topic.
+    /// Topic of the replies to the gate: `human:<gate>`.
     pub topic: String,
     /// Where it stands.
     pub state: GateState,
@@ -305,9 +305,9 @@ pub struct InteractionRow {
     /// The waiting workflow.
     #[serde(rename = "workflowID")]
     pub workflow_id: WorkflowId,
-    /// The gate.
+    /// Key of the gate that was answered.
     pub gate_key: GateKey,
-    /// Its topic.
+    /// Topic of the gate, `human:<gate>`; a dedupe key is unique within it.
     pub topic: String,
     /// Names the reply: a second one with this key is the same.
     pub dedupe_key: String,
@@ -344,11 +344,11 @@ pub struct InboxRow {
     /// The waiting workflow.
     #[serde(rename = "workflowID")]
     pub workflow_id: WorkflowId,
-    /// Its run.
+    /// Run that the gate belongs to.
     pub run_id: RunId,
-    /// The gate.
+    /// Key of the gate, unique in its run.
     pub gate_key: GateKey,
-    /// Its topic.
+    /// Topic of the replies to the gate: `human:<gate>`.
     pub topic: String,
     /// ms since the epoch.
     pub deadline: i64,

@@ -24,7 +24,7 @@ pub struct Health {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueueBacklog {
-    /// The queue.
+    /// Name of the queue, such as `sbxQ`; a queue on which nothing waits is not listed.
     pub name: String,
     /// Workflows that wait.
     pub depth: i64,

@@ -14,7 +14,7 @@ named! {
     pub enum Role {
         /// Writes intents and starts runs.
         Submitter = "submitter",
-        /// Answers gates.
+        /// Answers gates, creates reply links, and delegates its answers.
         Approver = "approver",
         /// Cancels, resumes, forks, retries.
         Operator = "operator",
@@ -45,7 +45,7 @@ impl KeyFormat {
     }
 }
 
-/// `POST /api/keys`.
+/// Body of `POST /api/keys`: the tenant, roles and groups of a new key.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -73,11 +73,11 @@ pub struct KeyRequest {
 pub struct KeyResponse {
     /// Names the key in lists and audit rows.
     pub key_id: String,
-    /// The secret.
+    /// Secret that callers send as `Authorization: Bearer <key>`.
     pub key: String,
-    /// Its tenant.
+    /// Tenant that the key acts for.
     pub tenant: TenantId,
-    /// Its roles.
+    /// Roles that the key has, as requested.
     pub roles: Vec<Role>,
 }
 
@@ -85,13 +85,13 @@ pub struct KeyResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KeyRow {
-    /// Its id.
+    /// Id of the key in lists and audit rows: `k_` and 16 hex digits.
     pub key_id: String,
-    /// Its tenant.
+    /// Tenant that the key acts for.
     pub tenant: TenantId,
-    /// Its roles.
+    /// Roles of the key, which decide what calls it may make.
     pub roles: Vec<Role>,
-    /// Its groups.
+    /// Groups of the key, which gates may ask for; absent where it has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupId>,
     /// A note for people.

@@ -9,7 +9,7 @@ use crate::gate::Choice;
 use crate::id::{Digest, GateKey, RunId, TenantId};
 use crate::model::BudgetAsk;
 
-/// `POST /api/runs/:id/gates/:gate/links`.
+/// Body of `POST /api/runs/:id/gates/:gate/links`: who may answer, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LinkRequest {
@@ -36,7 +36,7 @@ pub struct LinkResponse {
     pub path: String,
     /// The whole address: the server's `--public-url`, or where it listens.
     pub url: String,
-    /// Who for.
+    /// Name of the person who answers; the reply is recorded as `link:<name>`.
     #[serde(rename = "for")]
     pub name: String,
     /// ms since the epoch.
@@ -51,20 +51,20 @@ pub struct LinkClaim {
     pub v: u32,
     /// The link's id: 32 random hexadecimal digits.
     pub id: String,
-    /// Whose gate.
+    /// Tenant that owns the run.
     pub tenant: TenantId,
-    /// Its run.
+    /// Run that the gate belongs to.
     pub run: RunId,
-    /// The gate.
+    /// Key of the gate that the link answers.
     pub gate: GateKey,
-    /// Its topic.
+    /// Topic of the gate, `human:<gate>`, which the link's reply names.
     pub topic: String,
     /// What is approved: the plan's digest, or that of the form where there is no plan.
     pub digest: Digest,
     /// The only choice that it may make.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
-    /// Who for.
+    /// Name of the person who answers; the reply is recorded as `link:<name>`.
     pub name: String,
     /// ms since the epoch.
     pub expires_at: i64,
@@ -74,11 +74,11 @@ pub struct LinkClaim {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LinkView {
-    /// The run.
+    /// Run that the gate belongs to.
     pub run_id: RunId,
-    /// The gate.
+    /// Key of the gate that the link answers.
     pub gate_key: GateKey,
-    /// Who for.
+    /// Name of the person who answers; the reply is recorded as `link:<name>`.
     #[serde(rename = "for")]
     pub name: String,
     /// What is approved.

@@ -39,7 +39,7 @@ pub struct LiveWork {
     pub request: SandboxRequest,
 }
 
-/// `POST /api/sandboxes`.
+/// Body of `POST /api/sandboxes`: template, time to live, network and limits of a sandbox.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -58,7 +58,7 @@ pub struct LiveRequest {
     /// Names that it may reach, under the tenant's grants. Default: no network.
     #[serde(default, rename = "net")]
     pub egress: Egress,
-    /// Resource limits.
+    /// Resource limits; the template's memory is the least, and its CPUs replace `cpu`.
     #[serde(default)]
     pub limits: Limits,
     /// Weakest isolation class accepted. Default: the cheapest that the host has.
@@ -81,7 +81,7 @@ pub struct LiveRequest {
     pub dedup: Option<String>,
 }
 
-/// `POST /api/sandboxes/{id}/extend`.
+/// Body of `POST /api/sandboxes/{id}/extend`: a sandbox's new time to live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveExtend {
@@ -90,7 +90,7 @@ pub struct LiveExtend {
     pub timeout_s: u64,
 }
 
-/// `POST /api/sandboxes/{id}/exec`.
+/// Body of `POST /api/sandboxes/{id}/exec`: one command to run in a sandbox.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -135,7 +135,7 @@ named! {
     pub enum LiveState {
         /// It is queued or being made.
         Starting = "starting",
-        /// It answers.
+        /// It has started, and takes commands.
         Running = "running",
         /// It has no processes, and its files are kept.
         Paused = "paused",
@@ -149,7 +149,7 @@ named! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveView {
-    /// Its id.
+    /// Id in API paths, 20 letters and digits; the same over pause and resume.
     pub id: LiveId,
     /// Template that it was made of.
     pub template: String,
@@ -210,7 +210,7 @@ pub enum LiveRequestError {
     Pairs {
         /// The request's field.
         field: &'static str,
-        /// How many.
+        /// Number of entries in the field, more than [`MAX_LIVE_PAIRS`].
         count: usize,
     },
     /// Variables beyond what a program can be given.

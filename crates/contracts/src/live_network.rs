@@ -8,7 +8,7 @@ use crate::enum_names::named;
 use crate::id::RunId;
 use crate::policy::PolicySource;
 
-/// `PUT /api/sandboxes/{id}/network`.
+/// Body of `PUT /api/sandboxes/{id}/network`: the names that a running sandbox may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveNetwork {

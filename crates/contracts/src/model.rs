@@ -47,9 +47,9 @@ named! {
     pub enum ModelProtocol {
         /// OpenAI's chat completions.
         OpenaiChat = "openai-chat",
-        /// OpenAI's responses.
+        /// OpenAI's Responses API, at `/v1/responses` in a sandbox.
         OpenaiResponses = "openai-responses",
-        /// Anthropic's messages.
+        /// Anthropic's Messages API, at `/v1/messages` in a sandbox.
         AnthropicMessages = "anthropic-messages",
     }
 }

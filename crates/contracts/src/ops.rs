@@ -27,9 +27,9 @@ pub struct OpsRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OpsResponse {
-    /// Always true.
+    /// Always true; a refused action answers with an error instead.
     pub accepted: bool,
-    /// The workflow.
+    /// Workflow that the action was applied to; for a fork, the original.
     #[serde(rename = "workflowID")]
     pub workflow_id: WorkflowId,
     /// Fork only: the new workflow.
@@ -44,16 +44,16 @@ pub struct OpsResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OpsWorkflow {
-    /// Its id.
+    /// The engine's id of the workflow, as `/api/ops/wf/{wid}` takes it.
     #[serde(rename = "workflowID")]
     pub workflow_id: WorkflowId,
-    /// Its function.
+    /// Function that the workflow runs: `run`, `task` or `escalation`.
     pub name: String,
     /// The engine's status.
     pub status: String,
-    /// Its queue.
+    /// Queue that the workflow was put on; absent where it was put on none.
     pub queue_name: Option<String>,
-    /// Its partition.
+    /// Partition within the queue: the tenant, or `tenant/label`; absent where there is none.
     pub queue_partition_key: Option<String>,
     /// Who runs or ran it.
     pub executor_id: Option<String>,
@@ -82,10 +82,10 @@ pub struct OpsAudit {
     pub at: Instant,
     /// ms since the epoch.
     pub at_ms: i64,
-    /// The workflow.
+    /// Workflow that the action was applied to; for a fork, the original.
     #[serde(rename = "targetWorkflowID")]
     pub target_workflow_id: String,
-    /// Fork only.
+    /// New workflow that a fork made; absent for other actions.
     #[serde(default, rename = "forkedWorkflowID", skip_serializing_if = "Option::is_none")]
     pub forked_workflow_id: Option<String>,
 }
@@ -96,7 +96,7 @@ pub struct OpsAudit {
 pub struct QueueDepth {
     /// `intentQ`, `sbxQ` or `controlQ`.
     pub queue_name: String,
-    /// Not begun.
+    /// Workflows that wait for a worker, delayed ones included.
     pub enqueued: i64,
     /// In a worker's hands.
     pub pending: i64,
@@ -128,7 +128,7 @@ pub struct Throughput {
 pub struct OpsStep {
     /// Its position, from 0.
     pub step_n: i32,
-    /// Its name.
+    /// Name of the step's function, as the engine recorded it.
     pub name: String,
     /// What it returned.
     pub output: Option<Value>,

@@ -42,8 +42,8 @@ pub struct OutputPiece {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum OutputStream {
-    /// Standard output.
+    /// Standard output, file descriptor 1 of the command.
     Stdout,
-    /// Standard error.
+    /// Standard error, file descriptor 2 of the command.
     Stderr,
 }

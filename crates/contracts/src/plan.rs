@@ -32,9 +32,9 @@ pub use draft::PORT as OPENCODE_PORT;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Plan {
-    /// The recipe.
+    /// Id and version of the recipe that the plan was compiled from.
     pub recipe_ref: RecipeRef,
-    /// Its hash.
+    /// Digest of the recipe's canonical form.
     pub recipe_hash: Digest,
     /// The gate before execution, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]

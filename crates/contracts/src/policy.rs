@@ -85,7 +85,7 @@ named! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EgressSnapshot {
-    /// Which phase.
+    /// Phase that the policy applies to: `build` or `exec`.
     pub phase: Phase,
     /// Each distinct policy of its tasks; a task's sandbox gets exactly one of these.
     pub policy: Vec<Egress>,

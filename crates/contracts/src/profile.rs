@@ -104,7 +104,7 @@ pub struct Ceiling {
 /// A value and where it stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigValue<T> {
-    /// The value.
+    /// Value of the configuration key, parsed.
     pub value: T,
     /// Which version of which key.
     pub source: ConfigRef,

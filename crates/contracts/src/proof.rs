@@ -10,7 +10,7 @@ use serde_json::Value;
 pub enum Verdict {
     /// Every query returned no row.
     Go,
-    /// At least one returned a row, or could not run.
+    /// At least one returned a row. One that cannot run is an error instead.
     NoGo,
 }
 
@@ -18,7 +18,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProofResult {
-    /// Its name.
+    /// Unique name of the proof, such as `cache_keys_hold`.
     pub name: String,
     /// What it claims.
     pub claim: String,
@@ -30,14 +30,14 @@ pub struct ProofResult {
     pub rows: Vec<Value>,
 }
 
-/// `cofferdam prove`.
+/// Result of `cofferdam prove` and `GET /api/proofs`: each proof, and one verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProofReport {
     /// Version of this shape: 1.
     pub schema_version: u32,
-    /// The verdict.
+    /// `GO` where no proof found a row, otherwise `NO_GO`.
     pub verdict: Verdict,
-    /// Every proof.
+    /// Every proof, with its query and the rows that it found.
     pub proofs: Vec<ProofResult>,
 }

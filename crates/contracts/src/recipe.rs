@@ -50,7 +50,7 @@ named! {
     }
 }
 
-/// A recipe.
+/// A versioned template of intents: form, caps, gate and tasks.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -97,10 +97,10 @@ impl Default for Caps {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Lane {
-    /// Priority 1.
+    /// Priority 1, served before batch runs; the default.
     #[default]
     Interactive,
-    /// Priority 1000.
+    /// Priority 1000, served after interactive runs.
     Batch,
 }
 

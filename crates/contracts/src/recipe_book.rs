@@ -10,11 +10,11 @@ use crate::recipe::RecipeStatus;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RecipeRow {
-    /// Its id.
+    /// Id of the recipe, unique in its tenant.
     pub id: RecipeId,
     /// Its title, or its id where it has none.
     pub name: String,
-    /// Its title.
+    /// Title of the version that was imported first; `null` where it had none.
     pub title: Option<String>,
     /// The version that was imported last.
     pub latest_v: String,
@@ -30,7 +30,7 @@ pub struct RecipeRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RecipeVersionRow {
-    /// The version.
+    /// Version as the recipe names itself: 1 to 32 characters.
     pub v: String,
     /// Digest of its canonical form.
     pub hash: Digest,

@@ -29,7 +29,7 @@ named! {
     /// The state of a gate's row.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     pub enum GateStage {
-        /// It waits.
+        /// It waits for replies until its deadline.
         Open = "open",
         /// A reply decided it; its workflow has not taken the answer yet.
         Received = "received",
@@ -45,9 +45,9 @@ named! {
 /// A gate as its row has it, under its lock.
 #[derive(Debug, Clone)]
 pub struct LockedGate {
-    /// Its state.
+    /// State of the gate's row; only an open gate counts a reply.
     pub stage: GateStage,
-    /// Its topic.
+    /// Topic of the gate; a reply that names another one is refused.
     pub topic: String,
     /// The recipe's law.
     pub spec: GateSpec,
@@ -115,13 +115,13 @@ pub struct PriorReply {
 pub struct ReplyContext {
     /// The votes that count so far; empty where the gate does not count or does not wait.
     pub ballots: Vec<Ballot>,
-    /// Who answers.
+    /// Caller that answers, with the roles, groups and delegations that it has now.
     pub voter: Voter,
     /// What they said before under this dedupe key.
     pub earlier: Option<PriorReply>,
 }
 
-/// A reply.
+/// A reply as its sender gave it, not yet held against the gate's form.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
     /// The key that answers, or the name of a link's holder.
@@ -144,12 +144,12 @@ pub enum Outcome {
     Void {
         /// The digest of its payload.
         hash: Digest,
-        /// The reason.
+        /// Reason on record: too late, decided already, or voted already.
         recorded: InteractionOutcome,
         /// What the caller gets.
         refusal: Refusal,
     },
-    /// It counts.
+    /// It is recorded as a vote, and may be the one that decides.
     Counts(Vote),
 }
 

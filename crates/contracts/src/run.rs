@@ -9,7 +9,7 @@ use crate::id::{Digest, IntentId, RecipeId, RunId, TaskKey, TenantId, WorkflowId
 use crate::recipe::{Lane, Recipe, RecipeRef};
 use crate::terms::{RunTerms, with_terms};
 
-/// `POST /api/intents`.
+/// Body of `POST /api/intents`: a goal, with its inputs and constraints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IntentRequest {
@@ -70,7 +70,7 @@ pub struct Budget {
     #[serde(default, rename = "maxFanout", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub max_fanout: Option<u32>,
-    /// Sandbox minutes.
+    /// Sandbox minutes of all tasks together, rounded up; at most the recipe's cap.
     #[serde(default, rename = "maxSBXMinutes", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_sbx_minutes: Option<u32>,
@@ -89,7 +89,7 @@ pub struct Budget {
 }
 
 with_terms! {
-    /// `POST /api/runs`.
+    /// Body of `POST /api/runs`: the intent to run, its recipe, and how it queues.
     #[serde_with::skip_serializing_none]
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -118,7 +118,7 @@ with_terms! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RecipeRunRequest {
-    /// Which recipe.
+    /// Id and version of the recipe to run.
     pub recipe_ref: RecipeRef,
     /// The text that is meant, as an import answered: another one of the same id and version is not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,9 +234,9 @@ pub struct RunHeader {
     /// The engine's id.
     #[serde(rename = "workflowID")]
     pub workflow_id: WorkflowId,
-    /// The run.
+    /// Id of the run: `rn_` and 32 hex digits.
     pub run_id: RunId,
-    /// The intent.
+    /// Intent that the run executes.
     pub intent_id: IntentId,
     /// Where it is. `queued` until the first of its tasks is more than queued.
     pub status: RunStatus,
@@ -246,9 +246,9 @@ pub struct RunHeader {
     pub created_at: i64,
     /// ms since the epoch.
     pub updated_at: i64,
-    /// The recipe.
+    /// Id and version of the recipe that the run was started with.
     pub recipe_ref: Option<RecipeRef>,
-    /// Its hash.
+    /// Digest of that recipe's canonical form.
     pub recipe_hash: Option<Digest>,
     /// The intent's hash.
     pub intent_hash: Option<Digest>,
@@ -283,11 +283,11 @@ pub struct RunHeader {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RetryResponse {
-    /// Always true.
+    /// Always true; a refused retry answers with an error instead.
     pub accepted: bool,
     /// The run that goes on: the retried run itself.
     pub new_run_id: RunId,
-    /// Its workflow.
+    /// The engine's workflow of the run, which the retry keeps.
     #[serde(rename = "workflowID")]
     pub workflow_id: WorkflowId,
     /// Its first step without success, which executes again.
@@ -298,15 +298,15 @@ pub struct RetryResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Repro {
-    /// Always 1.
+    /// Version of this shape: 1.
     pub schema_version: u32,
-    /// The run.
+    /// Run whose inputs and versions these are.
     pub run_id: RunId,
     /// The hash of what was asked for.
     pub intent_hash: Option<Digest>,
     /// The recipe as it was; `null` where its content is not stored any more.
     pub recipe: Option<Recipe>,
-    /// Its hash.
+    /// Digest of the recipe's canonical form, there even where `recipe` is `null`.
     pub recipe_hash: Digest,
     /// The inputs, as the recipe's form has them.
     pub form_data: Value,

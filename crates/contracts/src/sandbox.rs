@@ -162,7 +162,7 @@ impl SandboxRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Host path.
+    /// Absolute path on the worker's host, within its allowed directories.
     pub source: String,
     /// Absolute path inside.
     pub target: String,
@@ -267,7 +267,7 @@ pub struct SandboxRequest {
     pub stdin: Option<String>,
     /// Wall time of the task in milliseconds: 1 to 86,400,000.
     pub timeout_ms: u64,
-    /// Resource limits.
+    /// Resource limits of the sandbox; an absent one is the operator's default.
     #[serde(default)]
     pub limits: Limits,
     /// Network of the task. The contract that this request extends calls it `net`.
@@ -290,7 +290,7 @@ pub struct SandboxRequest {
     pub build: Option<BuildPhase>,
     /// The repository that the build phase checks out at `/work`; what changes there is kept as a patch.
     pub repo: Option<InputRepo>,
-    /// Further policy.
+    /// Policy that has no field above, such as mounts, services, cache and isolation.
     pub spec: Option<SandboxSpec>,
 }
 
@@ -298,7 +298,7 @@ named! {
     /// How a task's sandbox ended.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
     pub enum ErrCode {
-        /// Exit 0.
+        /// The command exited with 0.
         None = "NONE",
         /// The sandbox could not be made as requested; nothing ran.
         BootFail = "BOOT_FAIL",
@@ -359,7 +359,7 @@ pub struct SandboxResult {
     pub stdout: String,
     /// The end of standard error, at most 4 KiB; the `stderr` artifact has the first 8 MiB.
     pub stderr: String,
-    /// Collected files.
+    /// Files that were collected after the task, each with its digest and size.
     pub files_out: Vec<OutputFile>,
     /// What it used.
     pub metrics: Metrics,
@@ -462,13 +462,13 @@ named! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EffectivePolicy {
-    /// Isolation class.
+    /// Isolation class of the sandbox, at least as strong as the one asked for.
     pub isolation_class: IsolationClass,
     /// Runtime, such as `crun`.
     pub runtime: String,
     /// Its version, as it prints it.
     pub runtime_version: String,
-    /// Kernel release.
+    /// Release of the kernel below the sandbox: a microVM's own, `remote`, or the host's.
     pub kernel: String,
     /// Root file system; an image with the digest that it had.
     pub image: String,

@@ -23,7 +23,7 @@ pub const MAX_READY_MS: u64 = 300_000;
 /// Services of one sandbox.
 pub const MAX_SERVICES: usize = 8;
 
-/// A service.
+/// A service beside the task: one that the host knows, or a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// Its name; alone it must be one that the host knows: `postgres` or `redis`.
@@ -103,7 +103,7 @@ struct ServiceObject {
     cmd: Option<Vec<String>>,
     /// Its port on the sandbox's loopback.
     port: Option<u16>,
-    /// Its environment.
+    /// Environment of `cmd`; refused without one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     env: BTreeMap<String, String>,
     /// Whom its `cmd` runs as.

@@ -23,7 +23,7 @@ pub struct SettleRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settlement {
-    /// Which sandbox.
+    /// Sandbox whose session was settled.
     pub sandbox_id: SandboxId,
     /// The state that its session ended in.
     pub terminal_state: SessionState,
@@ -45,7 +45,7 @@ pub struct Settlement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WipeLook {
-    /// From 1.
+    /// Number of the look at this sandbox's wipe, from 1.
     pub look: i32,
     /// What was looked for, and found.
     pub evidence: WipeEvidence,
@@ -94,7 +94,7 @@ pub struct Attestation {
     pub runtime_version: String,
     /// The digest of its program; absent where it could not be read.
     pub runtime_digest: Option<Digest>,
-    /// Kernel release of the host.
+    /// Kernel release: the host's, a machine's own, or `remote`.
     pub kernel: String,
     /// Version of the host's control groups: `v1`, `hybrid`, `v2`.
     pub cgroups: String,
@@ -104,14 +104,14 @@ pub struct Attestation {
     pub weak: Vec<String>,
 }
 
-/// One session.
+/// Record of one sandbox's life, until a verified wipe or a settlement ends it.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionView {
-    /// The sandbox.
+    /// Sandbox that the session is the record of.
     pub sandbox_id: SandboxId,
-    /// Its run.
+    /// Run whose task the sandbox executes.
     pub run_id: RunId,
     /// Its task's attempt.
     pub task_key: TaskKey,
@@ -130,9 +130,9 @@ pub struct SessionView {
     /// Whether its worker lives and has not seen it alive for 10 s.
     #[serde(default)]
     pub stale: bool,
-    /// The machine.
+    /// Stable id of the worker's host: 16 hex digits.
     pub host_id: String,
-    /// The worker.
+    /// Executor id of the worker process that has the session, or had it last.
     pub executor_id: String,
     /// Looks at its wipe so far.
     pub wipe_looks: i32,
@@ -158,7 +158,7 @@ pub struct SessionView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WipeView {
-    /// The sandbox.
+    /// Sandbox of the run, wiped or not.
     pub sandbox_id: SandboxId,
     /// Its task's attempt.
     pub task_key: TaskKey,
@@ -186,7 +186,7 @@ pub struct WipeView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WipeSettlement {
-    /// Who decided.
+    /// Operator as the caller named it, for the record; the authority is the key's.
     pub actor: String,
     /// Reason, for the record.
     pub reason: String,

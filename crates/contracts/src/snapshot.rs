@@ -28,7 +28,7 @@ named! {
     }
 }
 
-/// `POST /api/sandboxes/{id}/pause`.
+/// Body of `POST /api/sandboxes/{id}/pause`: whether memory is kept beside the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LivePause {
@@ -37,7 +37,7 @@ pub struct LivePause {
     pub memory: Option<bool>,
 }
 
-/// `POST /api/sandboxes/{id}/resume`.
+/// Body of `POST /api/sandboxes/{id}/resume`: time to live, and whether memory is used.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -49,7 +49,7 @@ pub struct LiveResume {
     pub memory: Option<bool>,
 }
 
-/// `POST /api/sandboxes/{id}/fork`.
+/// Body of `POST /api/sandboxes/{id}/fork`: how many sandboxes, and their time to live.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -67,13 +67,13 @@ pub struct LiveFork {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LiveForkResult {
-    /// The sandbox.
+    /// New sandbox with the files of the forked one; absent where `error` is set.
     pub sandbox: Option<LiveView>,
     /// Why there is none.
     pub error: Option<String>,
 }
 
-/// `POST /api/sandboxes/{id}/snapshots`.
+/// Body of `POST /api/sandboxes/{id}/snapshots`: an optional name of the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SnapshotRequest {
@@ -88,7 +88,7 @@ pub struct SnapshotRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SnapshotView {
-    /// Its id.
+    /// Id of the snapshot in API paths: 20 letters and digits, never guessable.
     pub id: SnapshotId,
     /// The sandbox whose files they are.
     pub sandbox: LiveId,

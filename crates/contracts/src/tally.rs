@@ -49,18 +49,18 @@ pub fn tally(ballots: &[Ballot], quorum: u32, veto: bool) -> TallyOutcome {
 /// A key as it stands in the ledger now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Person {
-    /// Its id.
+    /// Id of the key, compared with voters and with submitters of the run.
     pub key_id: String,
-    /// Its roles.
+    /// Roles of the key, compared with those that the gate asks for.
     pub roles: Vec<Role>,
-    /// Its groups.
+    /// Groups of the key, compared with those that the gate asks.
     pub groups: Vec<GroupId>,
 }
 
 /// A delegation that holds now: neither expired nor ended, by a key that works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveDelegation {
-    /// Its number.
+    /// Number of the delegation; an older one has a lower number.
     pub id: i64,
     /// Who gave it.
     pub from: Person,

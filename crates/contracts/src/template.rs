@@ -49,7 +49,7 @@ pub enum TemplateError {
     TooLarge {
         /// `rendered_text_bytes` or `rendered_plan_bytes`.
         metric: &'static str,
-        /// The bound.
+        /// Bound in bytes: [`MAX_TEXT_BYTES`] or [`MAX_PLAN_BYTES`].
         limit: usize,
     },
     /// It lists files, and whoever renders it here cannot.
@@ -117,7 +117,7 @@ pub enum Filter {
 pub struct Expr<'t> {
     /// The text before the filter.
     pub value: &'t str,
-    /// The filter.
+    /// Filter after the last bar; `None` writes the value as it is.
     pub filter: Option<Filter>,
 }
 
@@ -137,7 +137,7 @@ pub fn pieces(text: &str) -> Pieces<'_> {
     Pieces { rest: text, brace: false }
 }
 
-/// See [`pieces`].
+/// Iterator over the parts of a text; [`pieces`] makes it.
 #[derive(Debug)]
 pub struct Pieces<'t> {
     rest: &'t str,

@@ -47,7 +47,7 @@ named! {
         Building = "building",
         /// Sandboxes can be made from it.
         Ready = "ready",
-        /// It failed.
+        /// A step failed, or its sandbox ended before it was ready.
         Error = "error",
     }
 }
@@ -65,7 +65,7 @@ named! {
 }
 
 impl TemplateUser {
-    /// Home directory.
+    /// Absolute path of the user's home directory in the sandbox.
     #[must_use]
     pub const fn home(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ pub struct RawStep {
 /// A variable that a step sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildVariable {
-    /// Its name.
+    /// Name of the variable, without `$`.
     pub name: String,
     /// Its value; `$NAME` and `${NAME}` in it are other variables.
     pub value: String,
@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for BuildVariable {
 pub enum BuildStep {
     /// Runs a shell command.
     Run {
-        /// The command.
+        /// Shell command, at most [`MAX_COMMAND_BYTES`] bytes.
         command: String,
         /// As whom; `None`: as the build's user at that point.
         user: Option<TemplateUser>,

@@ -15,7 +15,7 @@ pub struct RunTerms {
     pub lane: Option<Lane>,
     /// Priority within the queue, lower first; the lane's where absent.
     pub priority: Option<i32>,
-    /// Expected load.
+    /// Expected load, held against the recipe's caps and the budget before the run starts.
     pub workload: Option<Workload>,
     /// Fan-out, minutes, artifacts, retries, wall clock.
     pub budget: Option<Budget>,
@@ -44,7 +44,7 @@ macro_rules! with_terms {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schemars(range(min = 0, max = 2_147_483_647))]
             pub priority: Option<i32>,
-            /// Expected load.
+            /// Expected load, held against the recipe's caps and the budget before the run starts.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub workload: Option<Workload>,
             /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.

@@ -12,7 +12,7 @@ pub const MAX_WALL: Duration = Duration::from_ms(MAX_TIMEOUT_MS);
 /// A wall time as a recipe writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wall {
-    /// So long.
+    /// A duration of 1 ms to 24 h, as the recipe gives it.
     Fixed(Duration),
     /// What the profile says when the plan is compiled.
     Profile(Language),

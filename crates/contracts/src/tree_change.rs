@@ -30,10 +30,10 @@ pub enum Node {
     File {
         /// Permissions, the lower 9 bits.
         mode: u32,
-        /// Its content.
+        /// Whole content of the file.
         bytes: Vec<u8>,
     },
-    /// A directory.
+    /// A directory, whose entries have paths of their own.
     Dir {
         /// Permissions, the lower 9 bits.
         mode: u32,
@@ -108,9 +108,9 @@ pub struct TreeEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TreeChange {
-    /// See [`PATCH_VERSION`].
+    /// Version of this form: 1; readers refuse any other.
     pub version: u32,
-    /// What changes.
+    /// Changed paths in ascending order, each once, at most 2,000.
     pub entries: Vec<TreeEntry>,
 }
 

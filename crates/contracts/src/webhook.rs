@@ -31,7 +31,7 @@ named! {
     }
 }
 
-/// `POST /api/webhooks`.
+/// Body of `POST /api/webhooks`: the address and the events of a new webhook.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -51,13 +51,13 @@ pub struct WebhookRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WebhookResponse {
-    /// Names it.
+    /// Id of the webhook in API paths: `wh_` and 32 hex digits.
     pub webhook_id: WebhookId,
     /// What its receiver checks signatures with: `whsec_<base64>`.
     pub secret: String,
-    /// Where to.
+    /// Address that deliveries are posted to.
     pub url: String,
-    /// Of what.
+    /// Events that the webhook is sent, each once; all where the request named none.
     pub events: Vec<EventType>,
 }
 
@@ -65,11 +65,11 @@ pub struct WebhookResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WebhookRow {
-    /// Names it.
+    /// Id of the webhook in API paths: `wh_` and 32 hex digits.
     pub webhook_id: WebhookId,
-    /// Where to.
+    /// Address that deliveries are posted to.
     pub url: String,
-    /// Of what.
+    /// Events that the webhook is sent, each once.
     pub events: Vec<EventType>,
     /// A note for people.
     pub label: Option<String>,
@@ -102,9 +102,9 @@ named! {
 pub struct DeliveryRow {
     /// The `webhook-id` of every attempt.
     pub delivery_id: DeliveryId,
-    /// Of what.
+    /// Event that the delivery reports.
     pub event: EventType,
-    /// The run.
+    /// Run that the event is about.
     pub run_id: RunId,
     /// The gate, where the event is a gate's.
     pub gate_key: Option<String>,
@@ -126,7 +126,7 @@ pub struct DeliveryRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeliveryReplay {
-    /// Always true.
+    /// Always true; a refused replay answers with an error instead.
     pub accepted: bool,
     /// Delivery that is sent again.
     pub delivery_id: DeliveryId,
@@ -149,7 +149,7 @@ pub struct GateEvent {
     pub event: EventType,
     /// When it happened, in UTC with microseconds: `2026-01-31T09:05:00.000123Z`.
     pub timestamp: String,
-    /// About what.
+    /// Gate that the event is about, as it was then.
     pub data: GateEventData,
 }
 
@@ -187,12 +187,12 @@ pub struct GateEventData {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunEvent {
-    /// Always `run.terminal`.
+    /// Type of the event: always `run.terminal`.
     #[serde(rename = "type")]
     pub event: EventType,
     /// When the run ended, in UTC with microseconds.
     pub timestamp: String,
-    /// About what.
+    /// Run that ended, with its status.
     pub data: RunEventData,
 }
 
@@ -200,7 +200,7 @@ pub struct RunEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunEventData {
-    /// The run.
+    /// Id of the run: `rn_` and 32 hex digits.
     pub run_id: RunId,
     /// Workflow of the run.
     #[serde(rename = "workflowID")]

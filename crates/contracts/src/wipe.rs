@@ -119,7 +119,7 @@ pub struct WipeEvidence {
     pub method: WipeMethod,
     /// Why: `task-end`, `boot-fail`, `canceled`, `orphan`.
     pub reason: String,
-    /// The verdict.
+    /// `verified` only where every check is ok.
     pub status: WipeStatus,
     /// When it was verified, ms since the epoch.
     pub wiped_at_ms: i64,

@@ -25,7 +25,7 @@ named! {
         Process = "process",
         /// Its network namespace.
         Netns = "netns",
-        /// A directory.
+        /// A directory of the sandbox on the host, which must be gone.
         Directory = "directory",
         /// What the runtime keeps of it.
         RuntimeState = "runtime-state",
@@ -65,7 +65,7 @@ impl PartialEq<&str> for WipeKind {
 /// A process of a host: its pid is given to others later, together with its start it is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessIdentity {
-    /// Its number.
+    /// Process id, which the kernel reuses once the process is gone.
     pub pid: u32,
     /// When it started, in the kernel's ticks since the host did.
     pub started: u64,
@@ -106,7 +106,7 @@ pub enum WipeSubject {
     RuntimeOf(String),
     /// A network namespace, such as `net:[4026531840]`.
     Netns(String),
-    /// A directory.
+    /// Path of a directory of the sandbox on the host.
     Directory(String),
     /// The runtime's directory of it.
     RuntimeState(String),
@@ -156,9 +156,9 @@ pub enum WipeSubject {
     Host(String),
     /// What a record says in words that no later version finds it by.
     Unread {
-        /// Its kind.
+        /// Kind of the thing, as the record says.
         kind: WipeKind,
-        /// The words.
+        /// Subject of the record, word for word.
         subject: String,
     },
 }

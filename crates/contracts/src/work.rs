@@ -73,7 +73,7 @@ pub struct OpencodeWork {
     pub request: SandboxRequest,
     /// What is to be achieved.
     pub goal: String,
-    /// The model.
+    /// Model that plans or builds, from the recipe.
     pub model: ModelName,
     /// How long a turn may be silent, ms.
     pub patience_ms: u64,
@@ -92,7 +92,7 @@ pub enum AgentRole {
     },
     /// Carries an approved plan out.
     Build {
-        /// The plan.
+        /// Plan that a person approved at the gate.
         plan: Box<AgentPlan>,
         /// The conversation that the plan came from.
         session: String,

@@ -42,7 +42,7 @@ pub(crate) struct ErrorAnswer {
     message: String,
 }
 
-/// An error.
+/// Answers with a JSON error; paths of this host's own directories are hidden in it.
 pub(crate) fn error(status: u16, message: impl Into<String>) -> Response<Body> {
     let message = message.into();
     json_of(status, &ErrorAnswer { code: status, message: own::hidden(&message).into_owned() })

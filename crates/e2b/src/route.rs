@@ -15,7 +15,7 @@ use crate::template::upload::UploadCall;
 
 pub(crate) type Schema = fn() -> Value;
 
-/// One endpoint.
+/// One row of the table of endpoints, whether served or refused with a reason.
 pub struct Route {
     /// The control plane, or port 49983 of a sandbox.
     pub surface: Surface,
@@ -66,7 +66,7 @@ pub enum Surface {
     Envd,
 }
 
-/// Who may.
+/// Which key, token or link a caller of the endpoint needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Without a key or a token.

@@ -124,7 +124,7 @@ const fn absent_in_envd(path: &'static str, status: u16, why: &'static str) -> R
     }
 }
 
-/// Every endpoint.
+/// Endpoints of both surfaces, served or not; the first that fits a request answers it.
 pub static ROUTES: &[Route] = &[
     route!("*" "/health", Control Open, Endpoint::Empty, [] => 204,
         "Whether the server answers", ""),

@@ -31,7 +31,7 @@ pub const MAX_EXECUTIONS: i32 = 10;
 pub struct Miss {
     /// Its place in the plan.
     pub index: usize,
-    /// Its name.
+    /// Name of the task in the plan; the run's error quotes it.
     pub name: String,
     /// How it ended.
     pub err_code: ErrCode,
@@ -59,9 +59,9 @@ pub struct Round {
 /// A budget that was reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetExcess {
-    /// The exceeded metric, such as `steps`.
+    /// The exceeded metric, such as `sandbox_minutes`.
     pub metric: String,
-    /// Its bound.
+    /// Bound from the budget or the recipe's caps, in the unit of `metric`.
     pub limit: u64,
     /// What was seen.
     pub observed: u64,
@@ -74,7 +74,7 @@ pub enum Next {
     Again {
         /// Their places in the plan.
         tasks: Vec<usize>,
-        /// The pause.
+        /// Wait before the next round in ms: 250, then four times longer each time.
         backoff_ms: u64,
     },
     /// The run is over.

@@ -158,7 +158,7 @@ impl Heartbeat {
         self.fence.subscribe()
     }
 
-    /// Resolves then.
+    /// Resolves once this worker is declared dead.
     pub(crate) async fn fenced(&self) {
         // The sender is this heartbeat's own.
         let _ = self.fences().wait_for(|fenced| *fenced).await;

@@ -37,9 +37,9 @@ pub(crate) async fn canceled(executor: &Executor, task: &TaskContext, sandbox: &
 /// The plan of a task's sandbox, and the host that it is made for.
 #[derive(Debug)]
 pub struct HostPlan<'a> {
-    /// The host.
+    /// Host that makes the sandbox; `open_host` for tasks of the host's own admin.
     pub host: &'a Host,
-    /// The plan.
+    /// Every decision about the sandbox: class, runtime, configuration and mounts.
     pub plan: Plan,
 }
 

@@ -157,7 +157,7 @@ pub struct Flows {
     pub ledger: Ledger,
     /// Wake-ups by notification.
     pub wakes: Wakes,
-    /// Fresh ids.
+    /// Source of new ids, such as those of intents and runs.
     pub ids: FreshIds,
     /// What tenants may store.
     pub quota: Quota,
@@ -175,7 +175,7 @@ pub struct Flows {
     pub secrets: Secrets,
     /// Providers of models.
     pub models: Models,
-    /// API keys.
+    /// Creates, lists and revokes API keys.
     pub keys: Keys,
     /// Endpoints that receive events.
     pub webhooks: Webhooks,

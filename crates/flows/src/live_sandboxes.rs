@@ -63,7 +63,7 @@ pub trait LiveSandboxes: std::fmt::Debug + Send + Sync {
 /// One attempt of a long-lived sandbox's task.
 pub struct Attempt<'a> {
     executor: &'a Executor,
-    /// The task.
+    /// Attempt as the ledger gave it to this worker at its start.
     pub task: &'a TaskContext,
     /// The name of its sandbox.
     pub id: &'a SandboxId,

@@ -20,7 +20,7 @@ pub(crate) const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
 /// Which addresses an operator lets webhooks reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reach {
-    /// Public ones.
+    /// Only addresses that the whole internet may route; the default.
     #[default]
     Public,
     /// Also this host's own and those of its networks; metadata services and the like never.

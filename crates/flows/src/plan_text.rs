@@ -30,7 +30,7 @@ impl<'a> Compilation<'a> {
         Self { intent, run, recipe_hash, inputs, attempt }
     }
 
-    /// Its key.
+    /// Task key of the compilation: a digest of intent, run, step, attempt, recipe and inputs.
     pub(crate) fn key(&self) -> Result<TaskKey> {
         let identity = json!({
             "intentId": self.intent, "runId": self.run, "stepId": COMPILE, "attempt": self.attempt,

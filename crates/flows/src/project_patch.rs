@@ -26,7 +26,7 @@ pub enum ApplyError {
     Agent {
         /// Relative to the project.
         path: String,
-        /// Its words.
+        /// The agent's refusal, or a fault of the connection to the agent.
         source: AgentError,
     },
     /// The project could not be looked at.

@@ -34,7 +34,7 @@ const NEXT_WORD: Duration = Duration::from_secs(2);
 /// A sandbox that is up.
 #[derive(Debug)]
 pub struct ReadySandbox {
-    /// The sandbox.
+    /// Running sandbox whose agent answers; a drop kills its processes but does not wipe it.
     pub sandbox: Sandbox,
     pub(crate) plan: Plan,
     /// Its dependencies, where it names some.

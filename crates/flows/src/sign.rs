@@ -16,7 +16,7 @@ use sha2::Sha256;
 
 /// Bytes of a key and of each secret: the signature's own width.
 const KEY_BYTES: usize = 32;
-/// SHA-256's block.
+/// Bytes of a SHA-256 block, to which the HMAC key is padded with zeros.
 const BLOCK_BYTES: usize = 64;
 /// Characters of a link's token: the longest gate key, topic and name twice over.
 pub const MAX_TOKEN_CHARS: usize = 2_048;

@@ -64,7 +64,7 @@ pub struct IntentRun {
     id: IntentId,
     request: IntentRequest,
     key_id: String,
-    /// The run.
+    /// Row of `app.runs` to write; the intent gets the same tenant.
     pub run: NewRun,
 }
 

@@ -68,7 +68,7 @@ impl Intent<'_> {
 }
 
 impl Runs {
-    /// `POST /api/runs`.
+    /// Runs a stored intent for `POST /api/runs`; a replay finds the existing run.
     pub async fn submit(&self, who: &Principal, request: &RunRequest) -> Result<Submission> {
         // An unknown intent is 404 before policy is looked at.
         let intent = self

@@ -29,7 +29,7 @@ pub enum VaultError {
     File {
         /// Where it is.
         path: String,
-        /// Why not.
+        /// Error of the file system for this path.
         #[source]
         source: io::Error,
     },

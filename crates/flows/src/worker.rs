@@ -52,7 +52,7 @@ pub enum StartError {
     /// The ledger, or what it has of this host.
     #[error(transparent)]
     Flows(#[from] Error),
-    /// The engine.
+    /// The workflow engine or the heartbeat did not start; the text says why.
     #[error("the workflow engine: {0}")]
     Engine(String),
 }

@@ -47,7 +47,7 @@ impl Unpack {
         Ok(format!("with={}", wire::encode_path(&serde_json::to_string(self)?)))
     }
 
-    /// Undoes [`Unpack::to_query`].
+    /// Parses what [`Unpack::to_query`] wrote; `None` for any other text.
     #[must_use]
     pub fn of_query(query: &str) -> Option<Self> {
         serde_json::from_str(&wire::decode_path(query.strip_prefix("with=")?)?).ok()

@@ -39,7 +39,7 @@ pub struct Doors {
 pub enum Door {
     /// For connections, at this port.
     Tcp(u16),
-    /// For datagrams.
+    /// For datagrams, at this port.
     Udp(u16),
 }
 
@@ -53,7 +53,7 @@ impl Door {
         }
     }
 
-    /// Undoes [`Door::authority`].
+    /// Parses what [`Door::authority`] wrote; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, port) = text.split_once(':')?;

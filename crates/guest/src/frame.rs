@@ -24,7 +24,7 @@ pub enum Kind {
     Stderr,
     /// [`crate::wire::ExecEnd`] or [`crate::wire::CollectEnd`]; nothing follows.
     End,
-    /// A [`crate::wire::FileHead`].
+    /// A [`crate::wire::FileHead`], before the [`Kind::Chunk`]s of its file.
     File,
     /// Bytes of the file before.
     Chunk,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Distinct refused attempts that are listed, and distinct programs.
 pub const MAX_LISTED: usize = 256;
 
-/// The rules.
+/// What one command may execute and write, and whether it may make network sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Jail {
@@ -45,7 +45,7 @@ pub struct JailReport {
     pub broken: Option<String>,
 }
 
-/// Equal attempts.
+/// Refused attempts of one kind at one subject, counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JailRefusal {
@@ -53,7 +53,7 @@ pub struct JailRefusal {
     pub kind: JailRefusalKind,
     /// On what: a path, or an address family.
     pub subject: String,
-    /// How often.
+    /// Number of these attempts, at least 1.
     pub count: u64,
     /// ms since the epoch.
     pub first_ms: i64,

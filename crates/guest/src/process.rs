@@ -18,7 +18,7 @@ pub struct Size {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
-    /// What runs.
+    /// Program, environment, user and bounds of the command.
     pub exec: ExecRequest,
     /// The host's name for it while it runs: stdin and control carry it. One that is in use is
     /// refused.
@@ -52,7 +52,7 @@ pub struct StartFrame {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Control {
-    /// Of [`RunRequest`].
+    /// Id that the host gave the command in its [`RunRequest`].
     pub id: u64,
     /// A signal for its process group: 1 to 31.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -93,7 +93,7 @@ pub struct RestoreSetup {
 pub struct Tree {
     /// Absolute path on the machine's disk: `/first/...` or `/second/...`.
     pub source: String,
-    /// Absolute, inside.
+    /// Absolute path in the sandbox at which the task finds it.
     pub target: String,
     /// Changes go to the writable layer; without, there are none.
     pub writable: bool,

@@ -45,7 +45,7 @@ pub const MAX_NOTE: usize = 24 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Command {
-    /// Of [`crate::process::RunRequest`].
+    /// Id that the host gave the command in its [`crate::process::RunRequest`].
     pub id: u64,
     /// Its process id, as processes of its sandbox see it.
     pub pid: u32,
@@ -62,7 +62,7 @@ pub struct Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Follow {
-    /// Of [`crate::process::RunRequest`].
+    /// Id that the host gave the command in its [`crate::process::RunRequest`].
     pub id: u64,
 }
 

@@ -13,7 +13,7 @@ use crate::wire::User;
 pub enum NodeKind {
     /// A regular file.
     File,
-    /// A directory.
+    /// A directory; a link that leads to one is [`NodeKind::Link`].
     Dir,
     /// A symbolic link, which was not followed.
     Link,
@@ -21,7 +21,7 @@ pub enum NodeKind {
     Other,
 }
 
-/// A path.
+/// A path to look at or read, with a bound on the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Path {
@@ -42,7 +42,7 @@ impl Path {
     }
 }
 
-/// One node.
+/// What one name in the sandbox stands for: kind, size, mode and owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -128,7 +128,7 @@ pub enum ChangeKind {
     Lost,
 }
 
-/// One change.
+/// One change in a watched directory, as the kernel reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {

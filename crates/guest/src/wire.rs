@@ -132,7 +132,7 @@ const fn first_level() -> u32 {
     1
 }
 
-/// One command.
+/// A command for the agent to run, with its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
@@ -164,7 +164,7 @@ pub struct ExecRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct User {
-    /// User id.
+    /// Numeric user id inside the sandbox.
     pub uid: u32,
     /// Id of the primary group.
     pub gid: u32,
@@ -244,11 +244,11 @@ impl ExecEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoRoute {
-    /// Where to.
+    /// Address that the command tried to reach.
     pub address: IpAddr,
     /// 0 where there is none.
     pub port: u16,
-    /// How often.
+    /// Attempts at this address and port since the last report.
     pub count: u64,
 }
 
@@ -284,7 +284,7 @@ pub struct LimitCounters {
 pub struct CollectRequest {
     /// Absolute directory that the globs are relative to; not a symbolic link.
     pub root: String,
-    /// See [`crate::glob`].
+    /// Patterns of files to read out, in the form of [`crate::glob`].
     pub globs: Vec<String>,
     /// Bytes of all files.
     pub max_bytes: u64,
@@ -306,7 +306,7 @@ pub struct FileHead {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CollectEnd {
-    /// Files sent.
+    /// Number of files sent, or of a list's or tar's entries.
     pub files: u64,
     /// Why it stopped early; nothing that was sent may be used then.
     pub error: Option<String>,
@@ -323,7 +323,7 @@ pub enum CollectExcess {
     Files {
         /// That are collected.
         most: u64,
-        /// That match.
+        /// Number of files that match.
         found: u64,
         /// The first that the walk found beyond the bound.
         path: String,
@@ -350,7 +350,7 @@ pub enum CollectExcess {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
-    /// In words.
+    /// Reason in words, which the host shows in its own error.
     pub error: String,
 }
 

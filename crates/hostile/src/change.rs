@@ -55,7 +55,7 @@ pub enum Change {
     Flip {
         /// Offset in bytes.
         at: u16,
-        /// Of eight.
+        /// Number of the bit, taken modulo 8; 0 is the lowest.
         bit: u8,
     },
     /// One byte becomes another.
@@ -67,7 +67,7 @@ pub enum Change {
     },
     /// A number that parsers stumble over is written over what was there.
     Number {
-        /// First byte.
+        /// Offset of the first byte that is overwritten.
         at: u16,
         /// Of the list.
         which: u8,
@@ -78,7 +78,7 @@ pub enum Change {
     },
     /// Digits of base 8, with which tar writes numbers.
     Octal {
-        /// First byte.
+        /// Offset of the first byte that is overwritten.
         at: u16,
         /// What they say.
         number: u64,
@@ -96,14 +96,14 @@ pub enum Change {
         at: u16,
         /// Bytes to write.
         bytes: [u8; 4],
-        /// How often.
+        /// Repetitions of `bytes`, taken modulo 1,024.
         times: u16,
     },
     /// Bytes are left out.
     Remove {
         /// From this byte.
         at: u16,
-        /// So many.
+        /// Bytes to leave out, fewer where the input ends first.
         count: u16,
     },
     /// The end is left out.
@@ -115,18 +115,18 @@ pub enum Change {
     Double {
         /// From this byte.
         at: u16,
-        /// So many.
+        /// Bytes to repeat, fewer where the input ends first.
         count: u16,
     },
     /// A part of another seed is written over what was there.
     Splice {
-        /// Which seed.
+        /// Index of the other seed, taken modulo their number.
         from: u16,
         /// From this byte of it.
         start: u16,
         /// To this byte.
         at: u16,
-        /// So many.
+        /// Bytes to copy, fewer where the other seed or the input ends first.
         count: u16,
     },
 }

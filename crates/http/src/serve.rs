@@ -55,7 +55,7 @@ impl ServerConfig {
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address.
+    /// The system refused the address or port, which another process may use.
     #[error("cannot listen on {addr}: {source}")]
     Listen {
         /// What was asked for.

@@ -15,7 +15,7 @@ pub enum TlsError {
     /// A file of it.
     #[error("cannot read {} as PEM: {source}", .path.display())]
     File {
-        /// Which file.
+        /// File of the certificate chain or of the private key.
         path: PathBuf,
         /// What is wrong with it.
         source: rustls::pki_types::pem::Error,

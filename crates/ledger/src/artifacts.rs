@@ -20,7 +20,7 @@ pub struct NewArtifact {
     pub kind: ArtifactKind,
     /// Its name, the end of its URI.
     pub name: String,
-    /// Its bytes.
+    /// Content; text up to 8 KiB is stored in the row, the rest in `app.blobs`.
     pub bytes: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ pub struct NewArtifact {
 pub struct ArtifactContent {
     /// Digest of the bytes.
     pub sha256: Digest,
-    /// The bytes.
+    /// Content, from the row itself or from the blob with this digest.
     pub bytes: Vec<u8>,
     /// What it is.
     pub kind: String,

@@ -17,7 +17,7 @@ pub struct Audit<'a> {
     pub actor: &'a str,
     /// Operation, such as `cancel`.
     pub op: &'a str,
-    /// To what.
+    /// Object of the action, such as a workflow id or the name of a secret.
     pub target: &'a str,
     /// Reason, for the record.
     pub reason: &'a str,

@@ -17,7 +17,7 @@ use crate::grants::{TaskGate, answer_end, answered};
 /// More of a budget to be asked for.
 #[derive(Debug, Clone)]
 pub struct NewBudgetAsk<'a> {
-    /// The run.
+    /// Run of the task that asks; the gate opens in this run.
     pub run: &'a RunId,
     /// Tenant that owns it.
     pub tenant: &'a TenantId,

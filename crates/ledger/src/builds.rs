@@ -24,7 +24,7 @@ const MAX_WAITING: i64 = 64;
 /// A build to be recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct NewBuild<'a> {
-    /// Its id.
+    /// New UUID of the build, primary key of `app.template_builds`.
     pub id: &'a BuildId,
     /// Id of the template, where there is none of the name yet.
     pub template: &'a TemplateId,
@@ -41,7 +41,7 @@ pub struct NewBuild<'a> {
 /// What a sandbox is made for, where that is a build.
 #[derive(Debug, Clone, Copy)]
 pub struct NewBuildAssignment<'a> {
-    /// The build.
+    /// Build whose steps the sandbox runs; it must be `waiting`.
     pub build: &'a BuildId,
     /// The layer that it goes on from, and how many steps that has behind it.
     pub layer: Option<(&'a SnapshotId, usize)>,
@@ -50,9 +50,9 @@ pub struct NewBuildAssignment<'a> {
 /// A build on record.
 #[derive(Debug, Clone)]
 pub struct Build {
-    /// Its id.
+    /// UUID of the build, from `template_builds.id`.
     pub id: BuildId,
-    /// Its template.
+    /// Template that the build makes; builds of deleted templates are not read.
     pub template: TemplateId,
     /// The template's name.
     pub name: TemplateName,

@@ -16,7 +16,7 @@ const MAX_ENTRIES: i64 = 10_000;
 /// A host's location for bases.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheLocation<'a> {
-    /// The machine.
+    /// Name of the machine: 16 hex digits, as in `executors.host_id`.
     pub host_id: &'a str,
     /// The state directory.
     pub state_dir: &'a str,
@@ -25,19 +25,19 @@ pub struct CacheLocation<'a> {
 /// A base that was just made.
 #[derive(Debug, Clone, Copy)]
 pub struct NewCacheEntry<'a> {
-    /// Its tenant.
+    /// Tenant whose task built the base; only tasks of this tenant get it.
     pub org: &'a TenantId,
-    /// Its repository.
+    /// Source of the task's files, such as a repository's URL; at most 256 bytes.
     pub repo: &'a str,
     /// Everything else that it depends on.
     pub lock_hash: &'a Digest,
-    /// Its key.
+    /// SHA-256 of tenant, `repo` and lock hash; it names the base on disk.
     pub key: &'a Digest,
     /// Digest of its manifest.
     pub digest: &'a Digest,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Its entries.
+    /// Number of entries in the base, directories and links included.
     pub files: u64,
     /// The task whose build made it.
     pub created_by: &'a TaskKey,
@@ -46,7 +46,7 @@ pub struct NewCacheEntry<'a> {
 /// A base that a task may have, as far as the ledger knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheHit {
-    /// Its row.
+    /// Key of the row in `app.dependency_cache_index`; a use of the base refers to it.
     pub entry_id: i64,
     /// Digest of its manifest.
     pub digest: Digest,
@@ -55,9 +55,9 @@ pub struct CacheHit {
 /// A base that a host should have, or should take away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRow {
-    /// Its row.
+    /// Key of the row in `app.dependency_cache_index`; an eviction is recorded there.
     pub entry_id: i64,
-    /// Its key.
+    /// Name of the base on the host's disk.
     pub key: Digest,
     /// Bytes of its files.
     pub bytes: u64,

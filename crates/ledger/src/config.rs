@@ -53,11 +53,11 @@ pub(crate) const fn host() -> &'static str {
 pub struct NewConfig<'a> {
     /// Owner: the host, or one tenant.
     pub scope: WriteScope,
-    /// Configuration key.
+    /// Setting to change, from `dynamic_config.key`.
     pub key: ConfigKey,
     /// The newest version, as the writer knows it.
     pub expected: u32,
-    /// Checked already.
+    /// Value to store; the caller has checked it against the setting's rules.
     pub value: &'a Value,
 }
 

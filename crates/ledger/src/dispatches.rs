@@ -23,7 +23,7 @@ const NO_PARENT: &str = "CF003";
 /// A dispatch to be written.
 #[derive(Debug, Clone)]
 pub struct NewDispatch<'a> {
-    /// Its id.
+    /// New id of eight lower-case letters and digits.
     pub id: &'a DispatchId,
     /// What was asked for; kept for a retry.
     pub request: &'a SpawnRequest,
@@ -35,9 +35,9 @@ pub struct NewDispatch<'a> {
     pub spawn_depth: i64,
     /// The dispatch that this one repeats, and how often that was done before.
     pub retry_of: Option<(&'a DispatchId, i64)>,
-    /// Its intent.
+    /// Intent of the run, written in the same transaction.
     pub intent: &'a NewIntent<'a>,
-    /// Its run.
+    /// Run that executes the dispatch, written in the same transaction.
     pub run: &'a NewRun,
 }
 
@@ -63,7 +63,7 @@ pub struct DispatchContext {
 /// Which dispatches a list shows.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DispatchFilter<'a> {
-    /// Only these.
+    /// Only dispatches with this status; `None`: any status.
     pub status: Option<DispatchStatus>,
     /// Only those that are not over.
     pub active: bool,
@@ -352,7 +352,7 @@ impl Dispatches<'_> {
 pub struct ImportRow {
     /// Its id, which it keeps.
     pub id: DispatchId,
-    /// Its columns.
+    /// JSON object whose members are the columns of `app.dispatches`.
     pub record: Value,
     /// Its spec in canonical form, with the hash.
     pub spec: Option<(String, Digest)>,

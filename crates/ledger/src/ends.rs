@@ -82,9 +82,9 @@ const LEFT_OPEN_ANSWERED: &str = "WITH u AS (
 /// An attempt that was answered because its workflow will not do it any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaleAttempt {
-    /// The attempt.
+    /// Key of the attempt in `app.sbx_runs`, which is answered as canceled.
     pub task: TaskKey,
-    /// Its run.
+    /// Run of the attempt; the run's dispatch is settled in the same transaction.
     pub run: RunId,
     /// Why, in words.
     pub why: String,

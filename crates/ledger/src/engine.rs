@@ -26,9 +26,9 @@ pub const LIVE_QUEUE: &str = "liveQ";
 /// A workflow that this executor now owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkflowClaim {
-    /// Its id.
+    /// Key of the row in `dbos.workflow_status`; a task's workflow has its task key.
     pub workflow_id: String,
-    /// Which function.
+    /// The engine's name of the function, such as [`RUN_WORKFLOW`]; empty where the row has none.
     pub name: String,
     /// Its encoded argument.
     pub inputs: Option<String>,

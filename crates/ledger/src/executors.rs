@@ -14,9 +14,9 @@ use crate::families::Executors;
 pub struct NewExecutor<'a> {
     /// Unique for every start.
     pub id: &'a ExecutorId,
-    /// The machine.
+    /// Name of the machine: 16 hex digits over its machine id and pid namespace.
     pub host_id: &'a str,
-    /// The process.
+    /// Process id of the worker on its machine.
     pub pid: i32,
     /// The strengths of the isolation classes that it offers.
     pub classes: &'a [IsolationClass],

@@ -59,9 +59,9 @@ families! {
     keys: Keys,
     /// Layers of builds of templates.
     layers: LayerRows,
-    /// Reply links.
+    /// Signed links that answer one gate once.
     links: Links,
-    /// Long-lived sandboxes.
+    /// Long-lived sandboxes and their lives.
     live: LiveRows,
     /// Providers of models and the calls of them.
     models: Models,

@@ -19,7 +19,7 @@ use crate::families::EgressRows;
 /// A name to be asked for.
 #[derive(Debug, Clone)]
 pub struct NewAsk<'a> {
-    /// The run.
+    /// Run of the task that asks; the gate opens in this run.
     pub run: &'a RunId,
     /// Tenant that owns it.
     pub tenant: &'a TenantId,

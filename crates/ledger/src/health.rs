@@ -34,7 +34,7 @@ pub struct FleetHealth {
 /// What waits on a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backlog {
-    /// The queue.
+    /// The engine's name of the queue, such as `sbxQ`.
     pub queue: String,
     /// How many workflows.
     pub depth: i64,

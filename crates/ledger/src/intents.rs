@@ -1,4 +1,4 @@
-//! `app.intents`.
+//! Rows of `app.intents`: what was asked for, once for equal starts of a recipe.
 
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, TenantId};
@@ -13,7 +13,7 @@ use crate::runs::Query;
 /// An intent to be written.
 #[derive(Debug, Clone)]
 pub struct NewIntent<'a> {
-    /// Its id.
+    /// New id: `it_` and 32 hex digits, or `ih_` and the intent's hash.
     pub id: &'a IntentId,
     /// Tenant that owns it.
     pub tenant: &'a TenantId,
@@ -23,16 +23,16 @@ pub struct NewIntent<'a> {
     pub hash: Option<&'a Digest>,
     /// By which key.
     pub key_id: &'a str,
-    /// From where.
+    /// Source to record for the intent, such as `api-shim`.
     pub origin: Origin,
 }
 
 /// An intent as a workflow needs it.
 #[derive(Debug, Clone)]
 pub struct Intent {
-    /// Its inputs.
+    /// Values for the recipe's form, as a JSON object.
     pub inputs: Value,
-    /// Its constraints.
+    /// Conditions of the caller, such as how long the plan's gate waits.
     pub constraints: Constraints,
 }
 

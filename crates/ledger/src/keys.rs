@@ -22,11 +22,11 @@ pub const KEYLESS: &str = "no-auth";
 /// Who is asking.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
-    /// The key, for rows.
+    /// Id of the key as rows have it; `link:NAME` for a reply link.
     pub key_id: String,
-    /// Its tenant.
+    /// Tenant that the key belongs to; `default` has the host's own keys.
     pub tenant: TenantId,
-    /// Its roles.
+    /// Roles of the key; `admin` includes all others.
     pub roles: Vec<Role>,
 }
 
@@ -48,7 +48,7 @@ impl Principal {
 /// A key to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct NewKey<'a> {
-    /// For rows.
+    /// Public id of the key in rows and lists: `k_` and 16 hex digits.
     pub key_id: &'a str,
     /// Only its hash is kept.
     pub secret: &'a str,
@@ -58,7 +58,7 @@ pub struct NewKey<'a> {
     pub roles: &'a [Role],
     /// Which gates may ask it by group.
     pub groups: &'a [GroupId],
-    /// For people.
+    /// Note that tells people whose or what the key is; absent where none was given.
     pub label: Option<&'a str>,
     /// The state directory whose admin key it is: it takes the place of the one that this directory had.
     pub state_dir: Option<&'a str>,

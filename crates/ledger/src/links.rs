@@ -19,11 +19,11 @@ use crate::gates::{asked, asked_budget};
 /// A gate as a link sees it.
 #[derive(Debug, Clone)]
 pub struct LinkGate {
-    /// Its run.
+    /// Run of the gate, also where the caller named a workflow.
     pub run: RunId,
-    /// Its topic.
+    /// Channel of the gate's messages, such as `human:approve-plan`.
     pub topic: String,
-    /// Its form.
+    /// JSON Schema that an answer must fit.
     pub form: Value,
     /// The plan that waits there, where one does.
     pub plan_digest: Option<Digest>,

@@ -21,9 +21,9 @@ use crate::families::LiveRows;
 pub struct LiveStart<'a> {
     /// The run that holds it.
     pub run: &'a RunId,
-    /// The worker.
+    /// Worker that runs the sandbox in this life.
     pub executor: &'a ExecutorId,
-    /// The session.
+    /// Session of this life, from `remote_execution_sessions.sandbox_id`.
     pub sandbox: &'a SandboxId,
     /// The agent's token, of which the hash is kept.
     pub token: &'a str,
@@ -38,7 +38,7 @@ pub struct LiveStart<'a> {
 /// A sandbox that a request may resume, as it is recorded.
 #[derive(Debug, Clone)]
 pub struct ResumableSandbox {
-    /// Its tenant.
+    /// Tenant that owns the sandbox.
     pub tenant: TenantId,
     /// The key that its tokens were made for.
     pub key_id: String,
@@ -55,9 +55,9 @@ pub struct ResumableSandbox {
 /// The worker that holds a sandbox.
 #[derive(Debug, Clone)]
 pub struct SandboxWorker {
-    /// Its id.
+    /// Executor id of the worker, new at each of its starts.
     pub executor: ExecutorId,
-    /// Its host.
+    /// Name of the worker's machine: 16 hex digits.
     pub host: String,
     /// Its process there.
     pub pid: i32,
@@ -89,7 +89,7 @@ impl ResumeState {
 /// What a sandbox was paused into.
 #[derive(Debug, Clone)]
 pub struct PauseSnapshot {
-    /// Its files.
+    /// Snapshot that the pause made; the next life starts from it.
     pub snapshot: SnapshotId,
     /// The run of its last life, while that is still being wiped.
     pub settles: Option<RunId>,

@@ -28,9 +28,9 @@ pub const NOT_PAUSED: &str =
 /// The run of a life.
 #[derive(Debug, Clone, Copy)]
 pub struct NewLife<'a> {
-    /// Its intent.
+    /// Intent of the run, written in the same commit.
     pub intent: &'a NewIntent<'a>,
-    /// The run.
+    /// Run that is the life, to be written.
     pub run: &'a NewRun,
     /// What the run begins with; `None`: its workflow compiles and queues.
     pub opening: Option<&'a InitialPlan<'a>>,
@@ -54,9 +54,9 @@ pub struct InitialPlan<'a> {
 /// A sandbox with its first life.
 #[derive(Debug, Clone, Copy)]
 pub struct NewLive<'a> {
-    /// Its id.
+    /// New name of the sandbox: 20 letters and digits, the same in all lives.
     pub id: &'a LiveId,
-    /// Its run.
+    /// Intent and run of the first life.
     pub life: NewLife<'a>,
     /// Root file system.
     pub template: &'a str,
@@ -79,9 +79,9 @@ pub struct NewLive<'a> {
 /// The next life of a paused sandbox.
 #[derive(Debug, Clone, Copy)]
 pub struct NextLife<'a> {
-    /// The sandbox.
+    /// Sandbox that must be paused, or the resume is refused.
     pub id: &'a LiveId,
-    /// Its run.
+    /// Intent and run of the life that begins.
     pub life: NewLife<'a>,
     /// The files that it goes on from.
     pub snapshot: &'a SnapshotId,

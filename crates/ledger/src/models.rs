@@ -27,7 +27,7 @@ const MAX_LISTED: i64 = 10_000;
 /// A provider as a call needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderRecord {
-    /// Its configuration.
+    /// Address, protocols, prices and budgets as operators configured them.
     pub provider: ModelProvider,
     /// Counts its changes.
     pub version: i32,
@@ -59,7 +59,7 @@ impl CallLimits {
 /// A call to be decided.
 #[derive(Debug, Clone)]
 pub struct NewCall<'a> {
-    /// Its key.
+    /// Digest that identifies the call; a digest on record is never sent again.
     pub op_key: &'a Digest,
     /// The sandbox that calls.
     pub sandbox: &'a SandboxId,
@@ -69,7 +69,7 @@ pub struct NewCall<'a> {
     pub agent: Option<&'a str>,
     /// The provider and the version of its configuration.
     pub provider: Option<(&'a ProviderName, i32)>,
-    /// The model.
+    /// Model that the request names; absent where no provider was chosen for the call.
     pub model: Option<&'a str>,
     /// The wire format.
     pub protocol: ModelProtocol,
@@ -91,13 +91,13 @@ pub struct NewCall<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetRefusal {
-    /// Whose budget.
+    /// Scope of the budget: `sandbox`, `run`, `day` or `tenant`; absent for another reason.
     #[serde(default)]
     pub scope: Option<String>,
     /// Which of its bounds.
     #[serde(default)]
     pub metric: Option<String>,
-    /// The bound.
+    /// Bound of the metric, a person's grants included: a count, micro-units or ms.
     #[serde(default)]
     pub limit: Option<u64>,
     /// What was used or set aside already.

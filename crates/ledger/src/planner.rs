@@ -16,7 +16,7 @@ use crate::families::Planner;
 pub struct PromptClaim<'a> {
     /// `sha256(canonical [session, step, attempt])`.
     pub op_key: &'a Digest,
-    /// The run.
+    /// Run whose plan or patch the prompt is for.
     pub run: &'a RunId,
     /// Its step, with the attempt of its task.
     pub step: &'a StepId,
@@ -89,7 +89,7 @@ pub struct PromptUse<'a> {
 /// An answer of a provider within a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// HTTP status.
+    /// HTTP status of the provider's answer.
     pub status: u16,
     /// Header of that name.
     pub content_type: String,
@@ -100,7 +100,7 @@ pub struct StoredAnswer {
 /// Which answer within a prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerKey<'a> {
-    /// The prompt.
+    /// Key of the prompt in `app.opencode_calls`.
     pub op_key: &'a Digest,
     /// Digest of what the call asks for, and of its place among equal ones.
     pub shape: &'a Digest,

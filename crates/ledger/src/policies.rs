@@ -14,7 +14,7 @@ use crate::families::EgressRows;
 /// A snapshot to be written with the first tasks of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPolicySnapshot {
-    /// Which phase.
+    /// Phase of the sandbox that the policies are for: `build` or `exec`.
     pub phase: Phase,
     /// Each distinct policy.
     pub policy: Vec<Egress>,
@@ -22,14 +22,14 @@ pub struct NewPolicySnapshot {
     pub source: PolicySource,
     /// The version of the organisation's policy, where that let it be.
     pub policy_version: Option<i32>,
-    /// Who consented.
+    /// Who approved the gate, is the host's admin or wrote the list; else absent.
     pub approver: Option<String>,
 }
 
 /// The organisation's list of names and mirrors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrgPolicy {
-    /// Its version.
+    /// Version of the list in `app.dynamic_config`, from 1.
     pub version: i32,
     /// The names and mirrors.
     pub entries: Vec<Entry>,
@@ -41,7 +41,7 @@ pub struct OrgPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PhasePolicy {
-    /// Which phase.
+    /// Phase of the sandbox that the policies are for: `build` or `exec`.
     pub phase: Phase,
     /// Each distinct policy.
     pub policy: Vec<Egress>,

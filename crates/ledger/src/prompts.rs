@@ -11,9 +11,9 @@ use crate::families::Models;
 pub struct NewPrompt<'a> {
     /// `sha256(canonical [session, step, attempt])`.
     pub op_key: &'a Digest,
-    /// The run.
+    /// Run of the task that starts the agent.
     pub run: &'a RunId,
-    /// Its step.
+    /// Step id of the task that starts the agent.
     pub step: &'a StepId,
     /// The step's attempt, from 1.
     pub attempt: u32,

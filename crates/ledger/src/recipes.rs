@@ -1,4 +1,4 @@
-//! `app.recipes`, `app.recipe_versions`.
+//! Rows of `app.recipes` and `app.recipe_versions`: imports, promotions, exports.
 
 use cofferdam_contracts::config::ConfigRow;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
@@ -17,7 +17,7 @@ use crate::keys::Principal;
 /// A stored version: its hash and its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRecipe {
-    /// Its content's.
+    /// SHA-256 of the recipe's canonical form; runs pin it.
     pub hash: Digest,
     /// `draft`, `candidate` or `stable`.
     pub status: RecipeStatus,
@@ -26,11 +26,11 @@ pub struct StoredRecipe {
 /// A change of a version's status.
 #[derive(Debug, Clone)]
 pub struct Promotion<'a> {
-    /// The recipe.
+    /// Id of the recipe, in the tenant of the audit entry.
     pub id: &'a RecipeId,
-    /// Its version.
+    /// Version of the recipe; drafts with other content may share it.
     pub v: &'a str,
-    /// Its content; `None`: the newest import.
+    /// Digest of its content; `None`: the stable one, else the newest import.
     pub hash: Option<&'a Digest>,
     /// What it becomes.
     pub to: RecipeStatus,
@@ -39,11 +39,11 @@ pub struct Promotion<'a> {
 /// A recipe as a request names it.
 #[derive(Debug, Clone, Copy)]
 pub struct RecipeQuery<'a> {
-    /// The recipe.
+    /// Id of the recipe, unique in its tenant.
     pub id: &'a RecipeId,
     /// Its version; `None`: the newest import.
     pub v: Option<&'a str>,
-    /// Its content.
+    /// Digest of the wanted content; `None`: the stable one of `v`, else the newest import.
     pub hash: Option<&'a Digest>,
 }
 

@@ -27,7 +27,7 @@ pub struct RemoteCommand<'a> {
 /// A session that was taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionTakeover {
-    /// Its sandbox.
+    /// Session of the sandbox that the new worker goes on with.
     pub sandbox: SandboxId,
     /// The sandbox's name with its provider.
     pub id: String,

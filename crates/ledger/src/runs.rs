@@ -23,17 +23,17 @@ use crate::intents::{INTENT, NewIntent, intent_bind};
 /// A run to be started.
 #[derive(Debug, Clone)]
 pub struct NewRun {
-    /// Its id.
+    /// New id: `rn_` and 32 hex digits.
     pub id: RunId,
-    /// Its intent.
+    /// Intent that the run executes; a fork has the intent of its source.
     pub intent_id: IntentId,
-    /// Its workflow.
+    /// The engine's id of the run's workflow; the intent's id for a first run.
     pub workflow_id: WorkflowId,
     /// Tenant that owns it.
     pub tenant: TenantId,
-    /// The recipe.
+    /// Id and version of the recipe; `recipe_hash` pins the content.
     pub recipe: RecipeRef,
-    /// Its hash.
+    /// SHA-256 of the recipe's canonical form; a later import changes nothing.
     pub recipe_hash: Digest,
     /// The intent's hash, for recipe runs.
     pub intent_hash: Option<Digest>,
@@ -41,11 +41,11 @@ pub struct NewRun {
     pub trace_id: Option<String>,
     /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.
     pub budget: Option<Budget>,
-    /// Wall time.
+    /// Wall time of the run in ms, waits included; `None`: only the budget bounds it.
     pub timeout_ms: Option<u64>,
     /// Partition of `sbxQ`.
     pub partition_key: String,
-    /// Lower first.
+    /// Order in the queues, lower first; 1 for `interactive`, 1000 for `batch` by default.
     pub priority: i32,
     /// Refuses a second live run.
     pub dedup: Option<String>,
@@ -55,7 +55,7 @@ pub struct NewRun {
     pub retry_count: i32,
     /// The run that this one repeats.
     pub retry_of: Option<RunId>,
-    /// From where.
+    /// Source to record for the run, such as `api-shim`.
     pub origin: Origin,
     /// Whose rights it has; a fork keeps those of the run that it repeats.
     pub key_id: String,
@@ -66,23 +66,23 @@ pub struct NewRun {
 /// What a workflow needs to know of its run.
 #[derive(Debug, Clone)]
 pub struct RunContext {
-    /// The run.
+    /// Id of the run: `rn_` and 32 hex digits.
     pub id: RunId,
-    /// Its intent.
+    /// Intent that the run executes; its row never changes.
     pub intent_id: IntentId,
     /// Tenant that owns it.
     pub tenant: TenantId,
-    /// The recipe.
+    /// Id of the recipe without its version; `recipe_hash` pins the content.
     pub recipe_id: RecipeId,
-    /// Its hash.
+    /// SHA-256 of the recipe's canonical form, by which the content is read.
     pub recipe_hash: Digest,
     /// Bounds of this run: fan-out, minutes, artifacts, retries, wall clock.
     pub budget: Budget,
-    /// Wall time.
+    /// Wall time in ms from `began_at`; `None`: only the budget bounds it.
     pub timeout_ms: Option<u64>,
     /// Partition of `sbxQ`.
     pub partition_key: String,
-    /// Lower first.
+    /// Order of its tasks in `sbxQ`, lower first.
     pub priority: i32,
     /// The intent's inputs.
     pub inputs: Value,
@@ -118,13 +118,13 @@ pub enum StartOutcome {
 /// A run that was there before, with everything a replay is compared on.
 #[derive(Debug, Clone)]
 pub struct ExistingRun {
-    /// Its header.
+    /// The existing run as the API shows it; a replay is answered with it.
     pub header: RunHeader,
     /// Tenant that owns it.
     pub tenant: TenantId,
-    /// Its partition.
+    /// Partition of `sbxQ`; a replay must ask for the same one.
     pub partition_key: String,
-    /// Its bounds.
+    /// Bounds that the first request stated; a replay must state the same.
     pub budget: Option<Budget>,
     /// Where its sandboxes are to be.
     pub mode_wanted: Option<ExecutionMode>,

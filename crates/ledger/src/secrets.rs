@@ -24,7 +24,7 @@ const MAX_USES: i64 = 1_000;
 pub struct NewSecret<'a> {
     /// Tenant that owns it.
     pub tenant: &'a TenantId,
-    /// Its name.
+    /// Name in the tenant: lower-case letters, digits, `_` and `-`, at most 63.
     pub name: &'a SecretName,
     /// The version that was sealed.
     pub version: u32,
@@ -39,16 +39,16 @@ pub struct NewSecret<'a> {
 /// A phase of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct RunPhase<'a> {
-    /// The run.
+    /// Run whose egress policy is the consent.
     pub run: &'a RunId,
-    /// The phase.
+    /// Phase that the secret is used in: `build` or `exec`.
     pub phase: Phase,
 }
 
 /// A version in force, sealed.
 #[derive(Debug, Clone)]
 pub struct SealedSecret {
-    /// Which one.
+    /// Number of the version, from 1; each new value gets the next.
     pub version: u32,
     /// The only hosts that may get it.
     pub hosts: Vec<Name>,
@@ -65,17 +65,17 @@ pub struct SealedSecret {
 pub struct SecretUseRecord<'a> {
     /// The run, whose egress policy of the phase is the consent.
     pub run: &'a RunId,
-    /// Its task.
+    /// Task whose sandbox sent the requests.
     pub task: &'a TaskKey,
-    /// The sandbox.
+    /// Sandbox that sent the requests; the secret was added outside it.
     pub sandbox: &'a SandboxId,
     /// In which phase.
     pub phase: Phase,
-    /// The secret.
+    /// Name of the secret in its tenant.
     pub name: &'a SecretName,
-    /// Which version.
+    /// Version whose value the requests carried, from 1.
     pub version: u32,
-    /// The host.
+    /// Host that received the requests, in lower case.
     pub host: &'a Name,
     /// How many requests, at least one.
     pub count: u64,

@@ -30,9 +30,9 @@ const MODES: [(&str, &str); 2] = [("docker", "LOCAL_DOCKER"), ("remote", "REMOTE
 /// Where a live session is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionMove {
-    /// The sandbox.
+    /// Id of the sandbox, which is the key of its session.
     pub sandbox: SandboxId,
-    /// Its state.
+    /// State to record; a session that ended, or has wipe evidence, keeps its own.
     pub state: SessionState,
     /// What it really is, where that is known by now.
     pub attestation: Option<Attestation>,
@@ -45,7 +45,7 @@ pub(crate) fn attestation_json(attestation: Option<&Attestation>) -> Result<Opti
 /// A session of this host that somebody has to look at: its worker is gone, or its wipe failed before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueSession {
-    /// The sandbox.
+    /// Sandbox whose wipe has to be verified.
     pub sandbox: SandboxId,
     /// Where its worker kept its files.
     pub state_dir: String,
@@ -56,9 +56,9 @@ pub struct DueSession {
 /// A session whose host has nobody to look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreachableSession {
-    /// The sandbox.
+    /// Sandbox on a host without a living worker.
     pub sandbox: SandboxId,
-    /// The machine.
+    /// Name of the machine that the sandbox was on.
     pub host_id: String,
 }
 

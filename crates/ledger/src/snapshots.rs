@@ -67,7 +67,7 @@ impl LayerRelease {
 /// A layer that is held by the record, though its files are sealed or erased.
 #[derive(Debug, Clone)]
 pub struct RetainedLayer {
-    /// Its snapshot.
+    /// Snapshot whose files the layer has.
     pub id: SnapshotId,
     /// Whether that is erased.
     pub is_erased: bool,
@@ -78,9 +78,9 @@ pub struct RetainedLayer {
 /// Stored files of a location that are not sealed yet.
 #[derive(Debug, Clone)]
 pub struct PendingSnapshot {
-    /// Their id.
+    /// Snapshot whose files are to be sealed.
     pub id: SnapshotId,
-    /// Their tenant.
+    /// Tenant of the snapshot, for whom its key is sealed.
     pub tenant: TenantId,
     /// The session of the life that they are of.
     pub session: Option<SandboxId>,
@@ -93,7 +93,7 @@ pub struct PendingSnapshot {
 /// What a sealed file came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedFile {
-    /// Its bytes.
+    /// Size of the sealed file in bytes.
     pub bytes: u64,
     /// Digest of all of them.
     pub sha256: Digest,
@@ -102,9 +102,9 @@ pub struct SealedFile {
 /// Kept files, to be recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct NewSnapshotFiles<'a> {
-    /// Its id.
+    /// New id of the snapshot: 20 lower-case letters and digits.
     pub id: &'a SnapshotId,
-    /// The sandbox.
+    /// Long-lived sandbox whose files these are.
     pub live: &'a LiveId,
     /// The run of its life.
     pub run: &'a RunId,

@@ -15,13 +15,13 @@ use crate::{config, recipes};
 /// What CompileST commits.
 #[derive(Debug, Clone)]
 pub struct CompileRecord<'a> {
-    /// The run.
+    /// Run that was compiled and gets the plan's digest.
     pub run: &'a RunId,
     /// Names the compilation as an effect.
     pub task_key: &'a TaskKey,
     /// The plan's canonical text.
     pub plan: &'a str,
-    /// Its digest.
+    /// SHA-256 of the plan's canonical text.
     pub digest: &'a Digest,
     /// Where the plan card is.
     pub uri: &'a str,

@@ -6,12 +6,12 @@ use sqlx::Row;
 use crate::error::Result;
 use crate::families::Streams;
 
-/// One chunk.
+/// A piece of a run's status lines or of a task's output, for watchers.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Chunk {
     /// `status`, `stdout`, `stderr`.
     pub kind: String,
-    /// Its text.
+    /// Text of the piece; bytes that are not text are U+FFFD.
     pub chunk: String,
     /// From 0, without gaps.
     pub seq: i32,

@@ -21,11 +21,11 @@ use crate::policies::{NewPolicySnapshot, PhasePolicy};
 pub struct NewTask {
     /// Its key, and its workflow's id.
     pub key: TaskKey,
-    /// Its step.
+    /// Step of the attempt; step and `attempt` are unique in the run.
     pub step_id: StepId,
-    /// From 1.
+    /// Number of the deliberate try of its step, from 1.
     pub attempt: u32,
-    /// Its name.
+    /// Name of the task in the plan, for readers.
     pub name: String,
     /// What it does.
     pub work: Work,
@@ -44,15 +44,15 @@ impl NewTask {
 /// How the tasks of a round are queued.
 #[derive(Debug, Clone)]
 pub struct TaskBatch<'a> {
-    /// The run.
+    /// Run whose tasks are queued.
     pub run: &'a RunId,
-    /// Its workflow.
+    /// Workflow of the run, recorded as the parent of each task's workflow.
     pub parent: &'a str,
     /// Partition of `sbxQ`.
     pub partition: &'a str,
-    /// Lower first.
+    /// Order in `sbxQ`, lower first; the run's own.
     pub priority: i32,
-    /// The tasks.
+    /// Attempts to queue; those on record already are left as they are.
     pub tasks: &'a [NewTask],
     /// The run's egress policies, where these may be its first tasks: they commit together.
     pub snapshots: &'a [NewPolicySnapshot],
@@ -65,15 +65,15 @@ pub struct TaskBatch<'a> {
 /// An attempt that a worker has to execute.
 #[derive(Debug, Clone)]
 pub struct TaskContext {
-    /// Its key.
+    /// Hash of intent, run, step, attempt and request; id of the task's workflow.
     pub key: TaskKey,
-    /// Its run.
+    /// Run that waits for the end of the attempt.
     pub run: RunId,
     /// Tenant that owns it.
     pub tenant: TenantId,
-    /// Its step.
+    /// Step of the run that the attempt is for.
     pub step_id: StepId,
-    /// From 1.
+    /// Number of the deliberate try, from 1; `execution_no` counts physical starts.
     pub attempt: u32,
     /// What it does.
     pub work: Work,
@@ -96,7 +96,7 @@ pub struct TaskContext {
 /// How one attempt ended, as its parent sees it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TaskOutcome {
-    /// Its key.
+    /// Key of the attempt that ended.
     pub key: TaskKey,
     /// How it ended.
     pub err_code: ErrCode,
@@ -122,9 +122,9 @@ impl TaskOutcome {
 /// Who executes, and where.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerLocation<'a> {
-    /// The worker.
+    /// Worker that begins the attempt.
     pub executor: &'a ExecutorId,
-    /// Its machine.
+    /// Name of the worker's machine: 16 hex digits.
     pub host_id: &'a str,
     /// Its state directory.
     pub state_dir: &'a str,
@@ -135,13 +135,13 @@ pub struct WorkerLocation<'a> {
 /// Everything that the end of an attempt commits.
 #[derive(Debug, Clone)]
 pub struct TaskEnd<'a> {
-    /// The attempt.
+    /// Attempt that ends, as its start read it.
     pub task: &'a TaskContext,
-    /// Its result.
+    /// Exit status, error code, metrics and ends of the output.
     pub result: &'a SandboxResult,
     /// What was enforced.
     pub effective: Option<&'a EffectivePolicy>,
-    /// Its artifacts, index first.
+    /// Artifacts that the task left, without their index.
     pub artifacts: &'a [NewArtifact],
     /// The wipe, unless it was an engine-only task.
     pub evidence: Option<&'a WipeEvidence>,

@@ -14,7 +14,7 @@ pub struct NewUpload<'a> {
     pub key_id: &'a str,
     /// Id of its file.
     pub id: &'a SnapshotId,
-    /// Its template.
+    /// Template whose COPY steps may use the archive.
     pub template: &'a TemplateId,
     /// The template's tenant.
     pub tenant: &'a TenantId,

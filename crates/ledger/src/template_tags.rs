@@ -13,10 +13,10 @@ use crate::families::BuildRows;
 /// Tags of one template.
 const MAX_TAGS: i64 = 256;
 
-/// One tag.
+/// A tag of a template and the build that it names.
 #[derive(Debug, Clone)]
 pub struct TagView {
-    /// Its text.
+    /// Name of the tag: 1 to 128 lower-case letters, digits, `.`, `_` and `-`.
     pub tag: String,
     /// The build that it names.
     pub build: BuildId,

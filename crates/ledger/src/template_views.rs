@@ -12,9 +12,9 @@ use crate::families::BuildRows;
 /// A template in a list.
 #[derive(Debug, Clone)]
 pub struct TemplateRow {
-    /// Its id.
+    /// Id of the template: 20 lower-case letters and digits.
     pub id: TemplateId,
-    /// Its name.
+    /// Name of the template, unique among those of its tenant.
     pub name: TemplateName,
     /// Its newest build that is ready; without one, its newest.
     pub build: BuildId,
@@ -39,7 +39,7 @@ pub struct TemplateRow {
 /// A build in a list.
 #[derive(Debug, Clone)]
 pub struct BuildRow {
-    /// Its id.
+    /// UUID of the build, from `template_builds.id`.
     pub id: BuildId,
     /// Where it is.
     pub status: BuildStatus,

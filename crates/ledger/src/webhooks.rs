@@ -30,13 +30,13 @@ const LEASE_MS: i64 = 60_000;
 /// A webhook to be made.
 #[derive(Debug, Clone)]
 pub struct NewWebhook<'a> {
-    /// Its id.
+    /// New id: `wh_` and 32 hex digits.
     pub id: &'a WebhookId,
     /// Tenant that owns it.
     pub tenant: &'a TenantId,
-    /// Where to.
+    /// HTTP or HTTPS endpoint that receives the events, at most 2,048 characters.
     pub url: &'a str,
-    /// Of what.
+    /// Types of events that are delivered, at least one.
     pub events: &'a [EventType],
     /// A note for people.
     pub label: Option<&'a str>,
@@ -49,7 +49,7 @@ pub struct Due {
     pub id: DeliveryId,
     /// Whose secret signs it.
     pub webhook: WebhookId,
-    /// Where to.
+    /// Endpoint of the webhook, read when the delivery was claimed.
     pub url: String,
     /// What it tells.
     pub event: WebhookEvent,
@@ -70,7 +70,7 @@ pub struct DeliveryAttempt<'a> {
     pub wall_ms: u64,
     /// Who sent it.
     pub worker: &'a str,
-    /// What follows.
+    /// Whether the delivery arrived, is tried again or is given up.
     pub next: Next,
 }
 
@@ -79,7 +79,7 @@ pub struct DeliveryAttempt<'a> {
 pub enum Next {
     /// Nothing: it arrived.
     Delivered,
-    /// Another attempt.
+    /// The attempt failed, and another one is scheduled.
     Retry {
         /// After this time.
         after_ms: u64,

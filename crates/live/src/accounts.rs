@@ -14,9 +14,9 @@ const USUAL_VARIABLES: [(&str, &str); 2] =
 /// A user of the base template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Account {
-    /// Its name.
+    /// User name in the sandbox: `user` or `root`.
     pub name: &'static str,
-    /// Its numbers.
+    /// User and group id, both 1000 for `user` and 0 for `root`.
     pub user: User,
     /// Its home directory.
     pub home: &'static str,

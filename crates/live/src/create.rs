@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 /// Creates a sandbox and waits until it answers. One that was created before with the same `dedup` is given instead.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CreateSandbox {
-    /// Who asks.
+    /// Caller; the sandbox belongs to the tenant of this key.
     pub who: Principal,
     /// What is asked for.
     pub request: LiveRequest,
@@ -79,7 +79,6 @@ impl Live {
     }
 }
 
-/// One creation.
 struct Create<'a> {
     live: &'a Live,
     who: &'a Principal,

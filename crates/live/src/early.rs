@@ -53,7 +53,7 @@ pub(crate) struct StartFiles {
     pub filling: Option<InitialFiles>,
     /// The loan of the layer among them, until the sandbox begins.
     pub loan: Option<Loan>,
-    /// Has both.
+    /// Early sandbox, which took the files and the loan; `None`: it is made later.
     pub ahead: Option<EarlyLiveSandbox>,
 }
 

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 /// Sets when a running sandbox ends.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ExtendSandbox {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox that must run in this process.
     pub id: LiveId,
     /// So many from now.
     pub seconds: u64,

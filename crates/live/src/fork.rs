@@ -26,11 +26,11 @@ use serde::{Deserialize, Serialize};
 /// New sandboxes with the files of one that runs or is paused. Each is made, or says why not.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ForkSandbox {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox to copy, which runs here or is paused.
     pub id: LiveId,
-    /// How many.
+    /// Number of new sandboxes, 1 to `MAX_FORKS`.
     pub count: u64,
     /// Time to live of each, in seconds.
     pub timeout_s: Option<u64>,

@@ -24,9 +24,9 @@ const LOST_HOST: &str = "the sandbox is canceled and its host is lost: that noth
 /// Ends a sandbox and answers once its wipe is verified and on record. `false`: it had ended before.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KillSandbox {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox to end, whether it starts, runs or is paused.
     pub id: LiveId,
 }
 

@@ -8,13 +8,16 @@ use std::sync::Arc;
 
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{LiveId, SnapshotId};
+use cofferdam_contracts::live::LiveRequest;
 use cofferdam_contracts::recipe::Lane;
+use cofferdam_contracts::sandbox::Egress;
 use cofferdam_flows::static_recipe::{LIVE, Launch};
 use cofferdam_flows::{Result, config, egress, floor};
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::failpoint::fail_point;
 use cofferdam_ledger::keys::Principal;
-use cofferdam_ledger::live_start::{NewLife, NewLive, NextLife};
+use cofferdam_ledger::live_start::{LifeRecord, NewLife, NewLive, NextLife};
+use cofferdam_ledger::{Ledger, OpResult};
 use serde_json::json;
 
 use crate::handle::LiveHandle;
@@ -108,43 +111,75 @@ impl Live {
             takes: place.is_some(),
         };
         let timeout_ms = i64::try_from(timeout_s.saturating_mul(1_000)).unwrap_or(i64::MAX);
-        let (recorded, point) = match &life {
+        let record = Record { who, id, request: &request, timeout_ms, life: new };
+        let recorded = match &life {
             LifeStart::First { build } => {
-                let new = NewLive {
-                    id,
-                    life: new,
-                    template: template.name.as_str(),
-                    metadata: &request.metadata,
-                    egress: &egress,
-                    timeout_ms,
-                    pauses: request.pause_on_timeout,
-                    resumes: request.resume_on_traffic,
-                    dedup: request.dedup.as_deref(),
-                    build: build.as_ref().map(BuildAssignment::row),
-                };
-                (ledger.live().create(&new).await, "live.recorded")
+                record.first(ledger, template.name.as_str(), &egress, build.as_ref()).await
             }
             LifeStart::Next { snapshot, by_traffic } => {
-                let audit = Audit {
-                    reason: if *by_traffic { "traffic" } else { "" },
-                    detail: Some(json!({"snapshot": snapshot, "run": run.id})),
-                    ..Audit::by(who, "sandbox.resume", id.as_str())
-                };
-                let next = NextLife {
-                    id,
-                    life: new,
-                    snapshot,
-                    timeout_ms,
-                    pauses: Some(request.pause_on_timeout),
-                    audit: &audit,
-                };
-                (ledger.live().resume(&next).await, "resume.recorded")
+                record.next(ledger, snapshot, *by_traffic).await
             }
         };
-        if recorded.is_ok() {
-            fail_point(point);
-        }
         self.0.registry.recorded(&who.tenant, place, recorded)?;
         Start { live: self, who, id, run: &run.id }.up().await
+    }
+}
+
+/// What the record of a life has, whichever it is.
+struct Record<'a> {
+    who: &'a Principal,
+    id: &'a LiveId,
+    request: &'a LiveRequest,
+    timeout_ms: i64,
+    life: NewLife<'a>,
+}
+
+impl Record<'_> {
+    async fn first(
+        self,
+        ledger: &Ledger,
+        template: &str,
+        egress: &Egress,
+        build: Option<&BuildAssignment>,
+    ) -> OpResult<LifeRecord> {
+        let new = NewLive {
+            id: self.id,
+            life: self.life,
+            template,
+            metadata: &self.request.metadata,
+            egress,
+            timeout_ms: self.timeout_ms,
+            pauses: self.request.pause_on_timeout,
+            resumes: self.request.resume_on_traffic,
+            dedup: self.request.dedup.as_deref(),
+            build: build.map(BuildAssignment::row),
+        };
+        let recorded = ledger.live().create(&new).await?;
+        fail_point("live.recorded");
+        Ok(recorded)
+    }
+
+    async fn next(
+        self,
+        ledger: &Ledger,
+        snapshot: &SnapshotId,
+        by_traffic: bool,
+    ) -> OpResult<LifeRecord> {
+        let audit = Audit {
+            reason: if by_traffic { "traffic" } else { "" },
+            detail: Some(json!({"snapshot": snapshot, "run": self.life.run.id})),
+            ..Audit::by(self.who, "sandbox.resume", self.id.as_str())
+        };
+        let next = NextLife {
+            id: self.id,
+            life: self.life,
+            snapshot,
+            timeout_ms: self.timeout_ms,
+            pauses: Some(self.request.pause_on_timeout),
+            audit: &audit,
+        };
+        let recorded = ledger.live().resume(&next).await?;
+        fail_point("resume.recorded");
+        Ok(recorded)
     }
 }

@@ -39,7 +39,7 @@ fn is_there(pid: i32) -> bool {
 /// Refuses a request to a sandbox that another process holds; for one that is nowhere it is the caller's to say so.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RefuseForeign {
-    /// The sandbox.
+    /// Sandbox of any tenant; its row names the worker that runs it.
     pub id: LiveId,
 }
 

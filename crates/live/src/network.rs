@@ -30,11 +30,11 @@ use serde::{Deserialize, Serialize};
 /// Makes these the names that a running sandbox reaches, in the place of those before.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ChangeNetwork {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox that must run in this process.
     pub id: LiveId,
-    /// The names.
+    /// All names that it may reach from now on.
     pub egress: Egress,
 }
 
@@ -49,9 +49,9 @@ impl Message for ChangeNetwork {
 /// Changes of the network of a tenant's sandbox, in order; its latest 1,000.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ListNetworks {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox whose changes are listed, also after its end.
     pub id: LiveId,
 }
 

@@ -56,9 +56,9 @@ enum PauseFiles {
 /// Pauses a running sandbox, and answers once its wipe is on record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PauseSandbox {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox that must run in this process.
     pub id: LiveId,
     /// Whether its processes go on with a resume; by default they do where its class can.
     pub memory: Option<bool>,
@@ -110,7 +110,6 @@ impl Live {
     }
 }
 
-/// One pause.
 struct Pause<'a> {
     live: &'a Live,
     who: &'a Principal,

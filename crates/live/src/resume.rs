@@ -65,9 +65,9 @@ impl ResumeOptions {
 /// Resumes a paused sandbox under its id and waits until it answers. `None`: it is not paused.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ResumeSandbox {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Paused sandbox, which keeps this name in its next life.
     pub id: LiveId,
     /// How it is to go on.
     pub options: ResumeOptions,
@@ -110,7 +110,6 @@ impl Live {
     }
 }
 
-/// One resume.
 struct Resume<'a> {
     live: &'a Live,
     who: &'a Principal,

@@ -10,7 +10,7 @@ const TOKEN_BYTES: usize = 20;
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tokens {
-    /// Its agent.
+    /// Token that opens the sandbox's agent: 40 hex digits.
     pub envd: String,
     /// Its ports, where they ask for it.
     pub traffic: Option<String>,

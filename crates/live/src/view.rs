@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 /// A tenant's sandbox as it is recorded.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ViewSandbox {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox in any state, also one that has ended.
     pub id: LiveId,
 }
 
@@ -35,9 +35,9 @@ impl Message for ViewSandbox {
 /// A running sandbox of the tenant.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FindGuest {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox that must run in this process.
     pub id: LiveId,
 }
 
@@ -53,7 +53,7 @@ impl Message for FindGuest {
 /// A running sandbox by its id alone, of any tenant: its caller checks a token next. `None`: it does not run here.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FindAnyGuest {
-    /// The sandbox.
+    /// Sandbox that a request names before its token is checked.
     pub id: LiveId,
 }
 

@@ -56,7 +56,7 @@ fn opens(door: &ResumableSandbox, knock: &ResumeRequest) -> bool {
 /// sandbox is paused, or since it would not be let in.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WakeSandbox {
-    /// The sandbox.
+    /// Sandbox that a request names before its token is checked.
     pub id: LiveId,
     /// The request, by what it carries.
     pub knock: ResumeRequest,

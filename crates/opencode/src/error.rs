@@ -22,7 +22,7 @@ pub enum Error {
     /// No connection. Nothing was sent.
     #[error("{call}: OpenCode's daemon cannot be reached; check that it runs")]
     Unreachable {
-        /// The call.
+        /// Method and path of the call, without ids.
         call: &'static str,
         /// What the system said.
         #[source]
@@ -31,7 +31,7 @@ pub enum Error {
     /// The connection ended before the answer did. What became of the call is not known: read back.
     #[error("{call}: the connection ended before the answer; read back before the next send")]
     Cut {
-        /// The call.
+        /// Method and path of the call, without ids.
         call: &'static str,
         /// What broke, where it is more than an early end.
         #[source]
@@ -40,23 +40,23 @@ pub enum Error {
     /// Silence beyond the bound. What became of the call is not known: read back.
     #[error("{call}: silent for {after_ms} ms; read back before the next send")]
     TimedOut {
-        /// The call.
+        /// Method and path of the call, without ids.
         call: &'static str,
-        /// The bound.
+        /// Time in milliseconds after which the client gave up, from [`crate::Bounds`].
         after_ms: u64,
     },
     /// An answer beyond its bound, of which the rest was not read.
     #[error("{call}: the answer has more than {max} bytes; its rest was not read")]
     TooLarge {
-        /// The call.
+        /// Method and path of the call, without ids.
         call: &'static str,
-        /// The bound.
+        /// Bytes that the client reads of such an answer at most, from [`crate::Bounds`].
         max: usize,
     },
     /// An answer that is not of the form that this version of the daemon has.
     #[error("{call}: the answer cannot be read ({why}); check the daemon's version")]
     Garbled {
-        /// The call.
+        /// Method and path of the call, without ids.
         call: &'static str,
         /// What did not fit.
         why: String,
@@ -64,21 +64,21 @@ pub enum Error {
     /// Wrong name or password.
     #[error("{call}: the daemon refused the credentials; start both with the same ones")]
     Unauthorized {
-        /// The call.
+        /// Method and path of the call, without ids.
         call: &'static str,
     },
     /// The session, message or question does not exist.
     #[error("{call}: the daemon knows nothing of that id; create the session first")]
     NotFound {
-        /// The call.
+        /// Method and path of the call, without ids.
         call: &'static str,
     },
     /// The daemon refused the call.
     #[error("{call}: the daemon answered {status} {name}: {message}; see its log")]
     Refused {
-        /// The call.
+        /// Method and path of the call, without ids.
         call: &'static str,
-        /// HTTP status.
+        /// HTTP status of the daemon's answer.
         status: u16,
         /// The daemon's name of the error.
         name: String,
@@ -88,7 +88,7 @@ pub enum Error {
     /// Another version of the daemon than the pinned one.
     #[error("OpenCode's daemon is version {found}; install {wanted}")]
     Version {
-        /// What runs.
+        /// Version that the running daemon reports.
         found: String,
         /// What is pinned.
         wanted: &'static str,

@@ -25,7 +25,7 @@ pub enum Event {
     Call {
         /// Which call: the daemon's id of its part.
         id: String,
-        /// Its name.
+        /// Name of the tool, such as `bash`; `a tool` where the daemon names none.
         tool: String,
         /// Hash of its input.
         input: String,

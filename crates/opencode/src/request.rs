@@ -27,7 +27,7 @@ pub struct Model {
     pub model: String,
 }
 
-/// One prompt.
+/// One prompt, and who answers it: its agent, model and answer's schema.
 #[derive(Debug, Clone)]
 pub struct Prompt<'a> {
     /// Its ids, which the caller has stored.

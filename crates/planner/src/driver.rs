@@ -72,7 +72,7 @@ enum PlannerEnd {
 enum Fault {
     /// The daemon did not answer: another one may.
     Daemon(DaemonError),
-    /// For good.
+    /// The task ends with this outcome, and no further daemon is started.
     End(PlannerEnd),
     /// Another execution of the task goes on: this one does nothing more.
     Lost,

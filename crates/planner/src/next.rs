@@ -17,7 +17,7 @@ const MAX_WORDS: usize = 2_000;
 pub(crate) enum NextPrompt {
     /// The next prompt.
     Ask(String),
-    /// The plan.
+    /// The agent's plan, which fits its schema; planning is over.
     Planned(Box<AgentPlan>),
     /// The agent says that it has built.
     Built,

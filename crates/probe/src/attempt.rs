@@ -18,7 +18,7 @@ pub enum ProbeAttempt {
     Read(&'static str),
     /// Opens it for reading and reads nothing: what a device does when it is read is its driver's.
     Open(&'static str),
-    /// Lists it.
+    /// Lists a directory; the answer is the names in it, sorted.
     List(&'static str),
     /// Calls the kernel. Pointers are 0 or 1 and descriptors -1, so that a call that is let through fails
     /// at those, or does nothing.

@@ -9,7 +9,6 @@ use cofferdam_ledger::LedgerError;
 use serde::Serialize;
 use serde_json::Value;
 
-/// An answer.
 pub(crate) enum Answer {
     /// JSON with a status.
     Json(StatusCode, Value),

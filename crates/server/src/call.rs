@@ -24,7 +24,7 @@ pub(crate) struct HandlerContext {
     pub public_url: String,
 }
 
-/// One request.
+/// A request that passed the checks of key, role and schema.
 pub(crate) struct Call {
     pub shared: Arc<HandlerContext>,
     pub who: Principal,

@@ -10,7 +10,7 @@ use crate::route::Route;
 use crate::routes::ROUTES;
 use crate::{parameters, responses};
 
-/// The document.
+/// The OpenAPI 3.1 document of every route, committed as `docs/openapi.json`.
 #[must_use]
 pub fn document() -> Value {
     let mut schemas = Components::default();

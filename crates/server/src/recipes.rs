@@ -26,7 +26,7 @@ pub struct RecipeImport {
     pub origin: Option<String>,
 }
 
-/// `POST /api/recipes/export`.
+/// Body of `POST /api/recipes/export`: one version of a recipe, or all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeExport {
@@ -48,7 +48,7 @@ pub struct RecipeBundle {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4_000))]
     pub name: Option<String>,
-    /// Oldest first.
+    /// Versions of the recipe by time of import, oldest first.
     #[schemars(length(min = 1, max = 500))]
     pub versions: Vec<RecipeVersion>,
 }
@@ -57,7 +57,7 @@ pub struct RecipeBundle {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeVersion {
-    /// Its version.
+    /// Version of the recipe; it must equal `v` in `recipe`.
     #[schemars(length(min = 1, max = 32))]
     pub v: String,
     /// Of its canonical form.
@@ -66,15 +66,15 @@ pub struct RecipeVersion {
     /// Where it was exported; what is imported is a draft.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<RecipeStatus>,
-    /// The recipe.
+    /// The recipe as JSON; `id`, `v` and the hash must match the bundle.
     pub recipe: Value,
 }
 
-/// `POST /api/recipes/{id}/promote`.
+/// Body of `POST /api/recipes/{id}/promote`: the version and its new status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipePromote {
-    /// Its version.
+    /// Version whose status changes.
     #[schemars(length(min = 1, max = 32))]
     pub v: String,
     /// Its content; left out: what was imported last.
@@ -94,7 +94,7 @@ pub struct RecipePromote {
 pub struct RecipePromoteResponse {
     /// Version of the recipe, as `id@v`.
     pub recipe_ref: RecipeRef,
-    /// Its hash.
+    /// SHA-256 of the recipe's canonical form.
     pub hash: Digest,
     /// What it is now.
     pub status: RecipeStatus,
@@ -106,7 +106,7 @@ pub struct RecipePromoteResponse {
 pub struct RecipeImportResponse {
     /// Version of the recipe, as `id@v`.
     pub recipe_ref: RecipeRef,
-    /// Its hash.
+    /// SHA-256 of the recipe's canonical form; runs pin it.
     pub hash: String,
     /// `draft`, unless this very content is settled already.
     pub status: RecipeStatus,
@@ -122,7 +122,7 @@ pub struct RecipeImportResponse {
 pub enum RecipeExportResponse {
     /// The version that was asked for, in canonical form.
     Recipe(Box<Recipe>),
-    /// Every version.
+    /// Title and every version of the recipe, at most 500.
     Bundle(RecipeBundle),
 }
 

@@ -15,7 +15,7 @@ use crate::call::Call;
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = AnswerResult> + Send>>;
 pub(crate) type Schema = fn() -> Value;
 
-/// One endpoint.
+/// An endpoint of the API; the router and the OpenAPI document are made from it.
 #[derive(Clone, Copy)]
 pub struct Route {
     /// `GET`, `POST`, `PUT` or `DELETE`.

@@ -103,7 +103,7 @@ const fn s<T: JsonSchema>() -> Option<Schema> {
     Some(schema_of::<T>)
 }
 
-/// Every endpoint.
+/// Every endpoint; the router and the OpenAPI document are made from this table.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
     route!("GET" "/healthz", &[], [], None, 200, s::<Health>(), handlers::health::healthz, "Whether database, queues and workers are well"),

@@ -58,7 +58,7 @@ pub(crate) enum Command {
     Api(ApiArgs),
     /// Execute runs only
     Worker(WorkerArgs),
-    /// List runs
+    /// List runs, newest first
     Ps(PsArgs),
     /// Show a run: steps, artifacts, sandboxes and their wipes
     Show(ShowArgs),

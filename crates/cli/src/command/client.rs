@@ -29,7 +29,7 @@ pub(crate) enum ServerFault {
     Unannounced,
     /// It ended after it was found.
     Gone,
-    /// No answer.
+    /// It gave no answer within 5 s, or broke off before one.
     Silent,
     /// An answer that is not understood.
     Unreadable,

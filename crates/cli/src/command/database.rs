@@ -55,7 +55,7 @@ pub(crate) enum Kind {
 }
 
 impl Record {
-    /// For people.
+    /// Names the database for people: its kind or place, and eight characters of its id.
     pub(crate) fn words(&self) -> String {
         let id = self.id.get(..8).unwrap_or(&self.id);
         match self.kind {

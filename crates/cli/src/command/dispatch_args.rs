@@ -59,14 +59,14 @@ pub(crate) struct SpawnArgs {
     /// File with the agent's prompt
     #[arg(long, value_name = "FILE")]
     pub prompt_file: PathBuf,
-    /// Agent program
+    /// Kind of agent; command runs the words after `--`, or the prompt file as a shell script
     #[arg(long = "type", default_value = "codex", value_parser = flag::one_of(AgentType::ALL, AgentType::as_str))]
     pub agent_type: String,
     /// The agent's program: auto takes the one of `agent install`, or of the server's PATH; a path of the server's host is
     /// mounted
     #[arg(long, default_value = "auto", value_name = "auto|FILE")]
     pub agent: String,
-    /// Project directory
+    /// Directory of the project; --sandbox says what the agent may change in it
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub project: PathBuf,
     /// Where the agent finds the project: at its own path (and at /work), or at /work alone
@@ -84,7 +84,7 @@ pub(crate) struct SpawnArgs {
     /// Recorded path for programs that read it; no command writes it (see `wait --output`)
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Display name
+    /// Name for people, 1 to 128 characters, as `dispatch list` shows it
     #[arg(long)]
     pub name: Option<String>,
     /// The agent's model
@@ -105,7 +105,7 @@ pub(crate) struct SpawnArgs {
     /// Group of dispatches
     #[arg(long)]
     pub scope_id: Option<String>,
-    /// Parent dispatch
+    /// Id of the dispatch that spawns this one
     #[arg(long)]
     pub parent_id: Option<String>,
     /// How long it may work, from 1s to 24h; a plain number is seconds

@@ -12,7 +12,7 @@ const NAMES: usize = 14;
 /// Fields of a spec, below it.
 const FIELDS: usize = 20;
 
-/// One dispatch.
+/// Prints one dispatch, as JSON or as a line for each field.
 pub(crate) fn show(view: &DispatchView, json: bool) {
     if json {
         output::json(&serde_json::to_value(view).unwrap_or(Value::Null));

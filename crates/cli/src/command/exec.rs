@@ -71,7 +71,7 @@ pub(crate) struct ExecArgs {
     /// One JSON object instead of the command's output
     #[arg(long)]
     pub json: bool,
-    /// The command
+    /// Program to run and its arguments, after `--`
     #[arg(required = true, last = true)]
     pub cmd: Vec<String>,
 }

@@ -9,7 +9,7 @@ pub(crate) enum Exit {
     Ok,
     /// The answer is no: a run did not succeed, a proof found a row, a thing is not there.
     No,
-    /// An error.
+    /// Exit code 2: an error that is neither a no nor wrong usage.
     Error,
     /// The command line is wrong.
     Usage,

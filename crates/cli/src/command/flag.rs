@@ -87,7 +87,7 @@ pub(crate) fn user(text: &str) -> Result<UserName, UserNameError> {
     UserName::parse(text)
 }
 
-/// Parses `NAME=IP:PORT`.
+/// Parses `--egress-host`, written `NAME=IP:PORT`: a domain name and its address.
 pub(crate) fn egress_host(text: &str) -> Result<(String, SocketAddr), String> {
     let (name, address) = text.split_once('=').ok_or("expected NAME=IP:PORT")?;
     let address = address.parse().map_err(|error| format!("{address}: {error}"))?;

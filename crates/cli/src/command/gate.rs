@@ -42,7 +42,7 @@ pub(crate) enum GateCommand {
         /// Its number, as `delegations` lists it
         delegation: u64,
     },
-    /// List delegations
+    /// List delegations: from which key, to which, for which group, until when
     Delegations(GateListArgs),
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct ReplyArgs {
     run: String,
     /// The gate's key, as `gate ls` shows it
     gate: String,
-    /// The answer
+    /// The vote: yes agrees to what the gate asks, no refuses it
     #[arg(long, value_parser = flag::one_of(Choice::ALL, Choice::as_str))]
     choice: String,
     /// Rationale, for the record

@@ -5,7 +5,7 @@ use cofferdam_contracts::model::BudgetMetric;
 
 use super::bounds;
 
-/// One `--grant`.
+/// What one `--grant` of `gate reply` gives the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GrantArg {
     /// A name, for the time of `--until`.

@@ -28,7 +28,7 @@ pub(crate) enum RecipeCommand {
     },
     /// List a recipe's versions, newest first
     Versions {
-        /// Recipe id
+        /// Recipe id without a version, as `recipe ls` shows it
         id: String,
         #[arg(long, help = super::flag::JSON)]
         json: bool,

@@ -45,7 +45,7 @@ fn absent() -> Option<Signer> {
     None
 }
 
-/// `key signing`.
+/// Prints the signing key's fingerprint; `replace` makes a fresh key first.
 pub(crate) async fn signing(at: &Locations, replace: bool) -> anyhow::Result<Exit> {
     let dir = state::dir(at)?;
     let parts = Parts { worker: None, listen: None, allow_dirs: &[], webhook_private: false };

@@ -55,7 +55,7 @@ pub(crate) enum TemplateCommand {
         #[arg(long, help = super::flag::JSON)]
         json: bool,
     },
-    /// List templates
+    /// List this host's templates with image, start command and creation time
     Ls {
         #[arg(long, help = super::flag::JSON)]
         json: bool,
@@ -67,7 +67,7 @@ pub(crate) enum TemplateCommand {
 /// A user of every long-lived sandbox.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum LoginUser {
-    /// uid 1000
+    /// uid 1000, the sandbox's ordinary user
     User,
     /// uid 0 of the sandbox
     Root,

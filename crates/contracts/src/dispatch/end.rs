@@ -27,7 +27,7 @@ pub struct DispatchEndFacts<'a> {
 /// The end of a dispatch, in the columns of its row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DispatchEnd {
-    /// Its status.
+    /// Terminal status of the dispatch, from the end of its run and last attempt.
     pub status: DispatchStatus,
     /// The agent's exit status, where it exited.
     pub exit_code: Option<i32>,

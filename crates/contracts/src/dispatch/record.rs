@@ -21,7 +21,7 @@ const SCHEMA_VERSION: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentViolation {
-    /// What kind.
+    /// Rule that was broken; it decides what `subject` names.
     pub kind: ViolationKind,
     /// The program, path, name or limit.
     pub subject: String,
@@ -31,7 +31,7 @@ pub struct AgentViolation {
     pub why: Option<ViolationReason>,
     /// When in the sandbox's life.
     pub phase: Phase,
-    /// How often.
+    /// Number of refused attempts; for a limit, turns or commands beyond it.
     pub count: u64,
     /// ms since the epoch.
     pub first_ms: i64,

@@ -158,7 +158,7 @@ fn plain(object: &Map<String, Value>) -> Result<(), BoundError> {
 /// What a call may use beside the bytes of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallBound {
-    /// Input tokens.
+    /// Input tokens on top of one for each byte of the body, for images and tools.
     pub more_input: u64,
     /// The member that must be added with the most output, where the body names none.
     pub output_member: Option<&'static str>,

@@ -23,7 +23,7 @@ named! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetAsk {
-    /// Which bound.
+    /// Bound of the sandbox's budget; also the unit of `limit`, `observed` and `wanted`.
     pub metric: BudgetMetric,
     /// Its value, with earlier grants.
     pub limit: u64,

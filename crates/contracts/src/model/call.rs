@@ -33,9 +33,9 @@ named! {
     /// Whose budget bounds a call.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum CallScope {
-        /// One sandbox.
+        /// All calls of one sandbox, bounded by `budget` of its spec.
         Sandbox = "sandbox",
-        /// One run.
+        /// All calls of one run's sandboxes, bounded by `run_budget`.
         Run = "run",
         /// A tenant's calls to a provider on one day (UTC).
         Day = "day",
@@ -44,13 +44,13 @@ named! {
     }
 }
 
-/// One call.
+/// One call of a model by a sandbox, refused ones included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelCallRow {
     /// `sha256(canonical [sandboxId, n])`: one call, one key.
     pub op_key: Digest,
-    /// The run.
+    /// Run whose sandbox made the call.
     pub run_id: RunId,
     /// The task's attempt.
     pub task_key: TaskKey,
@@ -94,11 +94,11 @@ pub struct ModelCallRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelSpend {
-    /// The provider.
+    /// Provider that was called, by the tenant's name for it.
     pub provider: ProviderName,
-    /// The model.
+    /// Model that the calls named.
     pub model: ModelName,
-    /// Calls that were sent.
+    /// Calls on record but for refused ones.
     pub calls: i64,
     /// Tokens that count against budgets.
     pub tokens: i64,

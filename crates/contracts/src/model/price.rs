@@ -63,7 +63,7 @@ const fn default_output() -> u64 {
 pub struct ModelUsage {
     /// Input tokens, the cached ones included.
     pub input: u64,
-    /// Output tokens.
+    /// Output tokens, priced at `output_micros`.
     pub output: u64,
     /// Input tokens that were read from the provider's cache.
     pub cached: u64,

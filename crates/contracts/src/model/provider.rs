@@ -112,7 +112,7 @@ fn check_url(text: &str) -> Result<(), String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProviderRow {
-    /// Its configuration.
+    /// Configuration of this version: address, protocols, prices and budgets.
     pub provider: ModelProvider,
     /// Counts its changes, from 1.
     pub version: i32,

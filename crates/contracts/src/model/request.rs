@@ -62,7 +62,7 @@ pub(super) fn is_disguised(name: &str, is_judged: &dyn Fn(&str) -> bool) -> bool
 /// What a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelRequest {
-    /// The model.
+    /// Name from the body's member `model`.
     pub model: ModelName,
     /// Whether the answer is to be a stream.
     pub stream: bool,

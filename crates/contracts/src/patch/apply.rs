@@ -19,7 +19,7 @@ pub struct ApplyRecord {
     /// Directory of the repository on the host of `apply`, as the receipt names it.
     #[schemars(length(min = 1, max = 4096))]
     pub repo: String,
-    /// The branch.
+    /// Branch of that repository that the commit was written to.
     #[schemars(length(min = 1, max = 1024))]
     pub branch: String,
     /// The commit that the patch starts from.

@@ -28,7 +28,7 @@ pub struct PatchCommit<'a> {
 }
 
 impl PatchCommit<'_> {
-    /// Its message.
+    /// Commit message: a subject, then task, patch digest and approving run, a line each.
     #[must_use]
     pub fn message(&self) -> String {
         let Self { run, task, patch, approved, message, .. } = self;

@@ -65,7 +65,7 @@ named! {
     /// Mode of a file in a tree. Links and submodules have none here: they are refused.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum FileMode {
-        /// A file.
+        /// Regular file without the executable bit.
         Plain = "100644",
         /// A file with the executable bit.
         Executable = "100755",
@@ -76,7 +76,7 @@ named! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Side {
-    /// Its mode.
+    /// Git mode of the file, `100644` or `100755`.
     pub mode: FileMode,
     /// Id of its blob.
     pub blob: GitId,
@@ -103,9 +103,9 @@ pub struct PatchFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RefusedPath {
-    /// The path.
+    /// Refused path, from the top of the repository.
     pub path: PatchPath,
-    /// The reason.
+    /// Rule that keeps the path out of patches.
     pub why: PathRefusal,
 }
 
@@ -151,7 +151,7 @@ pub enum PatchError {
     TooLarge {
         /// What is counted.
         what: &'static str,
-        /// The bound.
+        /// Largest number that a patch may have of `what`.
         limit: u64,
         /// What it has.
         observed: u64,
@@ -167,7 +167,7 @@ pub enum PatchError {
     Refused {
         /// The path, safe to print.
         path: String,
-        /// The reason.
+        /// Rule that keeps the path out of patches.
         why: PathRefusal,
     },
     /// An id of another kind than the base's.
@@ -184,13 +184,13 @@ pub enum PatchError {
 /// A patch whose every byte was held against its digests and bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedPatch {
-    /// The patch.
+    /// Content of `patch.json`, within its bounds.
     pub patch: Patch,
     /// Digest of `patch.json`: what an approval is bound to.
     pub digest: Digest,
     contents: Vec<u8>,
     ranges: Vec<Range<usize>>,
-    /// The text.
+    /// Content of `changes.patch`, for people and `git am`; never parsed.
     pub text: String,
 }
 

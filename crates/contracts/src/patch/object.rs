@@ -89,7 +89,7 @@ impl GitId {
         }
     }
 
-    /// Its digits.
+    /// The id as 40 (SHA-1) or 64 (SHA-256) lower-case hex digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -86,7 +86,7 @@ impl PatchPath {
         }
     }
 
-    /// Its bytes.
+    /// The path as raw bytes, 1 to 4,095, which need not be UTF-8.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -32,7 +32,7 @@ pub struct RepoSpec {
 pub struct InputRepo {
     /// Path inside the sandbox, or URL.
     pub from: String,
-    /// The commit.
+    /// Full id of the commit that is checked out at `/work`.
     pub commit: GitId,
 }
 

@@ -23,7 +23,7 @@ pub fn policies_of(plan: &Plan, phase: Phase) -> Vec<Egress> {
 /// A list of names that a phase of some task asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PhaseEntries<'a> {
-    /// Which phase.
+    /// Phase in which the task would reach the names.
     pub phase: Phase,
     /// The names and mirrors.
     pub entries: &'a [Entry],
@@ -34,7 +34,7 @@ pub struct PhaseEntries<'a> {
 pub struct FieldEntries<'a> {
     /// As refusals name it.
     pub field: String,
-    /// The list.
+    /// Names in that field, with the phase that asks for them.
     pub asked: PhaseEntries<'a>,
 }
 

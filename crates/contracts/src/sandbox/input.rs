@@ -14,7 +14,7 @@ named! {
     /// What a task may do with a file or directory that is given to it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
     pub enum AccessMode {
-        /// Bound read-only.
+        /// Mounted read-only: the task's writes fail.
         #[default]
         ReadOnly = "read-only",
         /// Copy-on-write: the task may change its view, the source stays as it was.

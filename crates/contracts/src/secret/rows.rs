@@ -46,7 +46,7 @@ impl std::fmt::Debug for SecretRotate {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretRow {
-    /// Its name.
+    /// Name of the secret, unique in its tenant.
     pub name: SecretName,
     /// The version in force, from 1.
     pub version: u32,
@@ -73,15 +73,15 @@ pub struct SecretRemoval {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretUseRow {
-    /// The sandbox.
+    /// Sandbox whose requests carried the secret.
     pub sandbox_id: SandboxId,
-    /// Its task.
+    /// Key of the task attempt that the sandbox ran.
     pub task_key: TaskKey,
     /// In which phase; the run's egress policy of that phase says who consented.
     pub phase: Phase,
-    /// The secret.
+    /// Name of the secret that was sent.
     pub name: SecretName,
-    /// Which version.
+    /// Version of the secret that was sent, from 1.
     pub version: u32,
     /// The host that got it.
     pub host: Name,

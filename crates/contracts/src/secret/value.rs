@@ -60,7 +60,7 @@ impl fmt::Debug for SecretValue {
 pub struct OpenSecret {
     /// Which version it is.
     pub version: u32,
-    /// The value.
+    /// Opened bytes, zeroed when dropped and never printed.
     pub value: SecretValue,
 }
 

@@ -268,7 +268,7 @@ fn unquoted(value: &str, editable: bool) -> String {
 
 fn misplaced(value: &str, place: &str) -> String {
     format!(
-        "`${{{value} | sh}}` is no word of its own {place}: move it out of there, or {}",
+        "`${{{value} | sh}}` is only part of a word {place}: move it out of there, or {}",
         by_env(value)
     )
 }

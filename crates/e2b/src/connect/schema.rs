@@ -2,7 +2,7 @@
 //!
 //! Names are those of the protocol's JSON, which the services are written in.
 
-/// A message.
+/// A message of envd's services, read and written by its fields' numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     /// As errors name it.

@@ -28,7 +28,7 @@ pub(crate) struct Usage {
     pub disk_total: u64,
 }
 
-/// `GET /metrics`.
+/// Answers `GET /metrics` of envd: one sample of what the sandbox uses now.
 pub(crate) async fn metrics(call: Rpc) -> ReplyResult {
     Ok(json!(now(&call.envd).await?))
 }

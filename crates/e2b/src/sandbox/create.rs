@@ -144,12 +144,12 @@ impl NewSandbox {
     }
 }
 
-/// `POST /v2/sandboxes`.
+/// Answers `POST /v2/sandboxes`: creates a sandbox, whose `timeout` is 300 s by default.
 pub(crate) async fn newer(call: Call) -> Outcome {
     create(call, NEW_S).await
 }
 
-/// `POST /sandboxes`.
+/// Answers `POST /sandboxes`: creates a sandbox, whose `timeout` is 15 s by default.
 pub(crate) async fn older(call: Call) -> Outcome {
     create(call, OLD_S).await
 }

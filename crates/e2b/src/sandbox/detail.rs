@@ -1,4 +1,4 @@
-//! One sandbox.
+//! One sandbox, as its owner sees it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::caller::may;
 use crate::sandbox::answers::SandboxItem;
 use crate::sandbox::refusals::{found, missing};
 
-/// One sandbox.
+/// A sandbox as `GET /sandboxes/{id}` shows it, running or paused.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SandboxDetail {

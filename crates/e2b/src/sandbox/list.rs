@@ -80,12 +80,12 @@ fn labels(text: &str) -> Result<std::collections::BTreeMap<String, String>, Stri
         .collect()
 }
 
-/// `GET /v2/sandboxes`.
+/// Answers `GET /v2/sandboxes`: a page of the tenant's sandboxes, at most 100.
 pub(crate) async fn newer(call: Call) -> Outcome {
     list(call, true).await
 }
 
-/// `GET /sandboxes`.
+/// Answers `GET /sandboxes`: at most 1,000 of the tenant's sandboxes, without pages.
 pub(crate) async fn older(call: Call) -> Outcome {
     list(call, false).await
 }

@@ -110,12 +110,12 @@ fn entries(events: Vec<LiveEvent>, wanted: &LogQuery) -> Vec<LifeEntry> {
     shown.take(wanted.limit).collect()
 }
 
-/// `GET /v2/sandboxes/{id}/logs`.
+/// Answers `GET /v2/sandboxes/{id}/logs`: events of a sandbox's life, by time, level and text.
 pub(crate) async fn newer(call: Call) -> Outcome {
     logs(call, true).await
 }
 
-/// `GET /sandboxes/{id}/logs`.
+/// Answers `GET /sandboxes/{id}/logs`: the same events, as lines and as entries.
 pub(crate) async fn older(call: Call) -> Outcome {
     logs(call, false).await
 }

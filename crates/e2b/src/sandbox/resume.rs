@@ -1,4 +1,4 @@
-//! A resume.
+//! A resume of a paused sandbox, with its new timeout.
 
 use cofferdam_contracts::id::LiveId;
 use cofferdam_live::{RefuseForeign, ResumeOptions, ResumeSandbox};

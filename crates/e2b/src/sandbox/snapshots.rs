@@ -17,7 +17,7 @@ const MAX_PAGE: usize = 100;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewSnapshot {
-    /// Its name.
+    /// Name for people, 1 to 128 bytes without NUL; absent: the snapshot gets none.
     pub(crate) name: Option<String>,
     /// Accepted, and without effect: a snapshot has files only.
     #[serde(rename = "memory")]

@@ -40,7 +40,7 @@ struct BuildStep {
     /// `RUN`, `COPY`, `ENV`, `WORKDIR` or `USER`.
     #[serde(rename = "type")]
     kind: String,
-    /// Its words.
+    /// Arguments by position: of `COPY` its source, target, user and mode.
     #[serde(default)]
     args: Vec<String>,
     /// Of a `COPY`: the SHA-256 by which its archive was sent.

@@ -22,7 +22,7 @@ pub(crate) struct NewBuild {
     name: Option<String>,
     /// The older name of `name`.
     alias: Option<String>,
-    /// More tags.
+    /// Tags besides the one in `name`, at most 31.
     tags: Option<Vec<String>>,
     /// CPUs of the build and of its sandboxes, 1 to 256.
     cpu_count: Option<u32>,
@@ -43,7 +43,7 @@ impl NewBuild {
         let (name, own) = tagged(&name).map_err(|why| format!("name: {why}"))?;
         let tags = self.tags.unwrap_or_default();
         if tags.len() >= MAX_TAGS {
-            return Err(format!("tags: at most {MAX_TAGS}"));
+            return Err(format!("tags: at most {} beside that of the name", MAX_TAGS - 1));
         }
         let tags = tags.iter().map(|text| tag(text)).collect::<Result<Vec<_>, _>>();
         let mut tags = tags.map_err(|why| format!("tags: {why}"))?;

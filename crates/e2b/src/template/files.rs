@@ -32,7 +32,7 @@ pub(crate) struct UploadLink {
     url: String,
 }
 
-/// `GET /templates/{id}/files/{hash}`.
+/// Answers `GET /templates/{id}/files/{hash}`: a link to which the archive is sent.
 pub(crate) async fn link(call: Call) -> Outcome {
     let template = &call.param("id");
     let hash = &call.param("hash");

@@ -54,7 +54,7 @@ fn cut(mut all: Vec<TemplateAnswer>, asked: &Page) -> (Vec<TemplateAnswer>, Opti
     (all, next)
 }
 
-/// `GET /v2/templates`.
+/// Answers `GET /v2/templates`: the templates by the page, the host's first.
 pub(crate) async fn pages(call: Call) -> Outcome {
     let asked = Page::of(&call.query).map_err(bad_request)?;
     let (all, next) = cut(names::all(&call).await?, &asked);
@@ -68,7 +68,7 @@ pub(crate) async fn defaults(call: Call) -> Outcome {
     Ok(answer::json_of(200, &all.collect::<Vec<_>>()))
 }
 
-/// `GET /templates`.
+/// Answers `GET /templates`: all templates of the host and of the caller's tenant.
 pub(crate) async fn list(call: Call) -> Outcome {
     Ok(answer::json_of(200, &names::all(&call).await?))
 }

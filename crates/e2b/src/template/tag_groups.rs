@@ -26,14 +26,14 @@ async fn all(call: &Call, template: &str) -> Result<(TemplateId, Vec<TagView>), 
     Ok((template, all.map_err(|error| answer::refused(error.into()))?))
 }
 
-/// `GET /templates/{id}/tags/count`.
+/// Answers `GET /templates/{id}/tags/count`: how many tags the template has.
 pub(crate) async fn count(call: Call) -> Outcome {
     let template = &call.param("id");
     let (_, all) = all(&call, template).await?;
     Ok(answer::json_of(200, &TagCount { total: all.len() }))
 }
 
-/// `GET /templates/{id}/tags/exists`.
+/// Answers `GET /templates/{id}/tags/exists`: whether the template has the tag.
 pub(crate) async fn exists(call: Call) -> Outcome {
     let template = &call.param("id");
     let asked = query::value(&call.query, "tag").ok_or_else(|| bad_request("tag is missing"))?;
@@ -116,7 +116,7 @@ struct TagGroup {
     has_more: bool,
 }
 
-/// `GET /templates/{id}/tags/{tag}/assignments`.
+/// Answers `GET /templates/{id}/tags/{tag}/assignments`: the build that the tag names now.
 pub(crate) async fn assignments(call: Call) -> Outcome {
     let template = &call.param("id");
     let asked = &call.param("tag");
@@ -200,7 +200,7 @@ fn paged(mut all: Vec<TagView>, asked: &Groups) -> (Vec<TagView>, Option<String>
     (all, next)
 }
 
-/// `GET /templates/{id}/tags/groups`.
+/// Answers `GET /templates/{id}/tags/groups`: a page of tags, each with its one assignment.
 pub(crate) async fn groups(call: Call) -> Outcome {
     let template = &call.param("id");
     let asked = groups_of(&call.query).map_err(bad_request)?;

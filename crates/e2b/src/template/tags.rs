@@ -24,7 +24,7 @@ use crate::{body, query};
 pub(crate) struct TagRequest {
     /// The template and the tag of its build: `web:v1`. Without a tag, `default` is meant.
     target: String,
-    /// The tags.
+    /// Tags that this build gets, 1 to 32 in one call.
     tags: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct TagRequest {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UntagRequest {
-    /// The template.
+    /// Id or name of the template; a tag in it is ignored.
     name: String,
     /// The tags. `default` stays.
     tags: Vec<String>,

@@ -99,7 +99,6 @@ impl Events {
         }
     }
 
-    /// So far.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }

@@ -100,7 +100,7 @@ impl Dispatches {
         }
     }
 
-    /// `POST /api/dispatches`.
+    /// Starts a dispatch for `POST /api/dispatches`: its intent, run and row commit together.
     pub async fn spawn(&self, who: &Principal, request: &SpawnRequest) -> Result<DispatchView> {
         self.start(who, request, None).await
     }

@@ -41,7 +41,7 @@ pub(crate) struct ActiveConsent {
 
 /// Whether a consent holds.
 pub(crate) enum ConsentCheck {
-    /// It does.
+    /// The approved facts equal the current ones, so execution may go on.
     Holds(ActiveConsent),
     /// It is void, and nothing was started under it.
     Drifted(Vec<Difference>),

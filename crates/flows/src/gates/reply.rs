@@ -71,7 +71,7 @@ impl Gates {
         Self { ledger: ledger.clone(), signer, guesses: Arc::default() }
     }
 
-    /// `POST /api/runs/:id/gates/:gate/reply`.
+    /// Answers a gate for `POST /api/runs/:id/gates/:gate/reply`; `run` may be a workflow's id.
     pub async fn reply(
         &self,
         who: &Principal,

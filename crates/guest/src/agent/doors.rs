@@ -61,7 +61,7 @@ struct Host {
     questions: Arc<Semaphore>,
 }
 
-/// `POST /v1/doors?with=`
+/// Answers `POST /v1/doors`: listens on all ports of `with` until the body ends.
 pub async fn open(query: &str, body: Incoming) -> Response<Answer> {
     let text = query.strip_prefix("with=").and_then(decode_path).unwrap_or_default();
     let doors: Doors = match serde_json::from_str(&text) {

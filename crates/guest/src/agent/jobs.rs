@@ -54,7 +54,7 @@ struct JobProgress {
 }
 
 impl Jobs {
-    /// `POST /v1/job`.
+    /// Answers `POST /v1/job`: starts the job unless its name is known, and streams its output.
     pub fn job(&self, reaper: &Arc<Reaper>, request: JobRequest) -> Response<Answer> {
         if !is_name(&request.name) || request.exec.jail.is_some() {
             return refuse(StatusCode::BAD_REQUEST, "no job has this name, or a jail");

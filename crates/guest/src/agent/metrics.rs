@@ -11,7 +11,7 @@ use crate::machine;
 /// The agent is the first process of its sandbox.
 const AGENT: u32 = 1;
 
-/// `GET /v1/metrics`.
+/// Answers `GET /v1/metrics`: sums over the processes in `/proc`, and the space of `/`.
 pub fn usage() -> Usage {
     let mut usage = Usage { no_routes: machine::no_routes(), ..Usage::default() };
     let tick_ms = 1_000 / clock_ticks_per_second().max(1);

@@ -56,7 +56,7 @@ enum PackError {
 
 type Result<T> = std::result::Result<T, PackError>;
 
-/// `POST /v1/pack`.
+/// Answers `POST /v1/pack`: streams a directory as a tar, within the request's bounds.
 pub fn pack(request: Pack) -> Response<Answer> {
     let root = match tree::directory(&request.path) {
         Ok(root) => root,
@@ -91,7 +91,7 @@ struct Packer {
     bytes: u64,
     entries: u64,
     sent: u64,
-    /// Makes headers.
+    /// Writes tar headers into a buffer, which is sent and emptied after each of them.
     tar: Builder<Vec<u8>>,
     frames: Sender<Bytes>,
 }

@@ -109,7 +109,7 @@ impl CommandTable {
         response
     }
 
-    /// `POST /v1/follow`.
+    /// Answers `POST /v1/follow`: sends what a running command prints to this stream from now on.
     pub fn follow(&self, wanted: Follow) -> Response<Answer> {
         let entries = self.lock();
         let found = entries.get(&wanted.id);
@@ -125,7 +125,7 @@ impl CommandTable {
         response
     }
 
-    /// `GET /v1/commands`.
+    /// Answers `GET /v1/commands`: lists running commands that a host may follow again.
     pub fn commands(&self) -> Response<Answer> {
         let entries = self.lock();
         let told = entries.iter().filter_map(|(id, entry)| {
@@ -176,7 +176,7 @@ impl CommandTable {
         }
     }
 
-    /// `PUT /v1/stdin?id=`.
+    /// Answers `PUT /v1/stdin?id=`: gives the body to a command as its input, to the end.
     pub async fn stdin(&self, query: &str, mut body: Incoming) -> Response<Answer> {
         let id = query.strip_prefix("id=").and_then(|id| id.parse::<u64>().ok());
         let taken = id.and_then(|id| {
@@ -215,7 +215,7 @@ impl CommandTable {
         done()
     }
 
-    /// `POST /v1/control`.
+    /// Answers `POST /v1/control`: resizes a command's terminal, signals its group, or both.
     pub fn control(&self, reaper: &Reaper, control: &Control) -> Response<Answer> {
         let entries = self.lock();
         let Some(entry) = entries.get(&control.id) else {

@@ -203,7 +203,7 @@ async fn connection(
     })
 }
 
-/// `POST /v1/sleep`.
+/// Answers `POST /v1/sleep`: the agent serves nothing more until a host wakes it.
 fn fall_asleep(agent: &Agent) -> Response<Answer> {
     if !agent.sleeps.load(Ordering::Acquire) {
         return refuse(StatusCode::CONFLICT, "this agent's stream cannot be followed by another");

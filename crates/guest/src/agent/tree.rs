@@ -154,7 +154,7 @@ fn answer(outcome: Result<()>) -> Response<Answer> {
     }
 }
 
-/// `POST /v1/stat`.
+/// Answers `POST /v1/stat`: describes the node at a path, following no link.
 pub fn stat(request: &Path) -> Response<Answer> {
     let found = holder(&request.path).and_then(|(at, name)| {
         statat(&at, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -292,7 +292,7 @@ pub async fn end(frames: &Sender<Bytes>, files: u64, error: Option<String>) {
     let _ = frames.send(frame::encode(Kind::End, &json)).await;
 }
 
-/// `POST /v1/mkdir`.
+/// Answers `POST /v1/mkdir`: makes a directory and those above it.
 pub fn mkdir(request: &NewDir) -> Response<Answer> {
     answer(make(request))
 }
@@ -320,7 +320,7 @@ fn make(request: &NewDir) -> Result<()> {
     fchmod(&made, Mode::from_raw_mode(request.mode)).map_err(fault)
 }
 
-/// `POST /v1/remove`.
+/// Answers `POST /v1/remove`: removes a node, a full directory only if `recursive`.
 pub fn remove(request: &Remove) -> Response<Answer> {
     let path = &request.path;
     answer(holder(path).and_then(|(at, name)| {
@@ -337,7 +337,7 @@ pub fn remove(request: &Remove) -> Response<Answer> {
     }))
 }
 
-/// `POST /v1/rename`.
+/// Answers `POST /v1/rename`: moves a node by rename(2), which replaces a file at the target.
 pub fn rename(request: &Rename) -> Response<Answer> {
     answer(holder(&request.from).and_then(|(from_dir, from)| {
         let (to_dir, to) = holder(&request.to)?;

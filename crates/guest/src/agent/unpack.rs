@@ -74,7 +74,7 @@ impl UnpackError {
     }
 }
 
-/// `PUT /v1/unpack?with=`.
+/// Answers `PUT /v1/unpack?with=`: unpacks the body below a directory.
 pub async fn unpack(query: &str, body: Incoming) -> Response<Answer> {
     let Some(request) = Unpack::of_query(query) else {
         return refuse(StatusCode::BAD_REQUEST, "`with` is not the JSON of this route");
@@ -272,7 +272,7 @@ impl Unpacker {
                 Ok(UnpackState::Body { sink, left: size, pad: padding(size) })
             }
             // A body that belongs to nothing is how one reader is made to disagree with another.
-            _ if size != 0 => bad("has bytes although it is no file"),
+            _ if size != 0 => bad("has bytes, which only a file may"),
             EntryType::Directory => self.directory(&name, mode),
             EntryType::Symlink => self.symlink(&name, &link),
             EntryType::Link => self.hard_link(&name, &link),

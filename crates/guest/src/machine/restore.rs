@@ -38,7 +38,7 @@ pub(super) fn show(line: &UnixStream, port: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes it.
+/// Receives the port that [`show`] sent; an error where none came.
 pub(super) fn take_restored(line: &UnixStream) -> io::Result<Stream> {
     let mut beside = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -20,7 +20,7 @@ pub(super) struct LayerEntry {
     pub number: u32,
 }
 
-/// Reads them.
+/// Reads a layer's stream entry by entry, and checks names, depth and counts.
 pub(super) struct EntryReader<'a> {
     words: Words<'a>,
     count: u64,

@@ -69,7 +69,7 @@ impl<'a> Words<'a> {
         Ok((name, usize::try_from(self.number()?).unwrap_or(usize::MAX)))
     }
 
-    /// That value.
+    /// The value of the attribute read last: `size` bytes, at most 64 KiB.
     pub fn value(&mut self, size: usize) -> io::Result<Vec<u8>> {
         self.some(size, MAX_VALUE)
     }

@@ -60,7 +60,7 @@ pub enum ClusterError {
     Owner {
         /// The file or directory.
         path: PathBuf,
-        /// Its owner.
+        /// User id that owns the path now.
         owner: u32,
     },
     /// The unprivileged user cannot enter the directory.
@@ -69,7 +69,7 @@ pub enum ClusterError {
          above it, or choose another state directory with --state", .path.display()
     )]
     Unreachable {
-        /// The directory.
+        /// Home directory of the database, which `user` cannot enter.
         path: PathBuf,
         /// The database's user.
         user: String,
@@ -88,7 +88,7 @@ pub enum ClusterError {
     Io {
         /// What was tried, as a verb.
         what: &'static str,
-        /// On what.
+        /// File or directory that the operation failed on.
         path: PathBuf,
         /// The system's answer.
         #[source]
@@ -97,7 +97,7 @@ pub enum ClusterError {
     /// A server program failed.
     #[error("{program} failed ({status}): {detail}")]
     Program {
-        /// `initdb`, `postgres`.
+        /// Name of the program: `initdb` or `postgres`.
         program: &'static str,
         /// Its exit status.
         status: String,
@@ -112,9 +112,9 @@ pub enum ClusterError {
     Refused {
         /// The data directory.
         data: PathBuf,
-        /// The SQLSTATE.
+        /// SQLSTATE that the server answered with, five characters.
         code: String,
-        /// Its message.
+        /// Message that the server sent with the SQLSTATE.
         detail: String,
     },
     /// A bounded wait ran out.
@@ -124,7 +124,7 @@ pub enum ClusterError {
         what: &'static str,
         /// Path of the file concerned.
         path: PathBuf,
-        /// How long.
+        /// Bound of the wait that ran out.
         waited: Duration,
     },
 }

@@ -16,7 +16,7 @@ use crate::steps::{CompileRecord, compiled_insert};
 /// A consent, as it stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Approval {
-    /// Its round.
+    /// Round of the gate that asked for the consent, from 1.
     pub round: u32,
     /// Who gave it.
     pub approved_by: String,

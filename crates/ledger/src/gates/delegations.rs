@@ -14,7 +14,7 @@ use crate::keys::roles_of;
 /// A delegation to be made.
 #[derive(Debug, Clone)]
 pub struct NewDelegation<'a> {
-    /// Whose tenant.
+    /// Tenant of the giver; the other key must belong to it too.
     pub tenant: &'a TenantId,
     /// Who gives it.
     pub from: &'a str,

@@ -36,19 +36,19 @@ use crate::families::Gates;
 /// A gate to be opened.
 #[derive(Debug, Clone)]
 pub struct NewGate<'a> {
-    /// Its run.
+    /// Run that waits for the answer; it becomes `waiting_input`.
     pub run: &'a RunId,
     /// The waiting workflow.
     pub workflow: &'a str,
     /// Tenant that owns it.
     pub tenant: &'a TenantId,
-    /// Its key.
+    /// Name of the gate in its run; each round has a name of its own.
     pub key: &'a GateKey,
-    /// Its topic.
+    /// Channel of the reply's message: `human:` and the gate key.
     pub topic: &'a str,
-    /// From 1.
+    /// Round of the gate, from 1; the consent gets the same number.
     pub round: u32,
-    /// Its law.
+    /// The recipe's rules for the gate: who answers, quorum, deadline and silence.
     pub spec: &'a GateSpec,
     /// The form that a reply must fit.
     pub form: &'a Value,

@@ -55,19 +55,19 @@ const RECORD: &str = "WITH i AS (
 /// A reply to a gate.
 #[derive(Debug, Clone)]
 pub struct Reply<'a> {
-    /// Who answers.
+    /// Key that answers; the key id of a reply link is `link:` and a name.
     pub principal: &'a Principal,
     /// The run or its workflow.
     pub run_or_workflow: &'a str,
-    /// The gate.
+    /// Name of the gate in the run.
     pub key: &'a GateKey,
     /// Its topic, where the caller says one.
     pub topic: Option<&'a str>,
-    /// The answer.
+    /// Answer as JSON; it must fit the gate's form.
     pub payload: &'a Value,
     /// Equal replies with equal keys are one.
     pub dedupe_key: &'a str,
-    /// From where.
+    /// Source to record for the reply; `external` for a reply link.
     pub origin: Origin,
     /// Who approves, as they say.
     pub approved_by: &'a str,
@@ -76,7 +76,7 @@ pub struct Reply<'a> {
 /// An accepted reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyReceipt {
-    /// Its run.
+    /// Run of the gate, also where the caller named a workflow.
     pub run: RunId,
     /// Whether this very reply was there already.
     pub is_replay: bool,
@@ -162,7 +162,7 @@ impl Gates<'_> {
 }
 
 impl GateLock {
-    /// The gate.
+    /// State and rules of the gate, as read under the lock.
     #[must_use]
     pub fn gate(&self) -> &LockedGate {
         &self.gate

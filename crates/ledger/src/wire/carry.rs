@@ -39,7 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a wire's connections may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// For [`SILENCE`].
+    /// At most [`SILENCE`]; then the wire closes the connection.
     Quick,
     /// For as long as the kernel finds the other end alive.
     Patient,

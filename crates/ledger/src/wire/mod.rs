@@ -66,7 +66,7 @@ impl Wires {
         &self.quick
     }
 
-    /// See [`WireDir::give`].
+    /// Makes the directory and its sockets another user's, as [`WireDir::give`] does.
     pub(crate) fn give(&self, uid: u32, gid: u32) -> std::io::Result<()> {
         self.place.give(uid, gid)
     }

@@ -12,14 +12,14 @@ use crate::handle::LiveHandle;
 /// What is at a path; a symbolic link at its end is described, not followed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StatFile {
-    /// The path.
+    /// Absolute path in the sandbox of the node to describe.
     pub path: String,
 }
 
 /// A directory's entries, sorted by name.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ListDirectory {
-    /// Its path.
+    /// Absolute path in the sandbox of the directory to list.
     pub path: String,
     /// More than this are an error.
     pub most: u64,
@@ -28,9 +28,9 @@ pub struct ListDirectory {
 /// Makes a directory and its parents.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MakeDirectory {
-    /// Its path.
+    /// Absolute path in the sandbox; an existing directory gets the mode and owner.
     pub path: String,
-    /// Permission bits.
+    /// Permission bits of the last directory, at most `0o1777`; its new parents get `0o755`.
     pub mode: u32,
     /// Whose it is.
     pub owner: Option<User>,
@@ -39,7 +39,7 @@ pub struct MakeDirectory {
 /// Moves a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RenameFile {
-    /// Its path.
+    /// Absolute path in the sandbox of the node to move.
     pub from: String,
     /// Its new one.
     pub to: String,
@@ -48,7 +48,7 @@ pub struct RenameFile {
 /// Removes a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RemoveFile {
-    /// Its path.
+    /// Absolute path in the sandbox of the node to remove.
     pub path: String,
     /// All that is below it, too.
     pub recursive: bool,

@@ -15,9 +15,9 @@ pub enum GuestError {
     /// Its agent said no.
     #[error("the agent refused with {status}: {error}")]
     Refused {
-        /// HTTP status.
+        /// HTTP status of the agent's answer.
         status: u16,
-        /// Its words.
+        /// Message in the agent's answer.
         error: String,
     },
     /// A list or a file that did not come whole.

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// What is known of a sandbox in one life of it, and does not change in that.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Its name.
+    /// Name of the sandbox, the same in all its lives.
     pub id: LiveId,
-    /// Its owner.
+    /// Tenant that owns the sandbox.
     pub tenant: TenantId,
     /// The run that holds it, in this life alone.
     pub run: RunId,

@@ -19,7 +19,7 @@ const QUEUED: usize = 4;
 /// Reads a file from one byte to before another, as far as it goes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ReadFile {
-    /// Its path.
+    /// Absolute path in the sandbox of the file to read.
     pub path: String,
     /// A file with more bytes is an error.
     pub most: u64,
@@ -41,9 +41,9 @@ pub struct FileBytes {
 /// Writes a file, parents included.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WriteFile {
-    /// Its path.
+    /// Absolute path in the sandbox; an existing file is replaced.
     pub path: String,
-    /// Permission bits.
+    /// Permission bits, at most `0o777`; an existing file gets them too.
     pub mode: u32,
     /// Whose it is, and whose the parents are that are made.
     pub owner: User,

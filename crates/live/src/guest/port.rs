@@ -14,7 +14,7 @@ use crate::handle::LiveHandle;
 /// Connects to a port of a sandbox's loopback; refused where nobody listens.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DialPort {
-    /// The port.
+    /// TCP port on the loopback of the sandbox.
     pub port: u16,
 }
 

@@ -51,7 +51,7 @@ pub struct SignalCommand {
 pub struct ResizeTerminal {
     /// The command's [`Process::number`].
     pub number: u64,
-    /// The size.
+    /// New height and width in characters.
     pub size: Size,
 }
 

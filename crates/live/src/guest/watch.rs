@@ -19,7 +19,7 @@ const QUEUED: usize = 16;
 /// Watches directories from this moment on. Dropping what gives the changes ends it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WatchDirectories {
-    /// Their paths.
+    /// Absolute paths in the sandbox of the directories to watch.
     pub paths: Vec<String>,
     /// Whether it waits for a stream where all are in use.
     pub waits: bool,

@@ -87,7 +87,7 @@ pub(super) enum State {
 
 /// Who has the layer.
 pub(super) enum LoanState {
-    /// Its task.
+    /// The layer's own task has it, and no life waits for it.
     Free,
     /// Its task; a life waits for it.
     Asked(LoanReply),

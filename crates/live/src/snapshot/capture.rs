@@ -99,9 +99,9 @@ pub(crate) enum SnapshotPurpose<'a> {
 /// Keeps the files of a sandbox that runs and goes on.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TakeSnapshot {
-    /// Who asks.
+    /// Caller; the sandbox must belong to the tenant of this key.
     pub who: Principal,
-    /// The sandbox.
+    /// Sandbox that must run in this process.
     pub id: LiveId,
     /// What its user calls it.
     pub name: Option<String>,
@@ -118,9 +118,9 @@ impl Message for TakeSnapshot {
 /// Deletes a snapshot of the caller's tenant: its key is destroyed, and its file removed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DeleteSnapshot {
-    /// Who asks.
+    /// Caller; the snapshot must belong to the tenant of this key.
     pub who: Principal,
-    /// The snapshot.
+    /// Snapshot to delete, by the id that its creation answered.
     pub id: SnapshotId,
 }
 

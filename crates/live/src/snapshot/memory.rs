@@ -29,7 +29,7 @@ use crate::snapshot::store::SnapshotFile;
 /// Whether the memory is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryOption {
-    /// Files alone.
+    /// Only files are stored; the processes end and their memory is lost.
     No,
     /// Where the class can; what cannot be kept refuses the pause.
     Asked,

@@ -65,18 +65,18 @@ pub struct BuildRequest {
 /// A build that was opened.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BuildResponse {
-    /// The template.
+    /// Template of that name, made now where the tenant had none.
     pub template: TemplateId,
-    /// The build.
+    /// UUID of the build, which waits for [`StartBuild`].
     pub build: BuildId,
-    /// Its tags.
+    /// Tags that the ready build gets, sorted and without duplicates.
     pub tags: Vec<String>,
 }
 
 /// Records a build that waits for its steps.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OpenBuild {
-    /// Who asks.
+    /// Caller; the build belongs to the tenant of this key.
     pub who: Principal,
     /// What is asked for.
     pub asked: BuildRequest,
@@ -93,11 +93,11 @@ impl Message for OpenBuild {
 /// A build of the caller's tenant.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ViewBuild {
-    /// Who asks.
+    /// Caller; the build must belong to the tenant of this key.
     pub who: Principal,
-    /// The template.
+    /// Template of the build; a build of another template is not found.
     pub template: TemplateId,
-    /// The build.
+    /// UUID of the build, from [`BuildResponse`].
     pub build: BuildId,
 }
 
@@ -112,9 +112,9 @@ impl Message for ViewBuild {
 /// Deletes a template of the caller's tenant. Sandboxes that were made from it have copies of its files.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DeleteTemplate {
-    /// Who asks.
+    /// Caller; the template must belong to the tenant of this key.
     pub who: Principal,
-    /// The template.
+    /// Template to delete, refused while one of its builds runs.
     pub template: TemplateId,
 }
 
@@ -129,11 +129,11 @@ impl Message for DeleteTemplate {
 /// Starts a build: answers once its sandbox is made, or the build has failed, which is on record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StartBuild {
-    /// Who asks.
+    /// Caller; the build must belong to the tenant of this key.
     pub who: Principal,
-    /// The template.
+    /// Template of the build; only one of its builds runs at a time.
     pub template: TemplateId,
-    /// The build.
+    /// Build to start, which must be `waiting`.
     pub build: BuildId,
     /// What it does.
     pub plan: BuildPlan,

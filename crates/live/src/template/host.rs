@@ -36,7 +36,7 @@ pub(crate) fn base_name() -> Result<TemplateName> {
 /// The files of the ready build that a text names among the tenant's templates; `None`: it names none of these.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FindTemplateFiles {
-    /// Who asks.
+    /// Caller; only templates of this key's tenant are found.
     pub who: Principal,
     /// `ID`, `NAME`, `ID:TAG` or `NAME:TAG`.
     pub text: String,

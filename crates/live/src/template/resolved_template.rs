@@ -17,7 +17,7 @@ const BUILT_READY: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BuildOutput {
-    /// The template.
+    /// Id of the template that the build made.
     pub template: TemplateId,
     /// The template's name when it was built.
     pub name: TemplateName,
@@ -57,7 +57,7 @@ pub(crate) struct ResolvedTemplate {
 /// A build that a sandbox is made for.
 #[derive(Debug)]
 pub(crate) struct BuildAssignment {
-    /// The build.
+    /// Build whose steps the sandbox runs.
     pub id: BuildId,
     /// The layer that its files are, and how many steps that has behind it.
     pub layer: Option<(SnapshotId, usize)>,

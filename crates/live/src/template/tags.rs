@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 /// Gives the build that has a tag these tags as well; whatever had them loses them.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TagBuild {
-    /// Who asks.
+    /// Caller; the template must belong to the tenant of this key.
     pub who: Principal,
-    /// The template.
+    /// Template whose build gets the tags.
     pub template: TemplateId,
-    /// The tag that it has.
+    /// A tag, or the id, of the build.
     pub from: String,
-    /// The others.
+    /// Tags to assign, which leave the builds that had them.
     pub tags: Vec<String>,
 }
 
@@ -34,11 +34,11 @@ impl Message for TagBuild {
 /// Takes tags away. Builds that have none are erased.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct UntagBuilds {
-    /// Who asks.
+    /// Caller; the template must belong to the tenant of this key.
     pub who: Principal,
-    /// The template.
+    /// Template whose tags are removed.
     pub template: TemplateId,
-    /// The tags.
+    /// Tags to remove; `default` is refused.
     pub tags: Vec<String>,
 }
 

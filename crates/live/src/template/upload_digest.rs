@@ -8,7 +8,7 @@ use cofferdam_contracts::template_build::MAX_UPLOAD_BYTES;
 use flate2::write::MultiGzDecoder;
 use sha2::{Digest as _, Sha256};
 
-/// Of gzip.
+/// First bytes of a gzip file.
 pub(crate) const PACKED: [u8; 2] = [0x1f, 0x8b];
 /// Bytes of a tar that are looked at: no layer of usual size takes more. Beyond it the archive has no digest.
 const MAX_TAR: u64 = 8 * MAX_UPLOAD_BYTES;

@@ -41,7 +41,7 @@ const PIECE: usize = 256 * 1_024;
 pub struct FindUpload {
     /// Whose it is.
     pub tenant: TenantId,
-    /// The template.
+    /// Template whose COPY steps use the archive.
     pub template: TemplateId,
     /// What the client calls it.
     pub hash: Digest,
@@ -62,7 +62,7 @@ pub struct SendUpload {
     pub tenant: TenantId,
     /// The key that asked for its link.
     pub key_id: String,
-    /// The template.
+    /// Template whose COPY steps use the archive.
     pub template: TemplateId,
     /// What the client calls it.
     pub hash: Digest,

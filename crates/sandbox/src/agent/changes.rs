@@ -39,7 +39,7 @@ const EXECUTABLE: u32 = 0o100;
 /// Why changes cannot be told.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangesError {
-    /// Not readable.
+    /// A path of the writable layer cannot be read.
     #[error("{path:?} cannot be read")]
     Read {
         /// Path that could not be read.

@@ -8,7 +8,7 @@ const MAX_SHOWN: usize = 200;
 /// A bound of a collection that a task's files do not keep. None of them is kept: a part would look like the whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Excess {
-    /// Too many.
+    /// More files match `artifacts` than one collection keeps.
     #[error(
         "{found} files match `artifacts` and at most {most} are kept (the first too many: {path:?}), so none was kept: \
          match fewer, or pack them into one archive"
@@ -16,12 +16,12 @@ pub enum Excess {
     Files {
         /// That are kept at most.
         most: u64,
-        /// That match.
+        /// Number of files that match.
         found: u64,
         /// The first beyond the bound.
         path: String,
     },
-    /// Too large.
+    /// The files that match have more bytes together than one collection keeps.
     #[error(
         "the files that match `artifacts` hold {found} bytes up to {path:?} and at most {most} are kept, so none was \
          kept: match fewer, compress them, or split the task"

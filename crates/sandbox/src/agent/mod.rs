@@ -64,7 +64,7 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 pub struct CollectedFile {
     /// Relative to the collection's root, as [`cofferdam_guest::name`] writes it.
     pub path: String,
-    /// Its content.
+    /// Content, at most `MAX_COLLECT_BYTES` in all.
     pub bytes: Vec<u8>,
 }
 
@@ -89,12 +89,12 @@ pub enum AgentError {
     /// The agent said no.
     #[error("the agent refused with {status}: {error}")]
     Refused {
-        /// HTTP status.
+        /// HTTP status of the agent's answer.
         status: u16,
-        /// Its words.
+        /// Why, in the agent's words.
         error: String,
     },
-    /// Not frames.
+    /// The answer is not a sequence of frames.
     #[error("the agent's answer is malformed")]
     Frame(#[from] FrameError),
     /// Frames that make no sense.
@@ -109,9 +109,9 @@ pub enum AgentError {
     /// An agent that came before the route.
     #[error("the agent in this sandbox has routes of level {has}, and this needs level {needs}")]
     Old {
-        /// What it said of itself.
+        /// Level that the agent says it has.
         has: u32,
-        /// See [`wire::LEVEL`].
+        /// The least level that has the route ([`wire::LEVEL`]).
         needs: u32,
     },
     /// A request that has no HTTP form; paths are checked before, so this is our fault.

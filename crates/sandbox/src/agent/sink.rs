@@ -5,9 +5,9 @@ use std::future::Future;
 /// A standard stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
+    /// Standard output; of a command with a terminal, all of its output.
     Stdout,
-    /// Standard error.
+    /// Standard error; a command with a terminal has none of its own.
     Stderr,
 }
 

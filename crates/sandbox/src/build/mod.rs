@@ -48,7 +48,7 @@ const MARKER: &str = ".cofferdam-made";
 pub enum BuildNote<'a> {
     /// A step begins.
     Step {
-        /// From 1.
+        /// Number of the step in the build file, from 1 to `of`.
         number: usize,
         /// How many there are.
         of: usize,

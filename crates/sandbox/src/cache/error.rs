@@ -21,7 +21,7 @@ pub enum CacheError {
     TooLarge {
         /// The exceeded quantity, in words.
         what: &'static str,
-        /// The bound.
+        /// Bound on `what`, in bytes or entries.
         limit: u64,
     },
     /// A base whose manifest is not ours.
@@ -33,7 +33,7 @@ pub enum CacheError {
     /// Or took too long.
     #[error("the agent did not give what the build left in time")]
     Silent,
-    /// The disk.
+    /// Reading or writing failed, on this host or in the agent's tar.
     #[error("{path:?} cannot be used")]
     Io {
         /// Path of the file concerned.

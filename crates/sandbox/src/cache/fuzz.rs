@@ -18,8 +18,8 @@ fn fuzz_a_base_is_unpacked_inside_its_directory_or_refused() {
         let mut tar = tempfile::tempfile().unwrap();
         tar.write_all(bytes).unwrap();
         tar.rewind().unwrap();
-        let _: Result<(), CacheError> =
-            unpack(&root, tar, &mut Bounds { bytes: 1 << 20, entries: 100 });
+        let bounds = Bounds { bytes: 1 << 20, entries: 100 };
+        let _: Result<(), CacheError> = unpack(&root, tar, &bounds, &mut bounds.clone());
         assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
     });
 }

@@ -47,7 +47,7 @@ const MARKS: [&str; 14] = [
 /// The base that a task wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseRequest {
-    /// The tenant.
+    /// Tenant that owns the base; other tenants never get it.
     pub org: TenantId,
     /// The repository: where the task's files come from.
     pub repo: String,

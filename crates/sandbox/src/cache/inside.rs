@@ -32,7 +32,8 @@ pub(crate) async fn promote(
     wanted: BaseRequest,
 ) -> Result<Promotion, CacheError> {
     let Some(mut begun) = begin(&caches, &wanted).await? else { return Ok(Promotion::Late) };
-    let mut left = caches.bounds;
+    let bounds = caches.bounds;
+    let mut left = bounds;
     let mut places = Vec::new();
     for (index, path) in shown.iter().enumerate() {
         let place = begun.make(index)?;
@@ -42,7 +43,7 @@ pub(crate) async fn promote(
             // The draft goes along: it must not be swept away under a thread that still writes.
             blocking(move || {
                 let mut left = left;
-                unpack(&place, tar, &mut left).map(|()| (begun, left))
+                unpack(&place, tar, &bounds, &mut left).map(|()| (begun, left))
             })
         };
         (begun, left) = unpacked.await?;

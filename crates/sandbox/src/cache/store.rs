@@ -33,7 +33,7 @@ const MAX_BASE_ENTRIES: u64 = 100_000;
 pub struct Bounds {
     /// Bytes of its files.
     pub bytes: u64,
-    /// Its entries.
+    /// Number of its files, directories and links.
     pub entries: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct CacheBase {
 }
 
 impl CacheBase {
-    /// Its key.
+    /// Hash of tenant, repository and lock hash, by which a task finds the base.
     #[must_use]
     pub fn key(&self) -> &Digest {
         &self.manifest.key
@@ -97,7 +97,7 @@ impl CacheBase {
         self.manifest.bytes
     }
 
-    /// Its entries.
+    /// Number of files, directories and links, as the manifest records it.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.manifest.entries

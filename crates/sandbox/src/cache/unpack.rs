@@ -24,11 +24,18 @@ use super::store::Bounds;
 const MAX_NAME_BYTES: u64 = 4_096;
 /// Parts of a name: as deep as any base may be.
 const MAX_DEPTH: usize = 200;
+const ENTRIES: &str = "the entries of a base";
+const BYTES: &str = "the bytes of a base";
 const DIR_BITS: u32 = 0o1777;
 const FILE_BITS: u32 = 0o777;
 
-/// Fills the directory, and takes what it needed off the bounds.
-pub(super) fn unpack(root: &Path, tar: File, left: &mut Bounds) -> Result<(), CacheError> {
+/// Fills the directory, and takes what it needed off what is left of the bounds.
+pub(super) fn unpack(
+    root: &Path,
+    tar: File,
+    bounds: &Bounds,
+    left: &mut Bounds,
+) -> Result<(), CacheError> {
     let mut archive = Archive::new(BufReader::new(tar));
     let (mut name, mut target) = (None, None);
     for entry in archive.entries().map_err(broken)?.raw(true) {
@@ -39,11 +46,22 @@ pub(super) fn unpack(root: &Path, tar: File, left: &mut Bounds) -> Result<(), Ca
             kind => {
                 let raw = name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
                 let link = target.take().or_else(|| Some(entry.link_name_bytes()?.into_owned()));
-                put(root, &mut entry, kind, &raw, link, left)?;
+                put(root, &mut entry, kind, &raw, link, left).map_err(|why| of(bounds, why))?;
             }
         }
     }
     Ok(())
+}
+
+/// An error that names the bound of the whole base, not what earlier files left of it.
+fn of(bounds: &Bounds, error: CacheError) -> CacheError {
+    match error {
+        CacheError::TooLarge { what: ENTRIES, .. } => {
+            CacheError::TooLarge { what: ENTRIES, limit: bounds.entries }
+        }
+        CacheError::TooLarge { what, .. } => CacheError::TooLarge { what, limit: bounds.bytes },
+        other => other,
+    }
 }
 
 fn broken(source: io::Error) -> CacheError {
@@ -79,8 +97,8 @@ fn put<R: Read>(
     let is_root = path.as_os_str().is_empty();
     if !is_root {
         let entries = left.entries.checked_sub(1);
-        left.entries = entries
-            .ok_or(CacheError::TooLarge { what: "the entries of a base", limit: left.entries })?;
+        left.entries =
+            entries.ok_or(CacheError::TooLarge { what: ENTRIES, limit: left.entries })?;
     }
     let fault = |error| at(&place)(error);
     let bits = match kind {
@@ -117,8 +135,7 @@ fn file<R: Read>(
     let mut made = made.map_err(at(place))?;
     let written = io::copy(&mut entry.take(left.bytes.saturating_add(1)), &mut made);
     let room = left.bytes.checked_sub(written.map_err(at(place))?);
-    left.bytes =
-        room.ok_or(CacheError::TooLarge { what: "the bytes of a base", limit: left.bytes })?;
+    left.bytes = room.ok_or(CacheError::TooLarge { what: BYTES, limit: left.bytes })?;
     let seconds = Duration::from_secs(entry.header().mtime().map_err(broken)?);
     // A time that no clock has is the agent's own affair.
     let time = SystemTime::UNIX_EPOCH.checked_add(seconds).unwrap_or(SystemTime::UNIX_EPOCH);

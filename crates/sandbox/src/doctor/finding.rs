@@ -28,7 +28,7 @@ impl Grade {
 pub struct Finding {
     /// Stable, such as `cgroup.controllers`.
     pub id: &'static str,
-    /// How good.
+    /// Whether this is good, a plain fact, or a weak point.
     pub grade: Grade,
     /// What was found.
     pub found: String,

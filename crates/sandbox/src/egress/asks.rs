@@ -42,7 +42,7 @@ struct AskState {
     grants: Vec<Grant>,
 }
 
-/// One sandbox's.
+/// Names that one sandbox asked for, and grants that it got.
 #[derive(Debug, Default)]
 pub(crate) struct AskQueue(Mutex<AskState>);
 

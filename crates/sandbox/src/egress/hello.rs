@@ -15,7 +15,7 @@ const HIDDEN: [u16; 2] = [0xfe0d, 0xffce];
 pub(crate) enum Hello {
     /// The beginning of one, perhaps.
     Partial,
-    /// Something else.
+    /// Bytes that cannot begin a TLS client hello.
     NotTls,
     /// A complete hello.
     Whole {

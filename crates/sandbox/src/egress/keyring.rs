@@ -32,9 +32,9 @@ pub type SecretFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Requests that carried a version since its last count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretVersionCount {
-    /// Which version.
+    /// Version of the secret that the requests carried.
     pub version: u32,
-    /// How many.
+    /// Number of those requests, at least 1.
     pub count: u64,
 }
 

@@ -513,7 +513,7 @@ impl Egress {
     /// Sets who decides about calls of models; the first one counts. Before the task's phase begins.
     pub(crate) fn serve_models(&self, gateway: Arc<dyn ModelGateway>) {
         if self.model_gateway.set(gateway).is_err() {
-            tracing::warn!("calls of models have somebody who decides about them already");
+            tracing::warn!("a gateway decides about calls of models already");
         }
     }
 

@@ -32,7 +32,7 @@ pub struct ModelCut;
 /// What an agent is answered.
 #[derive(Debug)]
 pub struct ModelReply {
-    /// HTTP status.
+    /// HTTP status of the answer, the provider's or that of a refusal.
     pub status: u16,
     /// Headers, in lower case.
     pub headers: Vec<(&'static str, String)>,
@@ -53,7 +53,7 @@ pub trait ModelGateway: Debug + Send + Sync + 'static {
 #[derive(Debug, Clone)]
 pub(crate) struct ModelEndpoint {
     pub gateway: Option<Arc<dyn ModelGateway>>,
-    /// In MiB.
+    /// Room for request bodies under way, one permit for each MiB.
     pub room: Arc<Semaphore>,
 }
 

@@ -38,7 +38,7 @@ const MOST: u64 = 1 << 32;
 pub(crate) enum ReadStatus {
     /// Nothing for now.
     Nothing,
-    /// Perhaps more.
+    /// The reader stopped at its bound, and more may wait.
     More,
     /// Nothing will come any more.
     Ended,

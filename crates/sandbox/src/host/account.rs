@@ -18,7 +18,7 @@ const NO_HOME: &str = "/";
 /// A user of a root file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// By number.
+    /// Numeric ids of the user and of the primary group.
     pub user: User,
     /// Every group that the user is a member of, the primary one included.
     pub groups: Vec<u32>,

@@ -29,7 +29,7 @@ pub struct InstalledAgent {
     pub version: String,
     /// Digest of its bytes when it was installed.
     pub sha256: Digest,
-    /// Its size.
+    /// Size in bytes; a file of another size was changed since.
     pub bytes: u64,
 }
 
@@ -55,7 +55,7 @@ pub enum AgentProgramError {
         "{path} is a script and not {name}'s own program: run `cofferdam agent install {name}`, or mount the program"
     )]
     Script {
-        /// The agent.
+        /// Name of the agent, which its program's file has as well.
         name: String,
         /// What was found.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum AgentProgramError {
     /// The record or the file cannot be read.
     #[error("{name}'s program cannot be read: {source}")]
     Read {
-        /// The agent.
+        /// Name of the agent, which its program's file has as well.
         name: String,
         /// The host's answer.
         source: io::Error,

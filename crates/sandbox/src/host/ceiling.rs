@@ -41,7 +41,7 @@ pub struct Ceilings {
     pub queue_bytes: u64,
     /// Files that the host's kernel opens (`fs.file-max`).
     pub files: u64,
-    /// TCP's buffers.
+    /// Whether and how cgroups limit the buffers of TCP.
     pub tcp: Tcp,
     /// Bytes that a socket queues unread, of which no cgroup counts any (`net.core.rmem_default`).
     pub socket_bytes: u64,

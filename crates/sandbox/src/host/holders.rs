@@ -82,7 +82,7 @@ struct Table {
     pid: u32,
     /// Where its files are found.
     root: PathBuf,
-    /// Its `mountinfo`.
+    /// Content of the process's or thread's `mountinfo`, never empty.
     text: Vec<u8>,
 }
 

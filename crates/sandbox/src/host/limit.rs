@@ -21,7 +21,7 @@ pub(crate) struct Groups {
     groups: Vec<Group>,
 }
 
-/// One directory.
+/// The group of one sandbox in one cgroup tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Group {
     mount: PathBuf,

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 const MAX_DIRS: usize = 4_096;
 const READ_BYTES: usize = 16 * 1024;
 
-/// Every change.
+/// Events that may change a directory's digest; a link is not followed.
 const HEARD: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::CLOSE_WRITE)

@@ -22,7 +22,7 @@ pub enum ImageError {
     Moved {
         /// Name of the image.
         name: String,
-        /// Its manifest.
+        /// Digest of the manifest that the name has on this host.
         found: Digest,
         /// What was asked for.
         wanted: Digest,
@@ -30,7 +30,7 @@ pub enum ImageError {
     /// A document of the image is not what it should be.
     #[error("{what}: {why}")]
     Malformed {
-        /// Which document.
+        /// What is wrong, such as `index.json`, `the configuration` or a reference.
         what: String,
         /// Reason, for the operator.
         why: String,
@@ -38,11 +38,11 @@ pub enum ImageError {
     /// Bytes that are not those that were announced.
     #[error("{what} has the digest {found}, not {wanted}")]
     Digest {
-        /// Which bytes.
+        /// Bytes that were read: `a blob` or `the manifest`.
         what: &'static str,
         /// What was announced.
         wanted: Digest,
-        /// What came.
+        /// Digest of the bytes that were read.
         found: Digest,
     },
     /// A layer that would reach out of its root, or bring what no root may hold.
@@ -58,7 +58,7 @@ pub enum ImageError {
     TooLarge {
         /// The exceeded quantity, in words.
         what: &'static str,
-        /// The bound.
+        /// Bound on `what`: bytes, or a number of files or entries.
         limit: u64,
     },
     /// A sandbox runs on it.
@@ -71,7 +71,7 @@ pub enum ImageError {
     OfTemplates {
         /// Name of the image.
         image: String,
-        /// Their names.
+        /// Names of the templates, separated by commas.
         templates: String,
     },
     /// Another process adds an image, so nothing may be swept away.
@@ -88,9 +88,9 @@ pub enum ImageError {
     /// A step of a build that failed.
     #[error("step {number} ({step}) failed: {why}")]
     Step {
-        /// From 1.
+        /// Number of the step in the build file, from 1.
         number: usize,
-        /// Its text.
+        /// The step in one line, as the build prints it.
         step: String,
         /// Reason, for the operator.
         why: String,

@@ -94,7 +94,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// One image.
+/// An OCI image manifest of schema version 2.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Manifest {

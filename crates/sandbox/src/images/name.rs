@@ -17,7 +17,7 @@ const SHA256: &str = "sha256:";
 pub struct ImageName(String);
 
 impl ImageName {
-    /// Parses one.
+    /// Parses a name; [`ImageError::Name`] states its length and characters.
     pub fn parse(text: &str) -> Result<Self, ImageError> {
         let is_plain = |byte: u8| {
             byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/:".contains(&byte)
@@ -29,7 +29,7 @@ impl ImageName {
         if fits { Ok(Self(text.to_owned())) } else { Err(ImageError::Name(text.to_owned())) }
     }
 
-    /// The text.
+    /// The name as it was parsed, without a digest.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -65,12 +65,12 @@ impl ImageRef {
     }
 }
 
-/// Reads `sha256:HEX`.
+/// Parses `sha256:HEX`; `None` for any other text.
 pub(crate) fn digest_of(text: &str) -> Option<Digest> {
     Digest::parse(text.strip_prefix(SHA256)?).ok()
 }
 
-/// Writes `sha256:HEX`.
+/// Writes a digest as OCI documents do: `sha256:HEX`.
 pub(crate) fn text_of(digest: &Digest) -> String {
     format!("{SHA256}{digest}")
 }

@@ -24,7 +24,7 @@ pub(crate) const SCHEME: &str = "image:";
 pub struct ImageRoot {
     /// `image:NAME@sha256:HEX`, for the record.
     pub pinned: String,
-    /// Lower directory.
+    /// Directory of the unpacked image, the lowest layer of a sandbox's root.
     pub root: PathBuf,
     /// The image's environment.
     pub env: BTreeMap<String, String>,

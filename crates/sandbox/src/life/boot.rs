@@ -24,7 +24,7 @@ use crate::spec::plan::Plan;
 
 /// What a sandbox is made of beside its plan.
 pub(crate) struct BootParts<'a> {
-    /// Its inputs.
+    /// Inputs of the task, resolved against this host.
     pub resolved: &'a ResolvedInputs<'a>,
     pub base: HostSource,
     /// What it writes through to.

@@ -73,7 +73,7 @@ impl<T: Send + 'static> EarlySandbox<T> {
         Some((made.await.ok()?, keeps))
     }
 
-    /// Wipes it.
+    /// Waits until the sandbox is made or has failed, then wipes it.
     pub async fn end(mut self) {
         if let Some(making) = self.making.take() {
             making.end().await;

@@ -227,7 +227,7 @@ pub(crate) enum ClaimFault {
     Said(String),
     /// The files' that it begins with.
     Files(io::Error),
-    /// The machine's.
+    /// Fault of the machine itself, in words; another one is started instead.
     Lost(String),
 }
 

@@ -161,7 +161,7 @@ pub(crate) struct LimitObservation {
     /// Too many sockets whose queues no cgroup counts.
     pub excess: Option<SocketExcess>,
     pub words: Words,
-    /// As enforced.
+    /// Limits of the sandbox as enforced, which messages quote.
     pub limits: Limits,
     /// Whether a kernel of its own refuses processes, and the cgroup never hears of it.
     pub uncounted: bool,

@@ -83,7 +83,7 @@ impl Drop for NameReservation {
 }
 
 impl NameReservation {
-    /// The name.
+    /// The reserved name, under which the sandbox is made.
     #[must_use]
     pub fn id(&self) -> &SandboxId {
         &self.id

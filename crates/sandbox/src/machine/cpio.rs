@@ -28,7 +28,7 @@ impl Archive {
         self.node(name, CHARACTER | 0o600, major, minor, &[]);
     }
 
-    /// The whole.
+    /// Ends the archive with its trailer, and gives its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.node(TRAILER, 0, 0, 0, &[]);
         self.bytes

@@ -34,7 +34,7 @@ const ROOT: u64 = 2;
 const ENTRY: usize = 12;
 const IS_DIRECTORY: u8 = 2;
 
-/// An image.
+/// An EROFS image whose files are read from the host on demand.
 #[derive(Debug)]
 pub(super) struct Image {
     /// From the first block on.
@@ -43,14 +43,14 @@ pub(super) struct Image {
     extents: Vec<Extent>,
     /// All of it, in blocks.
     blocks: u64,
-    /// See [`Image::digest`].
+    /// Set by the first call of [`Image::digest`].
     digest: OnceLock<[u8; 32]>,
 }
 
 /// Bytes behind the metadata.
 #[derive(Debug)]
 struct Extent {
-    /// In blocks.
+    /// Number of its first block, each of 4,096 bytes.
     start: u64,
     length: u64,
     data: FileData,

@@ -37,7 +37,7 @@ pub(super) struct LauncherCommand<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct LauncherName<'a> {
     pub id: &'a str,
-    /// Its directory.
+    /// Directory of the sandbox on the host, shown in the process's arguments.
     pub dir: &'a Path,
 }
 
@@ -54,7 +54,7 @@ const APART: &str = "all=; while read -r _ _ _ _ at _; do case $at in */sandboxe
 /// What all users may write in is empty for it, and read-only: what a taken-over emulator left there would outlive its machine,
 /// and those of other tenants run as the same user.
 const OPEN_TO_ALL: [&str; 5] = ["/dev/mqueue", "/dev/shm", "/run/lock", "/tmp", "/var/tmp"];
-/// Only names.
+/// Drops a sandbox's name and directory, which only mark the process, and goes on.
 const NAMED: &str = "shift 2; exec \"$@\"";
 
 /// What shows nothing at these places to a program.

@@ -73,7 +73,7 @@ impl InheritedFd {
     }
 }
 
-/// One machine.
+/// What one command line of QEMU is made of.
 pub(super) struct QemuInput<'a> {
     pub machine: &'a Machine,
     pub qemu: &'a Runtime,

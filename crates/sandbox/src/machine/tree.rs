@@ -27,7 +27,7 @@ const MAX_NODES: usize = 1_000_000;
 /// Directories in each other. Paths cannot be longer than 4,096 bytes anyway.
 const MAX_DEPTH: usize = 512;
 
-/// A node.
+/// A file, directory, link, socket or pipe, without its name.
 #[derive(Debug)]
 pub(super) struct Node {
     pub mode: u32,

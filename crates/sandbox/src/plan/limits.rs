@@ -19,7 +19,7 @@ const MEMORY_SHARE: u64 = 2;
 /// The field that its size is asked for in.
 const FIELD: &str = "limits.diskMB";
 
-/// Limits, decided.
+/// Limits and open files of one plan, checked against host and class.
 pub(crate) struct PlannedLimits {
     /// Those that the class enforces.
     pub limits: Limits,

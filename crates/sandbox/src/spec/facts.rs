@@ -29,15 +29,15 @@ pub struct HostFacts {
     /// The runtime of the class `container`, or in its place the engine of the class `docker` or the provider
     /// of the class `remote`.
     pub runtime: Runtime,
-    /// That provider.
+    /// Provider of the class `remote`; absent with any other runtime.
     pub provider: Option<Arc<Provider>>,
     /// Every class, present or absent, in the order of [`crate::Class::ALL`].
     pub classes: Vec<ClassFact>,
     /// What the machines of the class `microvm` are started from, where it is present.
     pub machine: Option<Machine>,
-    /// Cgroup trees.
+    /// Version and mounted hierarchies of this host's cgroups.
     pub cgroups: Cgroups,
-    /// Kernel release.
+    /// Release of this host's kernel, as `uname -r` prints it.
     pub kernel: String,
     /// CPUs that this process may use.
     pub cpus: u32,

@@ -19,7 +19,7 @@ pub enum Accel {
 pub struct Machine {
     /// The kernel's image.
     pub kernel: PathBuf,
-    /// Its release.
+    /// Release of that kernel, as `uname -r` prints it in the machine.
     pub release: String,
     /// The initial file system, ours.
     pub initrd: PathBuf,

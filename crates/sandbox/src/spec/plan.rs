@@ -26,7 +26,7 @@ pub(crate) const DEFAULT_WORKDIR: &str = "/work";
 pub struct PlannedMount {
     /// On the host.
     pub source: HostPath,
-    /// Absolute, inside.
+    /// Absolute path inside the sandbox.
     pub target: String,
     /// Read-only or copy-on-write.
     pub access: AccessMode,
@@ -72,7 +72,7 @@ pub struct Plan {
     pub services: Vec<PlannedService>,
     /// The command that runs first.
     pub build: Option<Command>,
-    /// The task.
+    /// Command of the task, which runs after `build`.
     pub task: Command,
     /// Globs of files to keep, relative to the task's working directory.
     pub artifacts: Vec<String>,

@@ -1,4 +1,4 @@
-//! `/api/cache`.
+//! Handlers of `/api/cache`: bases of the dependency cache, listed and evicted.
 
 use axum::http::StatusCode;
 use cofferdam_contracts::id::Digest;

@@ -1,4 +1,4 @@
-//! `/api/config`.
+//! Handlers of `/api/config`: values of the host and of tenants, with their versions.
 
 use cofferdam_contracts::config::{ConfigKey, ConfigPut};
 use cofferdam_contracts::error::Refusal;

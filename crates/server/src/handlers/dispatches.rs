@@ -1,4 +1,4 @@
-//! `/api/dispatches`.
+//! Handlers of `/api/dispatches`: agents that are spawned, followed, settled, pruned.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `/healthz`.
+//! The handler of `/healthz`: database, workers, queues.
 
 use std::time::Duration;
 

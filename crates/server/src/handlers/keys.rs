@@ -1,4 +1,4 @@
-//! `/api/keys`.
+//! Handlers of `/api/keys`: keys and their roles, made and revoked.
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;

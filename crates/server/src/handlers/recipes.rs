@@ -1,4 +1,4 @@
-//! `/api/recipes`.
+//! Handlers of `/api/recipes`: import, promotion, versions, export.
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};

@@ -1,4 +1,4 @@
-//! `/api/sessions`.
+//! Handlers of `/api/sessions`: sandboxes whose wipe is not verified, and their settlement.
 
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::SandboxId;

@@ -1,4 +1,4 @@
-//! `/api/webhooks`.
+//! Handlers of `/api/webhooks`: addresses, deliveries, replays.
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;

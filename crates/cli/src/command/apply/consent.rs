@@ -20,7 +20,7 @@ const MAX_ASKED: u32 = 32;
 pub(super) struct Consent {
     /// The recipe of the gate, with its law.
     pub recipe: Recipe,
-    /// The receipt.
+    /// Receipt that the gate shows; the approved plan must hold the same text.
     pub text: String,
     /// Digest of the patch.
     pub digest: Digest,

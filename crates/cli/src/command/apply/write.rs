@@ -27,7 +27,7 @@ const PLACE: &str = "cofferdam-apply";
 /// What was written.
 pub(super) struct BranchCommit {
     pub commit: GitId,
-    /// Its tree.
+    /// Git id of the commit's tree, recorded with the apply.
     pub tree: GitId,
     /// Whether the branch was not there before.
     pub created: bool,

@@ -19,7 +19,7 @@ use crate::envd::entry::look;
 use crate::envd::files::transfer::{MAX_FILE, unopened, wide};
 use crate::envd::paths::{followed, is_absent, name, plain};
 
-/// `GET /files`.
+/// Answers `GET /files`: the bytes of a regular file, or one range of them.
 pub(crate) async fn download(call: FilesCall) -> Result<Response<Body>, Fault> {
     let FilesCall { envd, account: who, path, request } = call;
     let (path, headers) = (path.as_str(), request.headers());

@@ -32,7 +32,7 @@ const CUT: u16 = 400;
 pub(crate) struct FileAnswer {
     path: String,
     name: String,
-    /// Always `file`.
+    /// Always `file`: only regular files are uploaded.
     #[serde(rename = "type")]
     kind: &'static str,
 }
@@ -87,7 +87,7 @@ impl FileWriter {
     }
 }
 
-/// `POST /files`.
+/// Answers `POST /files`: writes the body, or each file of a form, into the sandbox.
 pub(crate) async fn upload(call: FilesCall) -> Result<Response<Body>, Fault> {
     let FilesCall { envd, account: who, path, request } = call;
     let (envd, path) = (&*envd, path.as_str());

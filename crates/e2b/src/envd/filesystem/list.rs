@@ -1,4 +1,4 @@
-//! Directories, listed.
+//! Lists a directory of a sandbox, to the depth that a client asks for.
 
 use cofferdam_live::inside::{Entry, NodeKind};
 use cofferdam_live::{Guest, GuestError, ListDirectory};

@@ -1,4 +1,4 @@
-//! Directories, made.
+//! Makes a directory of a sandbox, with those above it.
 
 use cofferdam_live::inside::NodeKind;
 use cofferdam_live::{Account, Guest, MakeDirectory};

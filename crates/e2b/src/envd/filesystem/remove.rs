@@ -1,4 +1,4 @@
-//! Nodes, removed.
+//! Removes a file, or a directory with all that it has.
 
 use cofferdam_live::{Guest, RemoveFile};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Nodes, moved.
+//! Moves a file or a directory within a sandbox.
 
 use cofferdam_live::{Account, Guest, GuestError, RenameFile};
 use serde_json::json;

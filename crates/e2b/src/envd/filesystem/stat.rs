@@ -1,4 +1,4 @@
-//! One node.
+//! Says what is at a path of a sandbox: kind, size, owner, mode, times.
 
 use serde_json::json;
 

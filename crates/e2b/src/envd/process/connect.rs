@@ -1,4 +1,4 @@
-//! `process.Process/Connect`.
+//! `process.Process/Connect`: follows a command that runs already.
 
 use axum::body::Body;
 use axum::http::Response;

@@ -1,4 +1,4 @@
-//! `process.Process/List`.
+//! `process.Process/List`: the commands of a sandbox that run.
 
 use std::sync::Arc;
 

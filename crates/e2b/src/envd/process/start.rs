@@ -1,4 +1,4 @@
-//! `process.Process/Start`.
+//! `process.Process/Start`: starts a command or a terminal, and streams its events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub(crate) enum Event {
     Lost,
 }
 
-/// A command.
+/// A command of a sandbox, running or ended, and those who follow it.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub known: ProcessRecord,

@@ -27,7 +27,7 @@ const MAX_LINKS: usize = 40;
 #[derive(Debug)]
 pub struct Caller {
     tid: u32,
-    /// Its process.
+    /// Id of the task's process, the `Tgid` of its status.
     pid: u32,
     _as: UserGuard,
 }

@@ -7,7 +7,7 @@ pub enum CallEffect {
     Exec,
     /// Opens it, for writing if this argument's flags say so.
     Open(usize),
-    /// Changes it.
+    /// Creates, removes, moves or truncates what the path names.
     Write,
 }
 

@@ -224,7 +224,7 @@ struct RuleExceptions<'a> {
     denied: &'a BTreeSet<PathBuf>,
     /// The same files, whatever they are called.
     files: &'a BTreeSet<FileId>,
-    /// Whole directories.
+    /// Directories that are left out whole: the writable ones, and `/dev`.
     apart: &'a BTreeSet<PathBuf>,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct FirstEntry {
     pub target: Vec<u8>,
 }
 
-/// Reads them.
+/// Reads a stream of the first form entry by entry, and checks each.
 pub(super) struct FirstReader<'a> {
     words: Words<'a>,
     count: u64,

@@ -16,7 +16,7 @@ pub(super) const MAX_HANDED: usize = 3;
 pub(super) const LEAVE: u8 = b'l';
 /// Read nothing more of the layer.
 pub(super) const HOLD: u8 = b'h';
-/// Seal anew.
+/// Leave [`HOLD`] and seal from the first byte.
 pub(super) const GO_ON: u8 = b's';
 
 /// Gives an order.

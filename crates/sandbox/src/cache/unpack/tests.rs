@@ -54,7 +54,7 @@ fn a_tree_comes_out_with_its_owners_and_without_set_user_id() {
         (FILE, b"cut", "", b"x"),
     ]);
     let mut left = ROOM;
-    unpack(root.path(), whole, &mut left).unwrap();
+    unpack(root.path(), whole, &ROOM, &mut left).unwrap();
     assert_eq!(left, Bounds { bytes: 94, entries: 2 });
     let meta = |name: &str| fs::symlink_metadata(root.path().join(name)).unwrap();
     for name in ["", "d", "d/.wh.f", "out"] {
@@ -85,7 +85,7 @@ fn what_leads_out_of_the_directory_or_is_no_plain_thing_is_refused() {
     ];
     for (why, entries) in cases {
         let root = tempfile::tempdir().unwrap();
-        let error = unpack(root.path(), tar(entries), &mut ROOM.clone()).unwrap_err();
+        let error = unpack(root.path(), tar(entries), &ROOM, &mut ROOM.clone()).unwrap_err();
         let said = cofferdam_contracts::error::error_chain(&error);
         assert!(said.contains(why), "{entries:?}: {said}");
     }
@@ -96,10 +96,12 @@ fn more_than_the_bounds_is_refused_whatever_was_announced() {
     let many: Vec<Vec<u8>> = (0..7).map(|n| format!("{n}").into_bytes()).collect();
     let many: Vec<_> = many.iter().map(|n| (FILE, n.as_slice(), "", b"".as_slice())).collect();
     let root = tempfile::tempdir().unwrap();
-    let error = unpack(root.path(), tar(&many), &mut ROOM.clone()).unwrap_err();
+    let error = unpack(root.path(), tar(&many), &ROOM, &mut ROOM.clone()).unwrap_err();
     assert!(error.to_string().contains("entries"), "{error}");
+    assert!(error.to_string().ends_with(&format!("bound of {}", ROOM.entries)), "{error}");
     let root = tempfile::tempdir().unwrap();
     let large = tar(&[(FILE, b"a", "", &[7; 60]), (FILE, b"b", "", &[7; 41])]);
-    let error = unpack(root.path(), large, &mut ROOM.clone()).unwrap_err();
+    let error = unpack(root.path(), large, &ROOM, &mut ROOM.clone()).unwrap_err();
     assert!(error.to_string().contains("bytes"), "{error}");
+    assert!(error.to_string().ends_with(&format!("bound of {}", ROOM.bytes)), "{error}");
 }

@@ -39,7 +39,7 @@ const DEPTH: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Marker {
-    /// Its socket.
+    /// Path of the engine's unix socket, by which the wipe removes the container.
     pub engine: PathBuf,
     /// The container's, once it is made.
     pub id: Option<String>,

@@ -17,7 +17,7 @@ use crate::spec::provider::Provider;
 
 /// A provider that does not take a connection for so long is down.
 const CONNECT: Duration = Duration::from_secs(10);
-/// One request.
+/// Bound on one request and its answer, unless the request sets another.
 const REQUEST: Duration = Duration::from_secs(30);
 /// The request that makes a sandbox. Providers need a second or less; one that is busy may hold a creation for as long as E2B's
 /// own clients wait, and a Cofferdam says after 50 s that it has no room.

@@ -30,7 +30,7 @@ const PLACE: &str = "/.cofferdam/lodger";
 /// The file arrives without the right to be run, and the task's directory is not in every template.
 const LAUNCH: &str = "mkdir -p -- \"$1\" && chmod 0500 \"$0\" && exec \"$0\" \"$2\"";
 
-/// The daemon.
+/// A client of envd, the provider's daemon in one sandbox.
 #[derive(Debug, Clone)]
 pub(super) struct Envd {
     http: Client,

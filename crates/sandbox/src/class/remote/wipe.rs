@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProviderMarker {
-    /// Its URL.
+    /// URL of the provider's API, without a slash at its end.
     pub provider: String,
     /// The sandbox's name there, once it is made.
     pub id: Option<String>,

@@ -25,7 +25,7 @@ pub enum ListError {
     /// Directories in each other.
     #[error("directories in each other beyond {MAX_DEPTH}")]
     Deep,
-    /// Not readable.
+    /// A directory in the tree cannot be opened or listed.
     #[error("{path:?} cannot be read")]
     Read {
         /// From the directory.

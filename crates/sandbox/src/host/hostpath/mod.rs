@@ -107,7 +107,7 @@ pub enum OpenError {
     Open {
         /// What was named.
         path: HostPath,
-        /// Why.
+        /// Error of the kernel.
         source: io::Error,
     },
 }

@@ -27,7 +27,7 @@ impl Region {
         self.first
     }
 
-    /// Whole ranges.
+    /// Number of whole ranges of [`COUNT`] ids in the region.
     pub(super) fn ranges(&self) -> u32 {
         self.count / COUNT
     }

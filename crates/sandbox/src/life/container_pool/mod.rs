@@ -106,7 +106,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// It.
+    /// The name that the next sandbox of this kind will have.
     #[must_use]
     pub fn id(&self) -> &SandboxId {
         &self.id

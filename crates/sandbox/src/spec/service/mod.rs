@@ -24,12 +24,12 @@ const REDIS_PORT: u16 = 6_379;
 /// Longest name: it becomes part of variables and of an artifact's name.
 const MAX_NAME: usize = 32;
 
-/// What runs.
+/// What a service runs: a server that this host configures, or a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// PostgreSQL, with `initdb` and `postgres` in this directory.
     Postgres(PathBuf),
-    /// This `redis-server`.
+    /// Redis, by the `redis-server` at this path.
     Redis(PathBuf),
     /// A command of the spec.
     Command {
@@ -47,9 +47,9 @@ pub enum Program {
 pub struct PlannedService {
     /// Unique in its sandbox.
     pub name: String,
-    /// What runs.
+    /// Server or command that the service runs.
     pub program: Program,
-    /// On 127.0.0.1.
+    /// Port on 127.0.0.1 at which the service must answer, unique in its sandbox.
     pub port: u16,
     /// What must answer.
     pub probe: Probe,
