@@ -325,6 +325,8 @@ impl Server {
     /// The same with its log elsewhere.
     #[must_use]
     pub fn logged(home: &Home, args: &[&str], env: &[(&str, &str)], log: Stdio) -> Self {
+        let listens = matches!(args, ["up" | "api" | "shim", ..]);
+        assert!(!listens || args.contains(&"--listen"), "{args:?}: others may have the usual port");
         // Before anything runs that a panic would leave behind. One provider is enough for all.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy();

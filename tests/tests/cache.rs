@@ -435,7 +435,7 @@ async fn e5_a_build_that_failed_passes_on_and_who_waits_can_be_canceled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn e5_workers_of_one_host_build_once_and_a_killed_or_stopped_builder_holds_nobody_up() {
     let home = Home::new();
-    let shim = Server::start(&home, &["shim"], &[]);
+    let shim = Server::start(&home, &["shim", "--listen", "127.0.0.1:0"], &[]);
     let mut first = Server::start(&home, &["worker"], &[]);
     let sql = shim.sql().await;
     let killed = begin(&shim, &slow("killed", "[a]", "60s")).await;
