@@ -49,7 +49,7 @@ pub struct ResumableSandbox {
     /// Hash of the token that opens its ports; `None`: they are open.
     pub traffic: Option<String>,
     /// What it does.
-    pub rest: ResumeState,
+    pub state: ResumeState,
 }
 
 /// The worker that holds a sandbox.
@@ -198,7 +198,7 @@ impl LiveRows<'_> {
         .fetch_optional(self.pool())
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let Some(rest) = ResumeState::of(life_of(&row)?) else { return Ok(None) };
+        let Some(state) = ResumeState::of(life_of(&row)?) else { return Ok(None) };
         let door = || -> Result<ResumableSandbox> {
             Ok(ResumableSandbox {
                 tenant: id("live_sandboxes.tenant_id", row.try_get("tenant_id")?)?,
@@ -206,7 +206,7 @@ impl LiveRows<'_> {
                 is_revoked: row.try_get("revoked")?,
                 envd: row.try_get("door_hash")?,
                 traffic: row.try_get("traffic_hash")?,
-                rest,
+                state,
             })
         };
         door().map(Some)

@@ -34,7 +34,7 @@
 //! guest::message
 //! handle
 //! pending_launch spec
-//! early layer::machine
+//! early layer::transitions
 //! layer::paused_layer layer::local_layers layer::retry
 //! layer::sealer snapshot::new_file
 //! snapshot::store template::program

@@ -82,7 +82,7 @@ impl Live {
         if !opens(&door, knock) {
             return Ok(None);
         }
-        if door.rest == ResumeState::Running && !self.0.registry.is_waking(id) {
+        if door.state == ResumeState::Running && !self.0.registry.is_waking(id) {
             // It may have been resumed since this request looked for it.
             return Ok(self.0.registry.find(id).filter(|held| held.goes_on()));
         }
@@ -122,7 +122,7 @@ impl Live {
                     return Ok(Some(held));
                 }
                 let door = self.0.ledger.live().door(id).await?;
-                match door.map(|door| door.rest) {
+                match door.map(|door| door.state) {
                     None => return Err(Refusal::not_found("paused sandbox").into()),
                     Some(ResumeState::Paused) => return Ok(None),
                     Some(ResumeState::Running) if looks >= LOOKS => {
@@ -168,7 +168,7 @@ mod tests {
             is_revoked: false,
             envd: hash("envd"),
             traffic: None,
-            rest: ResumeState::Paused,
+            state: ResumeState::Paused,
         };
         let private = ResumableSandbox { traffic: Some(hash("traffic")), ..open.clone() };
         for door in [&open, &private] {

@@ -11,7 +11,7 @@
 //! any        -> Over when the life that has it begins, -> Ending when its snapshot is erased and it is not lent
 //! ```
 //! Beside its state a layer has a loan state: `Free`, `Asked` (a life waits for it), `Lent`, or `Recalled` (lent, and its snapshot is
-//! erased). `machine` has both and says what follows what, in a table; `task` does it. **A layer is lent to one life at a time, and a
+//! erased). `transitions` has both and says what follows what, in a table; `task` does it. **A layer is lent to one life at a time, and a
 //! lent layer is not ended. A process of its own has the last copy of the files** until they are sealed, the next life is on record,
 //! or no sealer is tried any more.
 
@@ -19,9 +19,9 @@ pub(crate) mod layer_memory;
 pub(crate) mod layers;
 pub(crate) mod loan;
 pub(crate) mod local_layers;
-mod machine;
 pub(crate) mod paused_layer;
 mod retention;
 mod retry;
 pub(crate) mod sealer;
 mod task;
+mod transitions;

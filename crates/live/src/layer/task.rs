@@ -1,4 +1,4 @@
-//! The task of a layer: it waits for what is asked and for what the layer's state waits for, and does what `machine` says.
+//! The task of a layer: it waits for what is asked and for what the layer's state waits for, and does what `transitions` says.
 //!
 //! **One task decides about a layer.** It ends when the layer has ended, or is the next life's.
 
@@ -20,11 +20,11 @@ use crate::layer::layer_memory::LayerMemory;
 use crate::layer::layers::Layers;
 use crate::layer::loan::{Ask, Loan, LoanAnswer, LoanReply};
 use crate::layer::local_layers::LayerAddress;
-use crate::layer::machine::{Action, Event, LoanState, State, next};
 use crate::layer::paused_layer::PausedLayer;
 use crate::layer::retry::Tries;
 use crate::layer::sealer::line::Line;
 use crate::layer::sealer::{SealInput, SealStart, Sealer, SealerMessage};
+use crate::layer::transitions::{Action, Event, LoanState, State, next};
 use crate::live::Live;
 use crate::snapshot::store::{SnapshotFile, SnapshotStore};
 
@@ -45,7 +45,7 @@ struct LayerTask {
     /// Whether the files are on record as sealed.
     sealed: watch::Sender<bool>,
     state: State,
-    lease: LoanState,
+    loan: LoanState,
     /// What `Waiting`, `Ending` and `Kept` wait for.
     pending: Option<BoxFuture<'static, Event>>,
     asks: mpsc::UnboundedReceiver<Ask>,
@@ -84,7 +84,7 @@ impl Layers {
             was_lent: false,
             sealed,
             state,
-            lease: LoanState::Free,
+            loan: LoanState::Free,
             pending,
             asks,
             own,
@@ -126,7 +126,7 @@ impl LayerTask {
     /// What happens next. What is asked comes first.
     async fn next_event(&mut self) -> Event {
         let closed = self.live.0.layers.closed();
-        let is_free = matches!(self.lease, LoanState::Free);
+        let is_free = matches!(self.loan, LoanState::Free);
         tokio::select! {
             biased;
             Some(ask) = self.asks.recv() => self.event_of(ask),
@@ -148,9 +148,9 @@ impl LayerTask {
         let mut event = Some(event);
         while let Some(next_event) = event.take() {
             let state = std::mem::replace(&mut self.state, State::Settling);
-            let lease = std::mem::replace(&mut self.lease, LoanState::Free);
-            let step = next(state, lease, next_event);
-            (self.state, self.lease) = (step.state, step.lease);
+            let loan = std::mem::replace(&mut self.loan, LoanState::Free);
+            let step = next(state, loan, next_event);
+            (self.state, self.loan) = (step.state, step.loan);
             for action in step.actions {
                 event = self.act(action).await;
             }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::LayerTask;
 use crate::background::blocking;
 use crate::layer::layers::Layers;
-use crate::layer::machine::Event;
 use crate::layer::retry::TRIES;
 use crate::layer::sealer::line::Line;
+use crate::layer::transitions::Event;
 
 impl LayerTask {
     /// The file is whole: it gets its name, the layer is retained or ends, and both are on record.

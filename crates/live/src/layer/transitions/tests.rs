@@ -1,4 +1,4 @@
-//! The table of `machine` and what it promises, for every state, lease and event.
+//! The table of `transitions` and what it promises, for every state, loan and event.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::layer::sealer::Sealer;
 
 const STATES: [&str; 9] =
     ["Sealing", "Waiting", "Sealed", "Settling", "Resting", "Unsealable", "Ending", "Kept", "Over"];
-const LEASES: [&str; 4] = ["Free", "Asked", "Lent", "Recalled"];
+const LOANS: [&str; 4] = ["Free", "Asked", "Lent", "Recalled"];
 const EVENTS: [&str; 20] = [
     "Lend",
     "Unfit",
@@ -36,29 +36,29 @@ const EVENTS: [&str; 20] = [
     "Used",
 ];
 
-/// States that a layer is in with this lease.
-fn is_possible(state: &str, lease: &str) -> bool {
+/// States that a layer is in with this loan.
+fn is_possible(state: &str, loan: &str) -> bool {
     match state {
         "Sealing" | "Waiting" => true,
-        "Sealed" => lease == "Lent" || lease == "Recalled",
-        "Settling" => lease == "Free" || lease == "Asked",
-        "Resting" | "Unsealable" => lease != "Asked",
-        _ => lease == "Free",
+        "Sealed" => loan == "Lent" || loan == "Recalled",
+        "Settling" => loan == "Free" || loan == "Asked",
+        "Resting" | "Unsealable" => loan != "Asked",
+        _ => loan == "Free",
     }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
     state: &'static str,
-    lease: &'static str,
+    loan: &'static str,
     event: &'static str,
 }
 
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for state in STATES {
-        for lease in LEASES.into_iter().filter(|lease| is_possible(state, lease)) {
-            all.extend(EVENTS.map(|event| Case { state, lease, event }));
+        for loan in LOANS.into_iter().filter(|loan| is_possible(state, loan)) {
+            all.extend(EVENTS.map(|event| Case { state, loan, event }));
         }
     }
     all
@@ -100,8 +100,8 @@ impl Askers {
         }
     }
 
-    fn lease(&mut self, case: Case) -> LoanState {
-        match case.lease {
+    fn loan(&mut self, case: Case) -> LoanState {
+        match case.loan {
             "Free" => LoanState::Free,
             "Asked" => LoanState::Asked(self.life()),
             "Lent" => LoanState::Lent,
@@ -178,14 +178,14 @@ fn state_name(state: &State) -> &'static str {
     STATES[at]
 }
 
-fn lease_name(lease: &LoanState) -> &'static str {
-    let at = match lease {
+fn loan_name(loan: &LoanState) -> &'static str {
+    let at = match loan {
         LoanState::Free => 0,
         LoanState::Asked(_) => 1,
         LoanState::Lent => 2,
         LoanState::Recalled(_) => 3,
     };
-    LEASES[at]
+    LOANS[at]
 }
 
 fn action_name(action: &Action) -> &'static str {
@@ -214,14 +214,14 @@ fn action_name(action: &Action) -> &'static str {
 #[derive(Debug, PartialEq, Eq)]
 struct Names {
     state: &'static str,
-    lease: &'static str,
+    loan: &'static str,
     actions: Vec<&'static str>,
 }
 
 impl Names {
     fn of(step: &Step) -> Self {
         let actions = step.actions.iter().map(action_name).collect();
-        Self { state: state_name(&step.state), lease: lease_name(&step.lease), actions }
+        Self { state: state_name(&step.state), loan: loan_name(&step.loan), actions }
     }
 
     fn has(&self, action: &str) -> bool {
@@ -232,14 +232,14 @@ impl Names {
 /// What follows in a case, and everyone who waits for an answer.
 fn step(case: Case) -> (Step, Askers) {
     let mut askers = Askers::default();
-    let (state, lease) = (askers.state(case), askers.lease(case));
+    let (state, loan) = (askers.state(case), askers.loan(case));
     let event = askers.event(case);
-    (next(state, lease, event), askers)
+    (next(state, loan, event), askers)
 }
 
 /// The rows of the module's table, without its head.
 fn table() -> Vec<Vec<&'static str>> {
-    let lines = include_str!("../machine.rs").lines();
+    let lines = include_str!("../transitions.rs").lines();
     let rows = lines.filter_map(|line| line.strip_prefix("//! | ")?.strip_suffix(" |"));
     let cells = |row: &'static str| row.split(" | ").map(str::trim).collect::<Vec<_>>();
     rows.skip(1).map(cells).collect()
@@ -251,7 +251,7 @@ async fn every_event_is_followed_by_what_the_table_says() {
     for case in cases() {
         let fits = |row: &Vec<&str>| {
             let named = |cell: &str, name| cell == "*" || cell.split('|').any(|one| one == name);
-            named(row[0], case.state) && named(row[1], case.lease) && named(row[2], case.event)
+            named(row[0], case.state) && named(row[1], case.loan) && named(row[2], case.event)
         };
         let at = table.iter().position(fits).unwrap();
         used.insert(at);
@@ -260,7 +260,7 @@ async fn every_event_is_followed_by_what_the_table_says() {
         let actions = table[at][5].split(' ').filter(|action| *action != "-");
         let wanted = Names {
             state: same(table[at][3], case.state),
-            lease: same(table[at][4], case.lease),
+            loan: same(table[at][4], case.loan),
             actions: actions
                 .filter(|action| has_sealer || !action.ends_with('?'))
                 .map(|action| action.trim_end_matches('?'))
@@ -276,16 +276,16 @@ async fn a_layer_comes_into_no_other_state_than_the_possible_ones_and_into_each_
     let mut reached = BTreeSet::from([("Sealing", "Free"), ("Waiting", "Free")]);
     loop {
         let from = reached.clone();
-        for case in cases().into_iter().filter(|case| from.contains(&(case.state, case.lease))) {
+        for case in cases().into_iter().filter(|case| from.contains(&(case.state, case.loan))) {
             let to = Names::of(&step(case).0);
-            assert!(is_possible(to.state, to.lease), "{case:?} leads to {to:?}");
-            reached.insert((to.state, to.lease));
+            assert!(is_possible(to.state, to.loan), "{case:?} leads to {to:?}");
+            reached.insert((to.state, to.loan));
         }
         if from == reached {
             break;
         }
     }
-    let possible = cases().iter().map(|case| (case.state, case.lease)).collect();
+    let possible = cases().iter().map(|case| (case.state, case.loan)).collect();
     assert_eq!(reached, possible);
 }
 
@@ -294,8 +294,8 @@ async fn no_layer_is_lent_twice() {
     for case in cases() {
         let to = Names::of(&step(case).0);
         let lends = to.actions.iter().filter(|action| **action == "Lend").count();
-        let was_lent = ["Lent", "Recalled"].contains(&case.lease);
-        let is_lent = ["Lent", "Recalled"].contains(&to.lease);
+        let was_lent = ["Lent", "Recalled"].contains(&case.loan);
+        let is_lent = ["Lent", "Recalled"].contains(&to.loan);
         match lends {
             0 => assert!(was_lent || !is_lent, "{case:?} {to:?}"),
             1 => assert!(!was_lent && is_lent, "{case:?} {to:?}"),
@@ -309,20 +309,20 @@ async fn no_layer_is_lent_twice() {
 
 #[tokio::test]
 async fn a_lent_layer_is_not_ended_and_an_erased_one_ends_when_it_is_given_back() {
-    for case in cases().into_iter().filter(|case| ["Lent", "Recalled"].contains(&case.lease)) {
+    for case in cases().into_iter().filter(|case| ["Lent", "Recalled"].contains(&case.loan)) {
         let (followed, _askers) = step(case);
         let to = Names::of(&followed);
         match case.event {
-            "Back" if case.lease == "Recalled" => {
+            "Back" if case.loan == "Recalled" => {
                 assert!(to.has("Look") && to.state == "Ending", "{case:?} {to:?}");
                 let State::Ending(_, replies) = followed.state else { panic!("{case:?}") };
                 assert_eq!(replies.len(), 2, "{case:?}");
             }
-            "Back" => assert_eq!(to.lease, "Free", "{case:?}"),
+            "Back" => assert_eq!(to.loan, "Free", "{case:?}"),
             "Begun" => assert!(to.has("NextLife") && !to.has("Look"), "{case:?} {to:?}"),
-            "End" => assert_eq!((to.lease, &to.actions[..]), ("Recalled", &[][..]), "{case:?}"),
+            "End" => assert_eq!((to.loan, &to.actions[..]), ("Recalled", &[][..]), "{case:?}"),
             _ => {
-                assert_eq!(to.lease, case.lease, "{case:?}");
+                assert_eq!(to.loan, case.loan, "{case:?}");
                 let ends = ["Look", "Settle", "Ended", "NextLife", "GoOn"];
                 assert!(!ends.iter().any(|action| to.has(action)), "{case:?} {to:?}");
             }
@@ -336,7 +336,7 @@ async fn nobody_who_asks_is_left_without_an_answer() {
         let (followed, mut askers) = step(case);
         assert_eq!(askers.forgotten(), 0, "{case:?}: held, or in an action");
         // Who waits for the layer waits for a sealer or for the task itself.
-        if let LoanState::Asked(_) = followed.lease {
+        if let LoanState::Asked(_) = followed.loan {
             let state = state_name(&followed.state);
             assert!(["Sealing", "Waiting", "Settling"].contains(&state), "{case:?}");
         }
@@ -350,27 +350,27 @@ async fn nobody_who_asks_is_left_without_an_answer() {
 
 #[tokio::test]
 async fn sealers_that_fail_are_tried_again_later_each_time_and_in_the_end_never() {
-    for lease in LEASES {
+    for loan in LOANS {
         let mut askers = Askers::default();
-        let case = Case { state: "Sealing", lease, event: "Silent" };
+        let case = Case { state: "Sealing", loan, event: "Silent" };
         let mut now = Step {
             state: State::Sealing(line(), Tries::of(Arc::new(SealInput::of_nothing()))),
-            lease: askers.lease(case),
+            loan: askers.loan(case),
             actions: Vec::new(),
         };
         let mut pauses = Vec::new();
         loop {
-            now = next(now.state, now.lease, Event::Silent);
+            now = next(now.state, now.loan, Event::Silent);
             let Some(Action::Retry(pause)) = now.actions.pop() else { break };
             pauses.push(pause);
-            now = next(now.state, now.lease, Event::Due);
-            let [Action::Start { is_held, .. }] = now.actions[..] else { panic!("{lease}") };
-            assert_eq!(is_held, lease != "Free");
-            now = next(now.state, now.lease, Event::Started(line()));
+            now = next(now.state, now.loan, Event::Due);
+            let [Action::Start { is_held, .. }] = now.actions[..] else { panic!("{loan}") };
+            assert_eq!(is_held, loan != "Free");
+            now = next(now.state, now.loan, Event::Started(line()));
         }
-        assert_eq!(pauses.len(), 11, "{lease}");
-        assert!(pauses.windows(2).all(|two| two[0] < two[1]), "{lease}: {pauses:?}");
-        let left = if lease == "Asked" { "Lent" } else { lease };
-        assert_eq!((state_name(&now.state), lease_name(&now.lease)), ("Unsealable", left));
+        assert_eq!(pauses.len(), 11, "{loan}");
+        assert!(pauses.windows(2).all(|two| two[0] < two[1]), "{loan}: {pauses:?}");
+        let left = if loan == "Asked" { "Lent" } else { loan };
+        assert_eq!((state_name(&now.state), loan_name(&now.loan)), ("Unsealable", left));
     }
 }

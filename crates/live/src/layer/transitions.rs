@@ -1,10 +1,10 @@
 //! The states of a layer, and the one function that says what follows. Pure: the layer's task (`task`) does it.
 //!
-//! The first row that fits holds; the test of this module compares it with [`next`] for every state, lease and event. `*` is any,
+//! The first row that fits holds; the test of this module compares it with [`next`] for every state, loan and event. `*` is any,
 //! `=` is as before, `-` is nothing. `!` marks the failure of the last sealer that is tried.
 //!
 //! ```text
-//! | state              | lease                | event      | state      | lease    | actions                   |
+//! | state              | loan                 | event      | state      | loan     | actions                   |
 //! | Ending|Kept|Over   | *                    | Lend|Unfit | =          | =        | File                      |
 //! | *                  | Asked|Lent|Recalled  | Lend|Unfit | =          | =        | Busy                      |
 //! | *                  | Free                 | Unfit      | =          | =        | File                      |
@@ -174,59 +174,59 @@ pub(super) enum Action {
 /// What follows an event.
 pub(super) struct Step {
     pub state: State,
-    pub lease: LoanState,
+    pub loan: LoanState,
     pub actions: Vec<Action>,
 }
 
 impl Step {
-    fn to(state: State, lease: LoanState, actions: Vec<Action>) -> Self {
-        Self { state, lease, actions }
+    fn to(state: State, loan: LoanState, actions: Vec<Action>) -> Self {
+        Self { state, loan, actions }
     }
 }
 
 /// What follows an event, by the table of this module. Pure.
-pub(super) fn next(state: State, lease: LoanState, event: Event) -> Step {
+pub(super) fn next(state: State, loan: LoanState, event: Event) -> Step {
     match (state, event) {
-        (state, Event::Lend { reply, has_ids }) => lend(state, lease, reply, has_ids),
-        (state, Event::Back) => take_back(state, lease),
-        (state, Event::Begun) => begin(state, lease),
-        (state, Event::End(reply)) => recall(state, lease, reply),
-        (State::Sealing(line, tries), event) => sealing(line, tries, lease, event),
-        (State::Waiting(tries), event) => waiting(tries, lease, event),
-        (State::Settling, event) => settling(lease, event),
+        (state, Event::Lend { reply, has_ids }) => lend(state, loan, reply, has_ids),
+        (state, Event::Back) => take_back(state, loan),
+        (state, Event::Begun) => begin(state, loan),
+        (state, Event::End(reply)) => recall(state, loan, reply),
+        (State::Sealing(line, tries), event) => sealing(line, tries, loan, event),
+        (State::Waiting(tries), event) => waiting(tries, loan, event),
+        (State::Settling, event) => settling(loan, event),
         (state @ (State::Resting(_) | State::Unsealable), Event::Expired)
-            if matches!(lease, LoanState::Free) =>
+            if matches!(loan, LoanState::Free) =>
         {
-            end(state, lease, None)
+            end(state, loan, None)
         }
         (State::Ending(rest, replies), Event::Looked(Err(why))) => {
             let told = replies.into_iter().map(|reply| Action::Fail(reply, why.clone()));
             let mut actions: Vec<Action> = told.collect();
             actions.extend([Action::InUse(why.clone()), Action::LookLater]);
-            Step::to(State::Kept(rest, why), lease, actions)
+            Step::to(State::Kept(rest, why), loan, actions)
         }
         (State::Kept(rest, _), Event::Looked(Err(why))) => {
-            Step::to(State::Kept(rest, why), lease, vec![Action::LookLater])
+            Step::to(State::Kept(rest, why), loan, vec![Action::LookLater])
         }
         (State::Ending(rest, replies), Event::Looked(Ok(()))) => {
-            Step::to(State::Over(replies), lease, vec![Action::Ended(rest)])
+            Step::to(State::Over(replies), loan, vec![Action::Ended(rest)])
         }
         (State::Kept(rest, _), Event::Looked(Ok(()))) => {
-            Step::to(State::Over(Vec::new()), lease, vec![Action::Ended(rest)])
+            Step::to(State::Over(Vec::new()), loan, vec![Action::Ended(rest)])
         }
-        (state @ State::Kept(..), Event::Due) => Step::to(state, lease, vec![Action::Look]),
-        (state, _) => Step::to(state, lease, Vec::new()),
+        (state @ State::Kept(..), Event::Due) => Step::to(state, loan, vec![Action::Look]),
+        (state, _) => Step::to(state, loan, Vec::new()),
     }
 }
 
 /// A life asks for the layer.
-fn lend(state: State, lease: LoanState, reply: LoanReply, has_ids: bool) -> Step {
-    match (state, lease) {
-        (state @ (State::Ending(..) | State::Kept(..) | State::Over(_)), lease) => {
-            Step::to(state, lease, vec![Action::File(reply)])
+fn lend(state: State, loan: LoanState, reply: LoanReply, has_ids: bool) -> Step {
+    match (state, loan) {
+        (state @ (State::Ending(..) | State::Kept(..) | State::Over(_)), loan) => {
+            Step::to(state, loan, vec![Action::File(reply)])
         }
-        (state, lease @ (LoanState::Asked(_) | LoanState::Lent | LoanState::Recalled(_))) => {
-            Step::to(state, lease, vec![Action::Busy(reply)])
+        (state, loan @ (LoanState::Asked(_) | LoanState::Lent | LoanState::Recalled(_))) => {
+            Step::to(state, loan, vec![Action::Busy(reply)])
         }
         (state, LoanState::Free) if !has_ids => {
             Step::to(state, LoanState::Free, vec![Action::File(reply)])
@@ -247,11 +247,11 @@ fn lend(state: State, lease: LoanState, reply: LoanReply, has_ids: bool) -> Step
 }
 
 /// The life that has the layer did not begin.
-fn take_back(state: State, lease: LoanState) -> Step {
-    match (state, lease) {
+fn take_back(state: State, loan: LoanState) -> Step {
+    match (state, loan) {
         // The life may have changed what is sealed.
-        (state @ State::Resting(_), lease @ LoanState::Lent)
-        | (state, lease @ LoanState::Recalled(_)) => end(state, lease, None),
+        (state @ State::Resting(_), loan @ LoanState::Lent)
+        | (state, loan @ LoanState::Recalled(_)) => end(state, loan, None),
         (state @ State::Sealing(..), LoanState::Lent) => {
             Step::to(state, LoanState::Free, vec![Action::GoOn])
         }
@@ -259,16 +259,16 @@ fn take_back(state: State, lease: LoanState) -> Step {
             Step::to(State::Settling, LoanState::Free, vec![Action::Settle(file, line)])
         }
         (state, LoanState::Lent) => Step::to(state, LoanState::Free, Vec::new()),
-        (state, lease) => Step::to(state, lease, Vec::new()),
+        (state, loan) => Step::to(state, loan, Vec::new()),
     }
 }
 
 /// The life that has the layer is on record as running.
-fn begin(state: State, lease: LoanState) -> Step {
-    let replies = match lease {
+fn begin(state: State, loan: LoanState) -> Step {
+    let replies = match loan {
         LoanState::Lent => Vec::new(),
         LoanState::Recalled(replies) => replies,
-        lease => return Step::to(state, lease, Vec::new()),
+        loan => return Step::to(state, loan, Vec::new()),
     };
     let mut actions = Vec::new();
     if let State::Sealing(line, _) | State::Sealed(_, line) = state {
@@ -279,33 +279,33 @@ fn begin(state: State, lease: LoanState) -> Step {
 }
 
 /// The snapshot is erased.
-fn recall(state: State, lease: LoanState, reply: EndReply) -> Step {
-    match (state, lease) {
-        (State::Ending(rest, mut replies), lease) => {
+fn recall(state: State, loan: LoanState, reply: EndReply) -> Step {
+    match (state, loan) {
+        (State::Ending(rest, mut replies), loan) => {
             replies.push(reply);
-            Step::to(State::Ending(rest, replies), lease, Vec::new())
+            Step::to(State::Ending(rest, replies), loan, Vec::new())
         }
-        (State::Over(mut replies), lease) => {
+        (State::Over(mut replies), loan) => {
             replies.push(reply);
-            Step::to(State::Over(replies), lease, Vec::new())
+            Step::to(State::Over(replies), loan, Vec::new())
         }
-        (State::Kept(rest, why), lease) => {
+        (State::Kept(rest, why), loan) => {
             let told = Action::Fail(reply, why.clone());
-            Step::to(State::Kept(rest, why), lease, vec![told])
+            Step::to(State::Kept(rest, why), loan, vec![told])
         }
         (state, LoanState::Lent) => Step::to(state, LoanState::Recalled(vec![reply]), Vec::new()),
         (state, LoanState::Recalled(mut replies)) => {
             replies.push(reply);
             Step::to(state, LoanState::Recalled(replies), Vec::new())
         }
-        (state, lease @ (LoanState::Free | LoanState::Asked(_))) => end(state, lease, Some(reply)),
+        (state, loan @ (LoanState::Free | LoanState::Asked(_))) => end(state, loan, Some(reply)),
     }
 }
 
 /// The layer is given up: no life has it any more, and a life that waits for it uses the file.
-fn end(state: State, lease: LoanState, reply: Option<EndReply>) -> Step {
+fn end(state: State, loan: LoanState, reply: Option<EndReply>) -> Step {
     let (mut actions, mut replies) = (Vec::new(), Vec::from_iter(reply));
-    match lease {
+    match loan {
         LoanState::Asked(asker) => actions.push(Action::File(asker)),
         LoanState::Recalled(all) => replies.extend(all),
         LoanState::Free | LoanState::Lent => {}
@@ -321,8 +321,8 @@ fn end(state: State, lease: LoanState, reply: Option<EndReply>) -> Step {
 }
 
 /// A sealer has the layer, and says something or ends.
-fn sealing(line: Line, mut tries: Tries, lease: LoanState, event: Event) -> Step {
-    match (lease, event) {
+fn sealing(line: Line, mut tries: Tries, loan: LoanState, event: Event) -> Step {
+    match (loan, event) {
         (LoanState::Asked(reply), Event::Held) => {
             Step::to(State::Sealing(line, tries), LoanState::Lent, vec![Action::Lend(reply)])
         }
@@ -330,74 +330,74 @@ fn sealing(line: Line, mut tries: Tries, lease: LoanState, event: Event) -> Step
         (LoanState::Free, Event::Held) => {
             Step::to(State::Sealing(line, tries), LoanState::Free, vec![Action::GoOn])
         }
-        (lease @ (LoanState::Free | LoanState::Asked(_)), Event::Sealed(file)) => {
-            Step::to(State::Settling, lease, vec![Action::Settle(file, line)])
+        (loan @ (LoanState::Free | LoanState::Asked(_)), Event::Sealed(file)) => {
+            Step::to(State::Settling, loan, vec![Action::Settle(file, line)])
         }
-        (lease, Event::Sealed(file)) => Step::to(State::Sealed(file, line), lease, Vec::new()),
-        (lease, Event::Excused(why)) => {
+        (loan, Event::Sealed(file)) => Step::to(State::Sealed(file, line), loan, Vec::new()),
+        (loan, Event::Excused(why)) => {
             tries.why.clone_from(&why);
-            Step::to(State::Sealing(line, tries), lease, vec![Action::NotYet(why)])
+            Step::to(State::Sealing(line, tries), loan, vec![Action::NotYet(why)])
         }
-        (lease, Event::Silent) => fail(tries, lease, vec![Action::EndSealer(line)]),
-        (lease, _) => Step::to(State::Sealing(line, tries), lease, Vec::new()),
+        (loan, Event::Silent) => fail(tries, loan, vec![Action::EndSealer(line)]),
+        (loan, _) => Step::to(State::Sealing(line, tries), loan, Vec::new()),
     }
 }
 
 /// The next sealer is due, or was to be started.
-fn waiting(mut tries: Tries, lease: LoanState, event: Event) -> Step {
+fn waiting(mut tries: Tries, loan: LoanState, event: Event) -> Step {
     match event {
         Event::Due => {
-            let is_held = !matches!(lease, LoanState::Free);
+            let is_held = !matches!(loan, LoanState::Free);
             let start = Action::Start { given: Arc::clone(&tries.given), is_held };
-            Step::to(State::Waiting(tries), lease, vec![start])
+            Step::to(State::Waiting(tries), loan, vec![start])
         }
-        Event::Started(line) => Step::to(State::Sealing(line, tries), lease, Vec::new()),
+        Event::Started(line) => Step::to(State::Sealing(line, tries), loan, Vec::new()),
         Event::Unstarted(why) => {
             tries.why = why;
-            fail(tries, lease, Vec::new())
+            fail(tries, loan, Vec::new())
         }
-        _ => Step::to(State::Waiting(tries), lease, Vec::new()),
+        _ => Step::to(State::Waiting(tries), loan, Vec::new()),
     }
 }
 
 /// One more sealer failed.
-fn fail(mut tries: Tries, lease: LoanState, mut actions: Vec<Action>) -> Step {
-    if let Some(pause) = tries.fail(!matches!(lease, LoanState::Free)) {
+fn fail(mut tries: Tries, loan: LoanState, mut actions: Vec<Action>) -> Step {
+    if let Some(pause) = tries.fail(!matches!(loan, LoanState::Free)) {
         actions.push(Action::Retry(pause));
-        return Step::to(State::Waiting(tries), lease, actions);
+        return Step::to(State::Waiting(tries), loan, actions);
     }
     actions.push(Action::Unsealable(tries.why));
-    let lease = lent(lease, &mut actions);
-    Step::to(State::Unsealable, lease, actions)
+    let loan = lent(loan, &mut actions);
+    Step::to(State::Unsealable, loan, actions)
 }
 
 /// The file is whole, and the task has settled what becomes of the layer.
-fn settling(lease: LoanState, event: Event) -> Step {
+fn settling(loan: LoanState, event: Event) -> Step {
     let mut actions = Vec::new();
     match event {
         Event::Rests(rest) => {
-            let lease = lent(lease, &mut actions);
-            Step::to(State::Resting(rest), lease, actions)
+            let loan = lent(loan, &mut actions);
+            Step::to(State::Resting(rest), loan, actions)
         }
         Event::Ended => {
-            if let LoanState::Asked(asker) = lease {
+            if let LoanState::Asked(asker) = loan {
                 actions.push(Action::File(asker));
             }
             Step::to(State::Over(Vec::new()), LoanState::Free, actions)
         }
-        Event::InUse(rest) => end(rest.map_or(State::Settling, State::Resting), lease, None),
-        _ => Step::to(State::Settling, lease, actions),
+        Event::InUse(rest) => end(rest.map_or(State::Settling, State::Resting), loan, None),
+        _ => Step::to(State::Settling, loan, actions),
     }
 }
 
 /// The layer is free for the life that waits for it, if one does.
-fn lent(lease: LoanState, actions: &mut Vec<Action>) -> LoanState {
-    match lease {
+fn lent(loan: LoanState, actions: &mut Vec<Action>) -> LoanState {
+    match loan {
         LoanState::Asked(asker) => {
             actions.push(Action::Lend(asker));
             LoanState::Lent
         }
-        lease => lease,
+        loan => loan,
     }
 }
 
