@@ -294,7 +294,7 @@ mod tests {
     }
 
     /// A volume in this directory, in mounts of this test's own; `None` where the host has none.
-    fn made(state: &Path) -> Option<Volume> {
+    fn volume_here(state: &Path) -> Option<Volume> {
         mounts::enter_private_mounts().expect("these tests need root");
         let large = LargeLayers::detect(state);
         if let LargeLayers::Absent { why, .. } = &large {
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn what_is_written_is_never_in_the_image_and_is_unreadable_without_the_key() {
         let state = tempfile::tempdir().unwrap();
-        let Some(volume) = made(state.path()) else { return };
+        let Some(volume) = volume_here(state.path()) else { return };
         let name = String::from_utf8(MARKER.to_vec()).unwrap();
         let mut secret = File::create(volume.layer.join(&name)).unwrap();
         secret.write_all(&MARKER.repeat(1_000)).unwrap();
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_key_whose_files_are_still_open_is_not_called_destroyed() {
         let state = tempfile::tempdir().unwrap();
-        let Some(volume) = made(state.path()) else { return };
+        let Some(volume) = volume_here(state.path()) else { return };
         let held = File::create(volume.inner().join("held")).unwrap();
         assert!(mounts::unmount(&volume.layer).unwrap());
         let end = volume.end_key().unwrap();
