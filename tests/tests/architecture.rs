@@ -11,7 +11,7 @@ mod floors;
 mod messages;
 mod nouns;
 mod signatures;
-mod source;
+pub(crate) mod source;
 mod system_calls;
 mod tenant_paths;
 mod tenant_text;

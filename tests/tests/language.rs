@@ -11,6 +11,8 @@ use std::process::Command;
 use cofferdam_ambient::env;
 use cofferdam_tests::binary;
 
+use crate::architecture::source::product as without_tests;
+
 /// Habits that usually hide a missing noun. "is no longer" is none of them.
 const MARKS: [&str; 8] =
     ["is no ", "are none", "that is none", "is told", "are told", "nobody", "whoever", "somebody"];
@@ -127,14 +129,7 @@ fn product() -> Vec<(String, String)> {
         name.contains("/src/") && !OTHERS.iter().any(|part| name.contains(part))
     });
     for (_, text) in &mut sources {
-        // `mod tests;` is a line among others, and what follows it is the product's.
-        let tests = text.match_indices("\n#[cfg(test)]\nmod ").find(|(at, _)| {
-            let line = text.get(*at..).and_then(|rest| rest.lines().nth(2)).unwrap_or_default();
-            line.ends_with('{')
-        });
-        if let Some((tests, _)) = tests {
-            text.truncate(tests);
-        }
+        *text = without_tests(text);
     }
     sources
 }

@@ -1,5 +1,6 @@
 //! The ban of child sessions, over the source of the client of OpenCode's daemon.
 
+use super::source::product;
 use super::sources;
 
 /// Words that make a child session or run one. (word, files that may say it, why)
@@ -22,7 +23,7 @@ const WRITERS: &[(&str, &[&str])] = &[
 
 /// What a source says without its tests and comments.
 fn code(text: &str) -> String {
-    let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+    let text = product(text);
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n").replace("Deserialize", "")
 }

@@ -1,5 +1,6 @@
 //! Failures are told apart by their types, never by what a message says.
 
+use super::source::product;
 use super::sources;
 
 /// Code that decides by what a message says, with how often and why it may.
@@ -22,7 +23,7 @@ fn nothing_is_classified_by_the_text_of_a_message() {
         if !name.contains("/src/") || name.ends_with("/tests.rs") || name.contains("/tests/") {
             continue;
         }
-        let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+        let code = product(&text);
         let asked = |line: &&str| {
             let head = |ask: &&str| line.split_once(*ask).map(|(head, _)| head);
             ASKS.iter().filter_map(head).any(|head| {

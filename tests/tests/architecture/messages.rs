@@ -7,6 +7,7 @@ use std::fs;
 
 use cofferdam_contracts::error::ErrorCode;
 
+use super::source::product;
 use super::{root, sources};
 
 /// Where a message begins, and what it is.
@@ -69,11 +70,6 @@ fn is_near(text: &str, gap: usize) -> bool {
     gap <= NEAR && text.get(..gap).is_some_and(|between| !between.contains(';'))
 }
 
-fn code(text: &str) -> &str {
-    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
-    text.split("#[cfg(test)]\nmod fuzz").next().unwrap_or(text)
-}
-
 /// `(crate, kind, message)` of every file.
 fn messages() -> BTreeSet<(String, &'static str, String)> {
     let mut found = BTreeSet::new();
@@ -84,7 +80,7 @@ fn messages() -> BTreeSet<(String, &'static str, String)> {
         if !CRATES.contains(&krate) || ["tests.rs", "fuzz.rs"].contains(&file) {
             continue;
         }
-        let text = code(&text);
+        let text = product(&text);
         for (mark, kind) in MARKS {
             for (at, _) in text.match_indices(mark) {
                 let line = text.get(..at).and_then(|before| before.rsplit('\n').next());

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::source::product;
 use super::sources;
 
 /// Names that a crate defines more than once: (crate, name, why). The list only shrinks.
@@ -16,7 +17,7 @@ const RESULT: &str = "a module's result with its own error, as in the standard l
 
 /// The types that a source file defines at its own level, or in a macro there; tests aside.
 fn defined(text: &str) -> Vec<String> {
-    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+    let code = product(text);
     let name = |line: &str| {
         let inner = line.strip_prefix("    ");
         let line = inner.unwrap_or(line);

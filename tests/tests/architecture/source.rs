@@ -48,6 +48,36 @@ pub(super) fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
+/// A file without the modules of tests that are written in it. `mod tests;` is a line among others: what follows it stays.
+pub(crate) fn product(text: &str) -> String {
+    const MARK: &str = "#[cfg(test)]\nmod ";
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(MARK) {
+        let (before, module) = rest.split_at(at);
+        kept.push_str(before);
+        let begins = module.lines().nth(1).is_some_and(|line| line.ends_with('{'));
+        let end = match begins && (before.is_empty() || before.ends_with('\n')) {
+            true => module.find("\n}\n").map_or(module.len(), |end| end + 3),
+            false => {
+                kept.push_str(MARK);
+                MARK.len()
+            }
+        };
+        rest = module.get(end..).unwrap_or_default();
+    }
+    kept + rest
+}
+
+#[test]
+fn modules_of_tests_are_no_part_of_the_product_and_what_follows_them_is() {
+    let text = "a\n#[cfg(test)]\nmod tests {\n    fn t() {\n    }\n}\nb\n#[cfg(test)]\nmod fuzz;\nc\n#[cfg(test)]\nfn d() {}\n";
+    let kept = "a\nb\n#[cfg(test)]\nmod fuzz;\nc\n#[cfg(test)]\nfn d() {}\n";
+    assert_eq!(product(text), kept);
+    assert_eq!(product("#[cfg(test)]\nmod tests {\n}"), "");
+    assert_eq!(product("a"), "a");
+}
+
 fn attributes_of(item: &syn::Item) -> &[syn::Attribute] {
     use syn::Item;
     match item {

@@ -1,6 +1,7 @@
 //! No path of the host is made by joining to a tree that a tenant may have written: any name in it may be a link, which the
 //! host would follow from its own root. `TenantRoot` (crates/sandbox/src/host/tenant_root.rs) gives descriptors instead.
 
+use super::source::product;
 use super::sources;
 
 const CRATES: &[&str] = &[
@@ -38,7 +39,7 @@ const JOINS: &[(&str, usize, &str)] = &[
 
 /// How often a text joins to such a tree.
 fn joins(text: &str) -> usize {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let code = product(text);
     let code: String = code
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
