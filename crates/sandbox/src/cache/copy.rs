@@ -17,8 +17,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
+use super::bounds::{Bounds, Usage};
 use super::error::CacheError;
-use super::store::Bounds;
 
 /// Directories within directories: four times what package managers nest, and each costs one open
 /// descriptor while it is walked.
@@ -33,17 +33,15 @@ const NOBODY: u32 = 65_534;
 
 /// Walks trees and adds up what it met.
 pub(super) struct Walk {
-    bounds: Bounds,
     content: Sha256,
     /// The owner that is root.
     first: u32,
-    pub bytes: u64,
-    pub entries: u64,
+    pub usage: Usage,
 }
 
 impl Walk {
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, content: Sha256::new(), first: 0, bytes: 0, entries: 0 }
+        Self { content: Sha256::new(), first: 0, usage: Usage::new(bounds) }
     }
 
     /// The same of a tree whose owners begin at `first`.
@@ -116,11 +114,7 @@ impl Walk {
             if matches!(name, b"." | b"..") {
                 continue;
             }
-            self.entries += 1;
-            if self.entries > self.bounds.entries {
-                let limit = self.bounds.entries;
-                return Err(CacheError::TooLarge { what: "the entries of a base", limit });
-            }
+            self.usage.add_entry()?;
             match std::str::from_utf8(name) {
                 Ok(name) => names.push(name.to_owned()),
                 Err(_) => return Err(hostile(path, "holds a name that is not UTF-8")),
@@ -145,7 +139,7 @@ impl Walk {
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(hostile(path, "is no longer a regular file"));
         }
-        self.room(u64::try_from(found.st_size).unwrap_or(u64::MAX))?;
+        self.usage.fits(u64::try_from(found.st_size).unwrap_or(u64::MAX))?;
         let mut copy = match to {
             None => None,
             Some(to) => {
@@ -164,9 +158,7 @@ impl Walk {
         loop {
             let count = file.read(&mut chunk).map_err(io)?;
             let Some(read) = chunk.get(..count).filter(|read| !read.is_empty()) else { break };
-            let read_bytes = u64::try_from(count).unwrap_or(u64::MAX);
-            self.room(read_bytes)?;
-            self.bytes += read_bytes;
+            self.usage.add_bytes(u64::try_from(count).unwrap_or(u64::MAX))?;
             digest.update(read);
             if let Some(copy) = &mut copy {
                 copy.write_all(read).map_err(io)?;
@@ -192,9 +184,7 @@ impl Walk {
     ) -> Result<(), CacheError> {
         let fault = |errno| broken(path, errno);
         let target = readlinkat(from, name, Vec::new()).map_err(fault)?;
-        let bytes = u64::try_from(target.as_bytes().len()).unwrap_or(u64::MAX);
-        self.room(bytes)?;
-        self.bytes += bytes;
+        self.usage.add_bytes(u64::try_from(target.as_bytes().len()).unwrap_or(u64::MAX))?;
         let found = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)?;
         let text = String::from_utf8_lossy(target.as_bytes()).into_owned();
         self.note("link", path, &found, 0, &text);
@@ -203,14 +193,6 @@ impl Walk {
         symlinkat(target.as_c_str(), to, name).map_err(fault)?;
         let (uid, gid) = self.owner(&found);
         chownat(to, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(fault)
-    }
-
-    fn room(&self, more: u64) -> Result<(), CacheError> {
-        let limit = self.bounds.bytes;
-        match self.bytes.checked_add(more) {
-            Some(sum) if sum <= limit => Ok(()),
-            _ => Err(CacheError::TooLarge { what: "the bytes of a base", limit }),
-        }
     }
 
     fn note(&mut self, kind: &str, path: &str, found: &Stat, bits: u32, what: &str) {

@@ -5,8 +5,8 @@ use std::io::{Seek as _, Write as _};
 
 use cofferdam_hostile::fuzz;
 
+use super::bounds::{Bounds, Usage};
 use super::error::CacheError;
-use super::store::Bounds;
 use super::unpack::unpack;
 
 #[test]
@@ -18,8 +18,8 @@ fn fuzz_a_base_is_unpacked_inside_its_directory_or_refused() {
         let mut tar = tempfile::tempfile().unwrap();
         tar.write_all(bytes).unwrap();
         tar.rewind().unwrap();
-        let bounds = Bounds { bytes: 1 << 20, entries: 100 };
-        let _: Result<(), CacheError> = unpack(&root, tar, &bounds, &mut bounds.clone());
+        let mut usage = Usage::new(Bounds { bytes: 1 << 20, entries: 100 });
+        let _: Result<(), CacheError> = unpack(&root, tar, &mut usage);
         assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
     });
 }

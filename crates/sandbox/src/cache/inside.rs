@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use cofferdam_guest::archive::Pack;
 
+use super::bounds::{Bounds, Usage};
 use super::copy::Walk;
 use super::error::{CacheError, at};
 use super::identity::BaseRequest;
-use super::store::{BaseWriter, Bounds, Caches, Promotion};
+use super::store::{BaseWriter, Caches, Promotion};
 use super::unpack::unpack;
 use crate::agent::Agent;
 use crate::host::task::blocking;
@@ -32,21 +33,20 @@ pub(crate) async fn promote(
     wanted: BaseRequest,
 ) -> Result<Promotion, CacheError> {
     let Some(mut begun) = begin(&caches, &wanted).await? else { return Ok(Promotion::Late) };
-    let bounds = caches.bounds;
-    let mut left = bounds;
+    let mut usage = Usage::new(caches.bounds);
     let mut places = Vec::new();
     for (index, path) in shown.iter().enumerate() {
         let place = begun.make(index)?;
-        let tar = fetch(agent, path, left, begun.spool()?).await?;
+        let tar = fetch(agent, path, usage.left(), begun.spool()?).await?;
         let unpacked = {
             let place = place.clone();
             // The draft goes along: it must not be swept away under a thread that still writes.
             blocking(move || {
-                let mut left = left;
-                unpack(&place, tar, &bounds, &mut left).map(|()| (begun, left))
+                let mut usage = usage;
+                unpack(&place, tar, &mut usage).map(|()| (begun, usage))
             })
         };
-        (begun, left) = unpacked.await?;
+        (begun, usage) = unpacked.await?;
         places.push(place);
     }
     blocking(move || finish(&caches, &wanted, &begun, &places)).await

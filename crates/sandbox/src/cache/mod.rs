@@ -22,6 +22,7 @@
 //! says whether there is a pipe or socket, which the host does not see. **A base that does not have the digest on
 //! record is no base**, and it is taken away. The key begins with the tenant: see the contracts.
 
+mod bounds;
 mod copy;
 mod error;
 mod flight;
@@ -32,10 +33,11 @@ mod inside;
 mod store;
 mod unpack;
 
+pub use bounds::Bounds as CacheBounds;
 pub use error::CacheError;
 pub use flight::{Flight, FlightOutcome};
 pub use identity::BaseRequest;
-pub use store::{BaseLookup, Bounds as CacheBounds, CacheBase, Caches, Promotion, Removal};
+pub use store::{BaseLookup, CacheBase, Caches, Promotion, Removal};
 
 pub(crate) use identity::{identify, input_digest};
 pub(crate) use inside::{look as look_inside, promote as promote_inside};

@@ -13,6 +13,7 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with, syncfs}
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::bounds::Bounds;
 use super::copy::Walk;
 use super::error::{CacheError, at};
 use super::identity::BaseRequest;
@@ -21,27 +22,6 @@ use crate::host::{base, live};
 const SCHEMA_VERSION: u32 = 1;
 /// Bytes of a manifest: it has a fixed number of fields, and a repository's name of 256 bytes.
 const MAX_MANIFEST_BYTES: u64 = 16 * 1024;
-
-/// Bytes of a base's files. They are copied from memory to disk before the first task begins; 4 GiB
-/// holds the largest Python stacks, and beyond it that wait costs more than a build does.
-const MAX_BASE_BYTES: u64 = 4 << 30;
-/// Entries of a base: a large `node_modules`. Each is looked at before and after every task on it.
-const MAX_BASE_ENTRIES: u64 = 100_000;
-
-/// What one base may be at most: beyond it the build is not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// Number of its files, directories and links.
-    pub entries: u64,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { bytes: MAX_BASE_BYTES, entries: MAX_BASE_ENTRIES }
-    }
-}
 
 /// The bases of a state directory.
 #[derive(Debug, Clone)]
@@ -352,12 +332,9 @@ impl Caches {
     ) -> Result<Promotion, CacheError> {
         let BaseWriter { draft, place, .. } = begun;
         let fault = || at(&draft.0);
-        let (bytes, entries) = (walk.bytes, walk.entries);
+        let (bytes, entries) = (walk.usage.bytes(), walk.usage.entries());
         let tree = self.described(&draft.0).map_err(fault())?;
-        let tree = tree.ok_or(CacheError::TooLarge {
-            what: "the entries of a base",
-            limit: self.bounds.entries,
-        })?;
+        let tree = tree.ok_or_else(|| self.bounds.too_many_entries())?;
         let manifest = BaseManifest {
             schema_version: SCHEMA_VERSION,
             key: wanted.key.clone(),

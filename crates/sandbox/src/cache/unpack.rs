@@ -17,25 +17,18 @@ use std::time::{Duration, SystemTime};
 
 use tar::{Archive, Entry, EntryType, Header};
 
+use super::bounds::Usage;
 use super::error::{CacheError, at};
-use super::store::Bounds;
 
 /// Bytes of a name or a target, and the zero behind it: the kernel's own bound.
 const MAX_NAME_BYTES: u64 = 4_096;
 /// Parts of a name: as deep as any base may be.
 const MAX_DEPTH: usize = 200;
-const ENTRIES: &str = "the entries of a base";
-const BYTES: &str = "the bytes of a base";
 const DIR_BITS: u32 = 0o1777;
 const FILE_BITS: u32 = 0o777;
 
-/// Fills the directory, and takes what it needed off what is left of the bounds.
-pub(super) fn unpack(
-    root: &Path,
-    tar: File,
-    bounds: &Bounds,
-    left: &mut Bounds,
-) -> Result<(), CacheError> {
+/// Fills the directory; what comes counts.
+pub(super) fn unpack(root: &Path, tar: File, usage: &mut Usage) -> Result<(), CacheError> {
     let mut archive = Archive::new(BufReader::new(tar));
     let (mut name, mut target) = (None, None);
     for entry in archive.entries().map_err(broken)?.raw(true) {
@@ -46,22 +39,11 @@ pub(super) fn unpack(
             kind => {
                 let raw = name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
                 let link = target.take().or_else(|| Some(entry.link_name_bytes()?.into_owned()));
-                put(root, &mut entry, kind, &raw, link, left).map_err(|why| of(bounds, why))?;
+                put(root, &mut entry, kind, &raw, link, usage)?;
             }
         }
     }
     Ok(())
-}
-
-/// An error that names the bound of the whole base, not what earlier files left of it.
-fn of(bounds: &Bounds, error: CacheError) -> CacheError {
-    match error {
-        CacheError::TooLarge { what: ENTRIES, .. } => {
-            CacheError::TooLarge { what: ENTRIES, limit: bounds.entries }
-        }
-        CacheError::TooLarge { what, .. } => CacheError::TooLarge { what, limit: bounds.bytes },
-        other => other,
-    }
 }
 
 fn broken(source: io::Error) -> CacheError {
@@ -90,15 +72,13 @@ fn put<R: Read>(
     kind: EntryType,
     raw: &[u8],
     link: Option<Vec<u8>>,
-    left: &mut Bounds,
+    usage: &mut Usage,
 ) -> Result<(), CacheError> {
     let path = plain(Path::new(OsStr::from_bytes(raw)))?;
     let place = place(root, &path)?;
     let is_root = path.as_os_str().is_empty();
     if !is_root {
-        let entries = left.entries.checked_sub(1);
-        left.entries =
-            entries.ok_or(CacheError::TooLarge { what: ENTRIES, limit: left.entries })?;
+        usage.add_entry()?;
     }
     let fault = |error| at(&place)(error);
     let bits = match kind {
@@ -110,7 +90,7 @@ fn put<R: Read>(
         }
         _ if is_root => return Err(hostile(&path, "is no directory")),
         EntryType::Regular => {
-            file(entry, &place, left)?;
+            file(entry, &place, usage)?;
             Some(FILE_BITS)
         }
         EntryType::Symlink => {
@@ -128,14 +108,13 @@ fn put<R: Read>(
 fn file<R: Read>(
     entry: &mut Entry<'_, R>,
     place: &Path,
-    left: &mut Bounds,
+    usage: &mut Usage,
 ) -> Result<(), CacheError> {
     let mut options = File::options();
     let made = options.write(true).create_new(true).mode(0o600).open(place);
     let mut made = made.map_err(at(place))?;
-    let written = io::copy(&mut entry.take(left.bytes.saturating_add(1)), &mut made);
-    let room = left.bytes.checked_sub(written.map_err(at(place))?);
-    left.bytes = room.ok_or(CacheError::TooLarge { what: BYTES, limit: left.bytes })?;
+    let written = io::copy(&mut entry.take(usage.left().bytes.saturating_add(1)), &mut made);
+    usage.add_bytes(written.map_err(at(place))?)?;
     let seconds = Duration::from_secs(entry.header().mtime().map_err(broken)?);
     // A time that no clock has is the agent's own affair.
     let time = SystemTime::UNIX_EPOCH.checked_add(seconds).unwrap_or(SystemTime::UNIX_EPOCH);

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use tar::Builder;
 
 use super::*;
+use crate::cache::bounds::Bounds;
 
 const ROOM: Bounds = Bounds { bytes: 100, entries: 6 };
 
@@ -53,9 +54,9 @@ fn a_tree_comes_out_with_its_owners_and_without_set_user_id() {
         (EntryType::GNULongName, b"long", "", &long),
         (FILE, b"cut", "", b"x"),
     ]);
-    let mut left = ROOM;
-    unpack(root.path(), whole, &ROOM, &mut left).unwrap();
-    assert_eq!(left, Bounds { bytes: 94, entries: 2 });
+    let mut usage = Usage::new(ROOM);
+    unpack(root.path(), whole, &mut usage).unwrap();
+    assert_eq!(usage.left(), Bounds { bytes: 94, entries: 2 });
     let meta = |name: &str| fs::symlink_metadata(root.path().join(name)).unwrap();
     for name in ["", "d", "d/.wh.f", "out"] {
         assert_eq!((meta(name).uid(), meta(name).gid()), (7, 8), "{name}");
@@ -85,7 +86,7 @@ fn what_leads_out_of_the_directory_or_is_no_plain_thing_is_refused() {
     ];
     for (why, entries) in cases {
         let root = tempfile::tempdir().unwrap();
-        let error = unpack(root.path(), tar(entries), &ROOM, &mut ROOM.clone()).unwrap_err();
+        let error = unpack(root.path(), tar(entries), &mut Usage::new(ROOM)).unwrap_err();
         let said = cofferdam_contracts::error::error_chain(&error);
         assert!(said.contains(why), "{entries:?}: {said}");
     }
@@ -96,12 +97,12 @@ fn more_than_the_bounds_is_refused_whatever_was_announced() {
     let many: Vec<Vec<u8>> = (0..7).map(|n| format!("{n}").into_bytes()).collect();
     let many: Vec<_> = many.iter().map(|n| (FILE, n.as_slice(), "", b"".as_slice())).collect();
     let root = tempfile::tempdir().unwrap();
-    let error = unpack(root.path(), tar(&many), &ROOM, &mut ROOM.clone()).unwrap_err();
+    let error = unpack(root.path(), tar(&many), &mut Usage::new(ROOM)).unwrap_err();
     assert!(error.to_string().contains("entries"), "{error}");
     assert!(error.to_string().ends_with(&format!("bound of {}", ROOM.entries)), "{error}");
     let root = tempfile::tempdir().unwrap();
     let large = tar(&[(FILE, b"a", "", &[7; 60]), (FILE, b"b", "", &[7; 41])]);
-    let error = unpack(root.path(), large, &ROOM, &mut ROOM.clone()).unwrap_err();
+    let error = unpack(root.path(), large, &mut Usage::new(ROOM)).unwrap_err();
     assert!(error.to_string().contains("bytes"), "{error}");
     assert!(error.to_string().ends_with(&format!("bound of {}", ROOM.bytes)), "{error}");
 }
