@@ -38,7 +38,7 @@ pub struct MemoryBudget {
     total_mb: u32,
     /// Of that, what nobody needs may take at most.
     rests_mb: u32,
-    ledger: Arc<Mutex<MemoryLedger>>,
+    queue: Arc<Mutex<MemoryQueue>>,
 }
 
 /// What memory is taken for.
@@ -99,7 +99,7 @@ impl std::fmt::Display for MemoryShortage {
 
 /// Who holds what, and who waits for what.
 #[derive(Debug)]
-struct MemoryLedger {
+struct MemoryQueue {
     total_mb: u32,
     free_mb: u32,
     /// Told whenever somebody has to wait for room.
@@ -135,7 +135,7 @@ impl Ticket {
 #[derive(Debug)]
 pub struct MemoryShare {
     number: u64,
-    ledger: Arc<Mutex<MemoryLedger>>,
+    queue: Arc<Mutex<MemoryQueue>>,
 }
 
 /// A sandbox that could never start here.
@@ -149,8 +149,8 @@ pub struct MemoryExcess {
     total_mb: u32,
 }
 
-fn lock(ledger: &Mutex<MemoryLedger>) -> MutexGuard<'_, MemoryLedger> {
-    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(queue: &Mutex<MemoryQueue>) -> MutexGuard<'_, MemoryQueue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MemoryBudget {
@@ -162,7 +162,7 @@ impl MemoryBudget {
         let total_mb = mib(named_mb.unwrap_or(of_host).max(1));
         // An operator may name more than there is, since few sandboxes take what they may.
         let rests_mb = total_mb.min(mib(of_host)) / RESTS;
-        let ledger = MemoryLedger {
+        let queue = MemoryQueue {
             total_mb,
             free_mb: total_mb,
             short: watch::Sender::new(()),
@@ -171,7 +171,7 @@ impl MemoryBudget {
             turns: BTreeMap::new(),
             turn: 0,
         };
-        Self { total_mb, rests_mb, ledger: Arc::new(Mutex::new(ledger)) }
+        Self { total_mb, rests_mb, queue: Arc::new(Mutex::new(queue)) }
     }
 
     /// How much a sandbox of `needed_mb` takes.
@@ -194,13 +194,13 @@ impl MemoryBudget {
     /// What the first of a tenant's long-lived sandboxes that wait here waits for.
     #[must_use]
     pub fn waits_for(&self, tenant: &TenantId) -> Option<MemoryShortage> {
-        lock(&self.ledger).waits_for(tenant)
+        lock(&self.queue).waits_for(tenant)
     }
 
     /// Whether the first of a tenant's long-lived sandboxes that wait here is served by the end of long-lived ones alone.
     #[must_use]
     pub fn is_held_by_lives(&self, tenant: &TenantId) -> bool {
-        lock(&self.ledger).is_held_by_lives(tenant)
+        lock(&self.queue).is_held_by_lives(tenant)
     }
 
     /// So much for what nobody needs, where it is free and fewer than `most` have some, with what tells when somebody waits for it.
@@ -212,7 +212,7 @@ impl MemoryBudget {
         most: usize,
     ) -> Option<(MemoryShare, watch::Receiver<()>)> {
         // Before it is taken, so that whoever waits from then on is heard.
-        let short = lock(&self.ledger).short.subscribe();
+        let short = lock(&self.queue).short.subscribe();
         Some((self.take_free(tenant, needed_mb, MemoryUse::Rest, Some(most))?, short))
     }
 
@@ -223,28 +223,25 @@ impl MemoryBudget {
         what: MemoryUse,
         most: Option<usize>,
     ) -> Option<MemoryShare> {
-        let mut ledger = lock(&self.ledger);
-        if ledger.next_turn().is_some() || ledger.free_mb < needed_mb {
+        let mut queue = lock(&self.queue);
+        if queue.next_turn().is_some() || queue.free_mb < needed_mb {
             return None;
         }
-        if what == MemoryUse::Life && !ledger.may_hold(tenant, needed_mb) {
+        if what == MemoryUse::Life && !queue.may_hold(tenant, needed_mb) {
             return None;
         }
         if let Some(most) = most {
-            let resting = ledger.all.values().filter(|ticket| ticket.is_rest());
+            let resting = queue.all.values().filter(|ticket| ticket.is_rest());
             let (count, mb) = resting
                 .fold((0, 0_u32), |(count, mb), one| (count + 1, mb.saturating_add(one.needed_mb)));
             if count >= most || mb.saturating_add(needed_mb) > self.rests_mb {
                 return None;
             }
         }
-        let number = ledger.next;
-        ledger.next += 1;
         // Nobody listens: it is served before this returns.
         let waits = Some(oneshot::channel().0);
-        ledger.all.insert(number, Ticket { tenant: tenant.clone(), needed_mb, what, waits });
-        ledger.serve();
-        Some(MemoryShare { number, ledger: Arc::clone(&self.ledger) })
+        let number = queue.join(Ticket { tenant: tenant.clone(), needed_mb, what, waits });
+        Some(MemoryShare { number, queue: Arc::clone(&self.queue) })
     }
 
     /// Waits for the tenant's turn and until so much is free. Dropping the future gives the place up.
@@ -258,13 +255,9 @@ impl MemoryBudget {
     /// A place among those that wait for so much, which may be had at once. Dropping it gives the place up.
     pub(crate) fn ask(&self, tenant: &TenantId, needed_mb: u32, what: MemoryUse) -> MemoryRequest {
         let (tell, told) = oneshot::channel();
-        let mut ledger = lock(&self.ledger);
-        let number = ledger.next;
-        ledger.next += 1;
         let (tenant, waits) = (tenant.clone(), Some(tell));
-        ledger.all.insert(number, Ticket { tenant, needed_mb, what, waits });
-        ledger.serve();
-        MemoryRequest { share: MemoryShare { number, ledger: Arc::clone(&self.ledger) }, told }
+        let number = lock(&self.queue).join(Ticket { tenant, needed_mb, what, waits });
+        MemoryRequest { share: MemoryShare { number, queue: Arc::clone(&self.queue) }, told }
     }
 }
 
@@ -285,12 +278,21 @@ impl MemoryRequest {
 
     /// How many that wait asked before this one: those of other tenants may be served later all the same.
     pub(crate) fn before(&self) -> usize {
-        let ledger = lock(&self.share.ledger);
-        ledger.all.range(..self.share.number).filter(|(_, ticket)| ticket.waits.is_some()).count()
+        let queue = lock(&self.share.queue);
+        queue.all.range(..self.share.number).filter(|(_, ticket)| ticket.waits.is_some()).count()
     }
 }
 
-impl MemoryLedger {
+impl MemoryQueue {
+    /// The number of a ticket that came last, and is served at once where its turn has come.
+    fn join(&mut self, ticket: Ticket) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.all.insert(number, ticket);
+        self.serve();
+        number
+    }
+
     /// Gives out what is free, in turn.
     fn serve(&mut self) {
         while let Some(number) = self.next_turn() {
@@ -405,13 +407,13 @@ impl MemoryLedger {
 
 impl Drop for MemoryShare {
     fn drop(&mut self) {
-        let mut ledger = lock(&self.ledger);
-        if let Some(ticket) = ledger.all.remove(&self.number)
+        let mut queue = lock(&self.queue);
+        if let Some(ticket) = queue.all.remove(&self.number)
             && ticket.waits.is_none()
         {
-            ledger.free_mb = ledger.free_mb.saturating_add(ticket.needed_mb);
+            queue.free_mb = queue.free_mb.saturating_add(ticket.needed_mb);
         }
-        ledger.serve();
+        queue.serve();
     }
 }
 

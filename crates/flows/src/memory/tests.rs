@@ -89,7 +89,7 @@ async fn a_small_one_that_came_later_does_not_overtake_a_large_one() {
     for task in waiting {
         drop(task.await.unwrap());
     }
-    assert_eq!(lock(&budget.ledger).free_mb, 100, "all is given back");
+    assert_eq!(lock(&budget.queue).free_mb, 100, "all is given back");
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn what_is_taken_at_once_overtakes_nobody() {
     for task in waiting {
         drop(task.await.unwrap());
     }
-    assert_eq!(lock(&budget.ledger).free_mb, 100, "all is given back");
+    assert_eq!(lock(&budget.queue).free_mb, 100, "all is given back");
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn s23_a_tenant_waits_for_what_another_runs_and_not_for_what_it_queues() {
         drop(waiting.remove(name).unwrap().await.unwrap());
     }
     assert_eq!(order, ["b1", "c1", "f1", "b2", "f2", "f3"]);
-    assert_eq!(lock(&budget.ledger).free_mb, 100, "all is given back");
+    assert_eq!(lock(&budget.queue).free_mb, 100, "all is given back");
 }
 
 #[test]
