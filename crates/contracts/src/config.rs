@@ -127,7 +127,7 @@ impl ConfigKey {
             Self::BlobsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_000_000_000}),
             // 0: none may be made.
             Self::LiveSandboxes => json!({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
-            // Longer than the proof of what rests allows is no rest.
+            // The proof of retained layers allows no longer retention.
             Self::PauseRest => json!({"type": "integer", "minimum": 0, "maximum": 3_600}),
             Self::E2bInternet => json!({"type": "boolean"}),
             // Deeper than anybody can follow; as many as a host's memory admits many times over.

@@ -26,7 +26,7 @@ fn receipt_in(inputs: &Value) -> &str {
     inputs.get("receipt").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What is known of a receipt besides its patch.
+/// What a receipt is compared with besides its patch.
 struct ReceiptContext {
     /// Repository and branch.
     at: Option<(String, String)>,

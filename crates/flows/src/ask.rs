@@ -16,7 +16,7 @@ const MAX_TTL_S: u32 = 86_400;
 pub(crate) struct Asks<'a> {
     ledger: &'a Ledger,
     task: &'a TaskContext,
-    /// Asked for and not yet on record.
+    /// Requests that are not on record yet.
     new: Vec<NameRequest>,
     waiting: bool,
     granted: Vec<EgressGrant>,

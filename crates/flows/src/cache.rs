@@ -119,7 +119,7 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
     let ledger = &executor.flows.ledger;
     let state_dir = executor.state_dir();
     let place = CacheLocation { host_id: &executor.host_id, state_dir: &state_dir };
-    // Before the disk: a base that has its row by now had its place before.
+    // Before the disk: a base that has its row by now was on the disk before.
     let rows = ledger.cache().rows(&place).await.map_err(words)?;
     if rows.is_empty() && !executor.host.facts().state_dir.join("cache").is_dir() {
         return Ok(());

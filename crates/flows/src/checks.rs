@@ -50,7 +50,7 @@ pub async fn place(tenant: &TenantId) -> Result<CheckSlot<'static>, Refusal> {
     PLACES.take(tenant).await
 }
 
-/// Does a check of this tenant's at a slot of its own.
+/// Does a check of this tenant's in a slot of its own.
 ///
 /// # Errors
 /// As [`place`] and [`CheckSlot::run`].
@@ -132,7 +132,7 @@ mod tests {
         let (one, other) = (tenant("one"), tenant("other"));
         let held = [places.take(&one).await.unwrap(), places.take(&one).await.unwrap()];
         assert_eq!(places.take(&one).await.unwrap_err().code, ErrorCode::Unavailable);
-        // Slots wait; what they check has its turn, and another tenant's has one as well.
+        // A slot takes no turn before its check runs: another tenant's check gets one.
         assert_eq!(places.take(&other).await.unwrap().run(|| 1).await.unwrap(), 1);
         let turn = places.common.acquire().await.unwrap();
         let late = places.take(&other).await.unwrap().run(|| 1).await.unwrap_err();

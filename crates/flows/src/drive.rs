@@ -466,7 +466,7 @@ fn unpatched(cause: String) -> ExecOutcome {
     }
 }
 
-/// What is kept of a sandbox beside its streams.
+/// What a task leaves beside its streams.
 #[derive(Default)]
 struct TaskOutputs {
     files: Vec<CollectedFile>,

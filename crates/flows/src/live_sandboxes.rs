@@ -151,7 +151,7 @@ impl<'a> Attempt<'a> {
         self.executor.session_states.set(self.id, state);
     }
 
-    /// It runs until its owner ends it: it takes no place of the worker's tasks any more.
+    /// It runs until its owner ends it: it takes no slot of the worker's tasks any more.
     pub fn stepped_aside(&self) {
         self.executor.slots.stepped_aside(self.task.key.as_str());
     }

@@ -31,7 +31,7 @@ impl Quota {
         Self { ledger: ledger.clone(), cleanup: Arc::default() }
     }
 
-    /// When a tenant's quota is full and its layers make room, `tidy` begins to remove their files. Set once.
+    /// When a tenant's quota is full and its layers make room, `cleanup` begins to remove their files. Set once.
     pub fn when_full(&self, cleanup: impl Fn() + Send + Sync + 'static) {
         // Whoever keeps files is made once for a process.
         let _ = self.cleanup.set(QuotaCleanup(Box::new(cleanup)));

@@ -1,7 +1,7 @@
 //! Runs of one task whose plan is built in, instead of compiled from a recipe: dispatches and long-lived sandboxes.
 //!
 //! ```text
-//! start: work -> intent's input + run of the built-in recipe     plan_of: the run's input -> work -> the one task
+//! start: work -> intent's input + run of the static recipe     plan_of: the run's input -> work -> the one task
 //! first_round: the same plan and task, for the transaction of the start
 //! ```
 //! The run names a recipe that nobody can import, by its hash. The caller writes both with a row of its own.

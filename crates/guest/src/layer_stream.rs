@@ -5,15 +5,16 @@
 //! | `POST /v1/keep` | a body without bytes | frames: chunks of the stream of [`crate::upper`], one [`crate::wire::CollectEnd`]; 409: it cannot |
 //!
 //! ```text
-//! agent --HOLD--> init: the task's processes stand still, and its layer is read
+//! agent --HOLD-----> init: the task's processes stand still, and its layer is read
 //!       <-- crate::pieces, then WHOLE, or BROKEN with one piece more that says why
-//! agent --GO----> init: they go on
+//! agent --GO-------> init: they go on
 //!       <-- GONE_ON
-//! agent --DAWN--> init: takes the stream, and sets clock and randomness of a machine that was stored
+//! agent --RESTORE--> init: takes the stream, and sets clock and randomness of a machine that was stored
 //!       <-- RISEN
 //! ```
-//! They stand still until the request's body ends; where the agent falls asleep meanwhile, until it wakes. The agent does nothing else meanwhile, since it could change a file too. The
-//! init reads: a task's agent sees neither what was deleted nor the overlay's own marks.
+//! They stand still until the request's body ends; where the agent falls asleep before that, until it wakes. The agent does nothing
+//! else until then, since it could change a file too. The init reads: a task's agent sees neither what was deleted nor the overlay's
+//! own marks.
 
 /// `POST`: hands out the files of a machine that stands still.
 pub const KEEP: &str = "/v1/keep";

@@ -86,7 +86,7 @@ impl ResumeState {
     }
 }
 
-/// What a sandbox was paused into.
+/// The snapshot of a pause.
 #[derive(Debug, Clone)]
 pub struct PauseSnapshot {
     /// Snapshot that the pause made; the next life starts from it.
@@ -238,7 +238,7 @@ impl LiveRows<'_> {
         Ok(found.flatten())
     }
 
-    /// Whether this run waits for a place or for memory.
+    /// Whether this run waits for a slot or for memory.
     pub async fn is_waiting(self, run: &RunId) -> Result<bool> {
         let query = "SELECT app.run_waits_for(id, workflow_id, status) IS NOT NULL FROM app.runs WHERE id = $1";
         let found: Option<bool> =

@@ -27,7 +27,7 @@ const OWNED: &str = "SELECT w.workflow_uuid, w.name, w.status, w.queue_name, w.q
                  WHERE s.task_key = w.workflow_uuid AND r.tenant_id = $1)
      OR EXISTS (SELECT 1 FROM app.human_gates g WHERE g.escalation_workflow_id = w.workflow_uuid AND g.tenant_id = $1))";
 
-/// A workflow that is about to be steered.
+/// The workflow that an operation is for.
 struct OpsTarget {
     status: String,
     run: RunId,

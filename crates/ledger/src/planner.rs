@@ -11,7 +11,7 @@ use sqlx::Row;
 use crate::error::{LedgerError, Result, id, load};
 use crate::families::Planner;
 
-/// A prompt to be taken.
+/// A prompt that a sandbox is about to take.
 #[derive(Debug, Clone)]
 pub struct PromptClaim<'a> {
     /// `sha256(canonical [session, step, attempt])`.

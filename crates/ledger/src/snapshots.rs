@@ -1,4 +1,4 @@
-//! `app.snapshots`: kept files of long-lived sandboxes. The files lie on their hosts, sealed; each key, itself sealed, is here.
+//! `app.snapshots`: stored files of long-lived sandboxes. The files lie on their hosts, sealed; each key, itself sealed, is here.
 //!
 //! **Who destroys the key erases the files**: its bytes go in the commit that records it, and the file is unlinked after.
 
@@ -18,7 +18,7 @@ const MAX_LISTED: i64 = 1_000;
 /// Characters of a reason.
 const MAX_WHY: usize = 500;
 
-/// What kept files are when they are recorded.
+/// What the files of a snapshot lie in when they are recorded.
 #[derive(Debug, Clone, Copy)]
 pub enum SnapshotForm<'a> {
     /// A sealed file of this digest.
@@ -99,7 +99,7 @@ pub struct SealedFile {
     pub sha256: Digest,
 }
 
-/// Kept files, to be recorded.
+/// The files of a new snapshot, to be recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct NewSnapshotFiles<'a> {
     /// New id of the snapshot: 20 lower-case letters and digits.
@@ -118,7 +118,7 @@ pub struct NewSnapshotFiles<'a> {
     pub place: &'a str,
     /// Bytes of the sealed file; before it is sealed, what its files take at most.
     pub bytes: u64,
-    /// What it is.
+    /// What its files lie in.
     pub form: SnapshotForm<'a>,
     /// The key of the file, sealed.
     pub sealed_key: &'a [u8],
@@ -126,7 +126,7 @@ pub struct NewSnapshotFiles<'a> {
     pub sealed_by: &'a Digest,
 }
 
-/// What is needed to open kept files.
+/// What is needed to open the files of a snapshot.
 #[derive(Debug, Clone)]
 pub struct StoredSnapshot {
     /// As tenants see it.
@@ -268,7 +268,7 @@ impl SnapshotRows<'_> {
         Ok(true)
     }
 
-    /// Records that kept files are in a sealed file, and why nowhere else; `None`: their layer stays. `false`: they were before, or
+    /// Records that stored files are in a sealed file, and why nowhere else; `None`: their layer stays. `false`: they were before, or
     /// are erased.
     pub async fn sealed(
         self,
@@ -354,7 +354,7 @@ impl SnapshotRows<'_> {
         rows.iter().map(read).collect()
     }
 
-    /// Records that kept files were lost before they were sealed: their sandbox has ended, and what there is of them is
+    /// Records that stored files were lost before they were sealed: their sandbox has ended, and what there is of them is
     /// to be removed. `false`: a life of it is not over yet.
     pub async fn record_loss(self, snapshot: &SnapshotId, why: &str) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
@@ -384,7 +384,7 @@ impl SnapshotRows<'_> {
         Ok(true)
     }
 
-    /// What opens kept files of a tenant; `None`: there are none of this id, or they are erased.
+    /// What opens stored files of a tenant; `None`: there are none of this id, or they are erased.
     pub async fn stored_snapshot(
         self,
         tenant: &TenantId,

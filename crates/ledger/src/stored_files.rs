@@ -6,7 +6,7 @@ use sqlx::AssertSqlSafe;
 use crate::Ledger;
 use crate::error::{Result, id};
 
-/// A table of such rows.
+/// A table whose rows have a sealed file each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredFileTable {
     /// Files of sandboxes and of templates.
@@ -33,7 +33,7 @@ pub struct StateDirectory<'a> {
     pub path: &'a str,
 }
 
-/// What is kept in a file, as its row says.
+/// A stored file, as its row says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredFileRow {
     /// The file's id.
@@ -46,7 +46,7 @@ pub struct StoredFileRow {
     pub is_missing: bool,
 }
 
-/// The rows of one such table.
+/// The rows of one of these tables.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredFileRows<'a> {
     ledger: &'a Ledger,

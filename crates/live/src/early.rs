@@ -37,7 +37,7 @@ const RANGES: u32 = 16;
 /// A sandbox that is made, and is not on record.
 pub(crate) type EarlyLiveSandbox = EarlySandbox<EarlyResources>;
 
-/// What is kept with one.
+/// What an early sandbox holds until it is taken.
 #[derive(Debug)]
 pub(crate) struct EarlyResources {
     /// Its part of the worker's memory.

@@ -9,7 +9,7 @@ use crate::early::StartFiles;
 use crate::template::resolved_template::ResolvedTemplate;
 use crate::tokens::Tokens;
 
-/// One that was asked for.
+/// A sandbox that was asked for, until its task takes it.
 #[derive(Debug)]
 pub(crate) struct PendingLaunch {
     pub tenant: TenantId,

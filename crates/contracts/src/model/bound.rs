@@ -268,7 +268,7 @@ fn kind(value: &Value) -> Option<&str> {
     value.get("type").and_then(Value::as_str)
 }
 
-/// What was found beside text so far.
+/// Input beside text that was found so far.
 #[derive(Debug, Default)]
 struct ExtraInput {
     more: u64,

@@ -28,7 +28,7 @@ pub struct PatchCommit<'a> {
 }
 
 impl PatchCommit<'_> {
-    /// Commit message: a subject, then task, patch digest and approving run, a line each.
+    /// Commit message: a subject, then a line each for the run (unless the subject names it), task, patch digest and approving run.
     #[must_use]
     pub fn message(&self) -> String {
         let Self { run, task, patch, approved, message, .. } = self;

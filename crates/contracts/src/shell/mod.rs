@@ -34,7 +34,7 @@ use crate::template::{Filter, Piece, call, lone, pieces};
 /// Programs whose `-c` is followed by shell text.
 const SHELLS: &[&str] = &["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"];
 
-/// Which values are held against the rule.
+/// Which values have to keep to the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleScope {
     /// At import: every value that a shell could read as more than a word.

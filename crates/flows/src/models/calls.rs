@@ -19,7 +19,7 @@ use super::prompt_position::Prompts;
 use crate::error::Result;
 use crate::patience::patiently;
 
-/// What the calls of one sandbox come to.
+/// Turns and cost of the calls of one sandbox.
 #[derive(Debug)]
 pub(crate) struct CallTotals {
     pub turns: ModelTurns,

@@ -167,7 +167,7 @@ impl CallGateway {
         }
     }
 
-    /// The place of a call within a prompt, or the answer that is on record for it.
+    /// The position of a call within a prompt, or the answer that is on record for it.
     async fn placed(
         &self,
         call: &ModelCall,

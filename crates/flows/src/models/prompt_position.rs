@@ -6,7 +6,7 @@
 //!                                                                       \-> sent, kept before its last bytes pass
 //! ```
 //! What was given whole and is asked for again is another call: an answer that the daemon could not use is not served
-//! for ever, and a command that asks first takes no place of the daemon's.
+//! for ever, and a command that asks first takes no position of the daemon's.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ struct PromptState {
     /// It was answered before: nothing may be sent.
     is_replayed: bool,
     steps: usize,
-    /// Answers that the agent was given, by the place of their calls: what it asks for again is another call.
+    /// Answers that the agent was given, by the position of their calls: what it asks for again is another call.
     given: BTreeMap<Digest, u32>,
     on_record: usize,
 }
@@ -150,7 +150,7 @@ impl Prompts {
         AskGuard(&self.asking)
     }
 
-    /// The place of a call, or why it has none.
+    /// The position of a call, or why it has none.
     pub(crate) fn place(&self, body: &[u8]) -> Result<PromptPosition, &'static str> {
         let place = shape_of(body);
         let mut current = held(&self.now);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! before there is a task:  enter --the port, beside a byte--> init, which keeps it
-//! the agent woke:          agent --DAWN--> init <--stream--> host    and then the agent has the stream again
+//! the agent woke:          agent --RESTORE--> init <--stream--> host    and then the agent has the stream again
 //! ```
 //! Only the init may set either. It has the port from before there was a task, so that no task tells it another one.
 

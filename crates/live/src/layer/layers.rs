@@ -29,8 +29,8 @@ impl Layers {
         Ok(Duration::from_secs(lower_of_both(ConfigKey::PauseRest, &rows)))
     }
 
-    /// The rest of a layer of so many bytes. `None`: its tenant has no rests, memory is short, this host may write memory to a disk, or
-    /// this process stops.
+    /// The retention of a layer of so many bytes. `None`: its tenant retains none, memory is short, this host may write memory to a
+    /// disk, or this process stops.
     pub(crate) async fn retention(&self, tenant: &TenantId, bytes: u64) -> Option<LayerRetention> {
         let length = self.retention_period(tenant).await.ok().filter(|length| !length.is_zero())?;
         let (lengths, closed) = (self.live.0.layers.lengths(), self.live.0.layers.closed());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pause:    stop -> layer held by its sealer, room for its file -> snapshot and pause on record -> processes killed
-//!           -> wiped but for the layer -> answer; meanwhile sealed, fsync -> layer ended -> on record (`layer`)
+//!           -> wiped but for the layer -> answer; meanwhile sealed, fsync -> layer retained or ended -> on record (`layer`)
 //! snapshot: stop -> file (`copy`) -> go on -> fsync -> on record            fork: the same without a record, once for all its sandboxes
 //! ```
 //! A layer that does not lie in memory is sealed before its pause is on record, as those of snapshots are. Killed at any point,
@@ -37,7 +37,7 @@ use crate::snapshot::store::{SnapshotFile, SnapshotStore};
 /// Between two looks at a file that another process writes.
 pub(crate) const SEAL_LOOK: Duration = Duration::from_millis(50);
 
-/// Kept files, once they outlive the host's power.
+/// The file of a snapshot, once it outlives the host's power.
 pub(crate) async fn synced(kept: SnapshotFile) -> Result<SnapshotFile> {
     let kept = blocking(move || kept.sync().map(|()| kept));
     kept.await.map_err(|why| refuse(ErrorCode::Unavailable, why.to_string()))
@@ -53,7 +53,7 @@ pub(crate) fn audit<'a>(
     Audit { detail: Some(detail), ..Audit::by(who, op, held.facts.id.as_str()) }
 }
 
-/// Where kept files are, and their key, sealed.
+/// Where the file of a snapshot is, and its key, sealed.
 pub(crate) struct FileLocation {
     pub store: Arc<SnapshotStore>,
     place: String,

@@ -26,7 +26,7 @@ use crate::snapshot::resume_spec::ResumeSpec;
 use crate::snapshot::snapshots::Snapshots;
 use crate::snapshot::store::SnapshotFile;
 
-/// Whether the memory is kept.
+/// Whether a pause stores memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryOption {
     /// Only files are stored; the processes end and their memory is lost.

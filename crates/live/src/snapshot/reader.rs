@@ -22,7 +22,7 @@ const MOST: usize = 4;
 /// Pieces that a thread is ahead of who reads.
 const AHEAD: usize = 4;
 
-/// What is in a sealed file.
+/// Reads what is in a sealed file; threads open its pieces.
 #[derive(Debug)]
 pub(crate) struct SnapshotReader {
     lanes: Vec<ReaderThread>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::template::resolved_template::BuildOutput;
 use crate::tokens::Tokens;
 
-/// What is asked for once more, with the files of a sandbox.
+/// The saved request of a snapshot: what a sandbox with its files is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResumeSpec {

@@ -77,7 +77,7 @@ const FRAME: usize = size_of::<u32>();
 /// Sealed pieces that wait to be written.
 const WAITING: usize = 8;
 
-/// What is behind the sealing.
+/// The thread that writes and digests sealed pieces.
 struct SealThread<W> {
     pieces: SyncSender<Vec<u8>>,
     /// Buffers that were written.

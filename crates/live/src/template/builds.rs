@@ -49,7 +49,7 @@ const LAST_STEP: &str = "finalize";
 /// Label of the sandbox of a build, for who lists sandboxes.
 const LABEL: &str = "templateBuild";
 
-/// What a build is asked for with.
+/// The request for a new build.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BuildRequest {
     /// The template's name.

@@ -9,7 +9,7 @@
 //! <state>/cache/bases/<key>/manifest.json   what the base is: key, digests, sizes
 //! <state>/cache/bases/<key>/layer/<n>       its directories, in their order
 //! <state>/cache/drafts/<random>             what is being written or taken away; nothing reads it
-//! <state>/cache/flights/<key>             held by the one who builds it, while the others wait
+//! <state>/cache/flights/<key>               held by the one who builds it, while the others wait
 //! <state>/cache/lock                        held, shared, by whoever writes a draft
 //! ```
 //! **A base is whole or not there.** It gets its name in one rename, after everything of it is on the

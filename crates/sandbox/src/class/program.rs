@@ -68,7 +68,7 @@ struct RuntimeCommand {
     path: PathBuf,
     ours: UnixStream,
     is_killed_with_us: bool,
-    /// What a stored machine has. Dropped when the process is there, which has its own.
+    /// The state that a stored machine is restored from. Dropped when the process is there, which has its own.
     lent: Option<InheritedFd>,
     orders: Option<EmulatorOrders>,
 }

@@ -1,6 +1,6 @@
-//! Versions of runtimes that have known holes, as their authors published them.
+//! Versions of runtimes with known vulnerabilities, as their authors published them.
 //!
-//! A distribution mends a hole and keeps the version, so a version says what to ask, not what is so.
+//! A distribution mends one and keeps the version, so a version says what to ask, not what is so.
 
 use super::finding::{Finding, Grade};
 use crate::host::runtime::Runtime;

@@ -44,7 +44,7 @@ pub(crate) enum ReadStatus {
     Ended,
 }
 
-/// What was told.
+/// One report of connects that no route led anywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoRouteConnect {
     /// A connect that no route led anywhere: its address, and its port where there is one.

@@ -55,7 +55,7 @@ impl Rule {
     }
 }
 
-/// What was asked for and refused.
+/// A refused attempt.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EgressRefusal {
     pub why: ViolationReason,

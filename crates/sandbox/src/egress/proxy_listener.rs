@@ -22,14 +22,14 @@ pub(crate) enum ProxyLocation {
     Agent(Agent),
 }
 
-/// What is open.
+/// The open listeners of a proxy: sockets, or doors at the agent.
 #[derive(Debug)]
 pub(crate) enum ProxyListener {
     Sockets(Box<Sockets>),
     Doors(Doors),
 }
 
-/// What comes in.
+/// What arrives at a listener.
 pub(crate) enum ProxyEvent {
     /// A datagram, answered where it came from.
     Question { asked: Vec<u8>, from: SocketAddr },

@@ -20,7 +20,7 @@ const SET_ID: u32 = 0o6000;
 /// The kernel's clock for files may lag behind the one that we read.
 const LAG_S: i64 = 1;
 
-/// What was written through, and since when.
+/// Files and directories that a task writes through to, and since when.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SetidScan {
     pub opened: Vec<HostHandle>,

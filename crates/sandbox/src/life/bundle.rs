@@ -61,7 +61,7 @@ pub(super) struct Bundle {
     large: bool,
     /// What a machine is made of; it mounts its root itself.
     pub parts: Option<Parts>,
-    /// What a memory of that machine goes on with.
+    /// The fingerprint that a stored memory of that machine must have.
     pub mark: Option<MemoryFingerprint>,
     /// The base's digest, where the host knows it.
     known: Option<Digest>,

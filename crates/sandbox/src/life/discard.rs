@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cofferdam_contracts::id::SandboxId;
 use tokio::sync::Notify;
 
-/// Those of one worker.
+/// The discarded sandboxes of one worker.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DiscardRegistry(Arc<DiscardSet>);
 
@@ -31,7 +31,7 @@ impl DiscardRegistry {
         DiscardGuard { of: self.clone(), id: id.clone() }
     }
 
-    /// Until this one is given up.
+    /// Until this one is discarded.
     pub async fn discarded(&self, id: &SandboxId) {
         loop {
             let changed = self.0.changed.notified();

@@ -246,7 +246,7 @@ pub(crate) struct StartInput<'a> {
 }
 
 impl<'a> StartInput<'a> {
-    /// What the sandbox of a plan is started on; `lent` is what a stored machine has.
+    /// What the sandbox of a plan is started on; `lent` is the state that a stored machine is restored from.
     pub(crate) fn input(
         &'a self,
         plan: &'a Plan,

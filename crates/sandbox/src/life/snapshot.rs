@@ -1,9 +1,9 @@
 //! The files of a sandbox that runs, kept as a stream, and put into the layer of another before it begins.
 //!
 //! ```text
-//! Sandbox --keeper--> LayerSnapshotter --snapshot--> freeze -> stream -> FrozenSandbox --dropped--> it goes on
-//!                         |                                                 ^   \--end--> its processes are killed where they stand
-//!                         \--freeze_for_pause--> freeze -> DetachedLayer --/
+//! Sandbox --snapshotter--> LayerSnapshotter --snapshot--> freeze -> stream -> FrozenSandbox --dropped--> it goes on
+//!                              |                                               ^   \--end--> its processes are killed where they stand
+//!                              \--freeze_for_pause--> freeze -> DetachedLayer -/
 //! ```
 //! Where the layer lies in a machine, `inside_layer` has its agent stop it and hand the stream out.
 //!

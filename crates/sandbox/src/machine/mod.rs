@@ -273,7 +273,7 @@ impl Parts {
         self.files.is_some() || self.goes_on
     }
 
-    /// What a memory of it goes on with.
+    /// The fingerprint that a stored memory of it must have.
     pub fn mark(&self, plan: &Plan, machine: &Machine) -> MemoryFingerprint {
         MemoryFingerprint::of(machine, &plan.runtime, Shape::of(plan, machine), &self.setup)
     }

@@ -35,7 +35,7 @@ pub(crate) struct StoredMachine {
     state: File,
 }
 
-/// One in use.
+/// A stored machine from which one is restored.
 #[derive(Debug)]
 pub(crate) struct MachineRestore {
     pub stored: Arc<StoredMachine>,

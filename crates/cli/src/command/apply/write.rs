@@ -24,7 +24,7 @@ use super::git::{Repository, Variable, git, line, taken, words};
 
 /// Our directory in a repository, while a patch is written.
 const PLACE: &str = "cofferdam-apply";
-/// What was written.
+/// The commit of a patch on its branch.
 pub(super) struct BranchCommit {
     pub commit: GitId,
     /// Git id of the commit's tree, recorded with the apply.

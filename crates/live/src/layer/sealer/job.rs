@@ -45,7 +45,7 @@ impl Drop for SealJob {
     }
 }
 
-/// What a sealer is given.
+/// The job of a sealer, and descriptors of its layer and file.
 #[derive(Debug)]
 pub(crate) struct SealInput {
     /// The text of its [`SealJob`], in memory.

@@ -65,7 +65,7 @@ pub(crate) struct LaunchInput<'a> {
     pub memory: Option<&'a Path>,
     /// Of a machine.
     pub disk: Option<Arc<CurrentDisk>>,
-    /// What a stored machine has.
+    /// The state that a stored machine is restored from.
     pub lent: Option<InheritedFd>,
 }
 

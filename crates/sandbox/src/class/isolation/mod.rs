@@ -3,7 +3,7 @@
 //! ```text
 //! ClassProfile   detect, weak, refuse, limits, root, kernel ..     the host, the plan and the record
 //! InputMounts    gives, medium, shows_host                         what it is given of the host
-//! Launch         config, host_layout, hear, start ..                   the start, up to a `RuntimeHandle`
+//! Launch         config, host_layout, hear, start ..               the start, up to a `RuntimeHandle`
 //! Supervision    init, settle, way, attempts ..                    its life
 //! Snapshots      keeps_files, kept_memory, store_memory            a pause
 //! Custody        take_away, known, again                          what else holds it, and every look behind it

@@ -6,7 +6,7 @@
 //! wipe: DELETE, GET until 404, none listed under our name                                            see `wipe`
 //! ```
 //! A command without services and names goes on while nobody listens: the worker that lost the stream, or
-//! that takes the task over, goes to the same agent and reads on                               see `reattach`
+//! that takes the task over, goes to the same agent and reads on (`reattach`).
 //!
 //! Commands, files, phases and services are the agent's, as in every class. What the service enforces
 //! and nobody here can see is refused by the field's name, or stands in the record as the service's word.

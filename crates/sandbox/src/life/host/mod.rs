@@ -49,7 +49,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Has a sandbox that begins given up, for as long as the value lives: where it can be, it ends before it has begun.
+    /// Discards a sandbox that begins, for as long as the value lives: where it can be, it ends before it has begun.
     pub fn discard(&self, id: &SandboxId) -> DiscardGuard {
         self.unwanted.discard(id)
     }

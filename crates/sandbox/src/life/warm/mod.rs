@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a sandbox begins --want--> quiet for 0.3 s -> stored? -> restored -> warmed up -> waits --take--> the next one
-//!                                                                                         |
+//!                                                                                     |
 //!                                                          ended when nobody took it for a while
 //! ```
 //! One of a shape and two in all: what a person or an agent asks for now and then starts at once, and a

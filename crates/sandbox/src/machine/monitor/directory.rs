@@ -43,7 +43,7 @@ pub(crate) struct DiskServer {
     _until_dropped: Socket,
 }
 
-/// Before its machine runs.
+/// A monitor's directory, before its machine runs.
 pub(crate) struct MonitorDir {
     dir: PathBuf,
     /// By which we reach what is in it, however long its name is.

@@ -114,7 +114,7 @@ impl Kind {
         }
     }
 
-    /// What is executed in a place; `named` is by what an orphan is found.
+    /// The command of a monitor in its directory; `named` is by what an orphan is found.
     fn command(
         self,
         program: &Path,
@@ -135,7 +135,7 @@ impl Kind {
     }
 }
 
-/// The place of a plan's machine and what is executed in it. Within a runtime.
+/// The directory of a plan's machine, and the command that is executed in it. Within a runtime.
 pub(crate) fn prepare(
     kind: Kind,
     plan: &Plan,
