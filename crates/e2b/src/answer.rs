@@ -7,17 +7,21 @@ use cofferdam_contracts::error::ErrorCode;
 use cofferdam_flows::Error;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Seconds after which a client may try again where there is no room now.
 const RETRY_S: &str = "5";
 /// Whether a client may send the request again by itself; without it, it does after a 429.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
-/// JSON with a status.
-pub(crate) fn json_of(status: u16, value: &impl Serialize) -> Response<Body> {
+/// An answer of any type, with a status.
+pub(crate) fn json_of(status: u16, answer: &impl Serialize) -> Response<Body> {
     // By way of a value: fields are in the order of their names, whatever type they are of.
-    let Ok(value) = serde_json::to_value(value) else { return empty(500) };
+    serde_json::to_value(answer).map_or_else(|_| empty(500), |value| json(status, &value))
+}
+
+/// JSON with a status. The value is written as it is: of a large one there is no copy.
+pub(crate) fn json(status: u16, value: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(value.to_string()));
     *response.status_mut() =
         StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -56,13 +60,13 @@ pub(crate) fn bad_request(why: impl Into<String>) -> Response<Body> {
 pub(crate) fn not_found(id: &str) -> Response<Body> {
     let id: String = id.chars().take(64).collect();
     let message = "The sandbox was not found";
-    json_of(502, &json!({"sandboxId": id, "code": 502, "message": message}))
+    json(502, &json!({"sandboxId": id, "code": 502, "message": message}))
 }
 
 /// Clients read this message word by word.
 pub(crate) fn port_closed(id: &str, port: u16) -> Response<Body> {
     let message = "The sandbox is running but port is not open";
-    json_of(502, &json!({"sandboxId": id, "port": port, "code": 502, "message": message}))
+    json(502, &json!({"sandboxId": id, "port": port, "code": 502, "message": message}))
 }
 
 /// What our own code refused. The cause of a fault of ours is for the operator's log.

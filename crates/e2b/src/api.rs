@@ -15,6 +15,7 @@ use crate::dispatch::{control, envd, port};
 use crate::envd::files::signature::is_signed;
 use crate::envd::state::Envd;
 use crate::envd::{ENVD_PORT, token};
+use crate::routes::NO_ROUTE;
 use crate::services::Services;
 use crate::target::{Target, knock, of_label, target};
 use crate::{answer, revocable};
@@ -42,7 +43,7 @@ impl Api for E2b {
             };
             match target {
                 Some(target) => self.reached_by(target, request).await,
-                None => answer::error(404, "E2B's API has no such route here"),
+                None => answer::error(404, NO_ROUTE),
             }
         })
     }

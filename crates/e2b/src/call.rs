@@ -16,6 +16,10 @@ pub(crate) type Outcome = Result<Response<Body>, Response<Body>>;
 /// Header of a creation: E2B's body has no place for it, and every client sends the headers that its user gives.
 pub(crate) const CLASS: &str = "x-cofferdam-class";
 
+/// Header of a creation, under which it is made once; and how long its value may be.
+pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub(crate) const MAX_IDEMPOTENCY_KEY: usize = 256;
+
 /// One request of the control plane, whose key and role were checked.
 pub(crate) struct Call {
     pub services: Arc<Services>,

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::Method;
 use cofferdam_contracts::schema::{Components, schema_of};
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
@@ -24,10 +23,9 @@ pub fn document(surface: Surface) -> Value {
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for route in ROUTES.iter().filter(|route| route.surface == surface) {
         if route.refusal().is_none() {
-            // What takes every method is there to be read.
-            let method = if route.method == "*" { "GET" } else { route.method };
+            let method = route.shown_method().to_lowercase();
             let operation = operation(route, &mut schemas);
-            paths.entry(route.path).or_default().insert(method.to_lowercase(), operation);
+            paths.entry(route.path).or_default().insert(method, operation);
         }
     }
     let (title, about) = match surface {
@@ -195,6 +193,6 @@ fn operation_id(route: &Route) -> String {
         return route.path.trim_start_matches('/').replace(['.', '/'], "_");
     }
     let words = route.path.split(['/', '{', '}', '-']).filter(|word| !word.is_empty());
-    let method = if route.method == "*" { Method::GET.as_str() } else { route.method };
-    std::iter::once(method.to_lowercase().as_str()).chain(words).collect::<Vec<_>>().join("_")
+    let method = route.shown_method().to_lowercase();
+    std::iter::once(method.as_str()).chain(words).collect::<Vec<_>>().join("_")
 }

@@ -4,13 +4,17 @@ use cofferdam_contracts::id::{BuildId, Digest, LiveId, SnapshotId, TemplateId};
 use cofferdam_contracts::sandbox::IsolationClass;
 use cofferdam_contracts::schema::schema_of;
 use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::call::CLASS;
+use crate::call::{CLASS, IDEMPOTENCY_KEY, MAX_IDEMPOTENCY_KEY};
+use crate::envd::process::start::TIMEOUT;
 use crate::levels::LEVELS;
+use crate::query::MAX_PAGE;
 use crate::route::Route;
-use crate::sandbox::logs::MAX_ENTRIES;
-use crate::template::tag_groups::{DEFAULT_PAGE, MAX_PAGE};
+use crate::sandbox::logs;
+use crate::template::log_entry;
+use crate::template::tag_groups::DEFAULT_PAGE;
 
 /// The parameters of a route.
 pub(crate) fn of(route: &Route) -> Vec<Value> {
@@ -62,7 +66,7 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
     }
 }
 
-fn number(minimum: u64, maximum: usize, default: usize) -> Value {
+fn number<N: Serialize>(minimum: u64, maximum: N, default: N) -> Value {
     json!({"type": "integer", "minimum": minimum, "maximum": maximum, "default": default})
 }
 
@@ -77,7 +81,10 @@ fn one_of(names: &[&str], default: Option<&str>) -> Value {
 fn in_query(path: &str, name: &str) -> (Value, &'static str) {
     match name {
         "limit" if path.contains("/sandboxes/") => {
-            (number(0, MAX_ENTRIES, MAX_ENTRIES), "maximum number of entries")
+            (number(0, logs::MAX_ENTRIES, logs::MAX_ENTRIES), "maximum number of entries")
+        }
+        "limit" if path.contains("/builds/") => {
+            (number(1, log_entry::MAX_ENTRIES, log_entry::MAX_ENTRIES), "maximum number of entries")
         }
         "limit" => (number(1, MAX_PAGE, MAX_PAGE), "maximum number of rows"),
         "assignmentLimit" => {
@@ -146,10 +153,10 @@ fn in_headers(route: &Route) -> Vec<(&'static str, Value, &'static str)> {
     };
     match (route.method, route.path) {
         ("POST", "/sandboxes" | "/v2/sandboxes") => {
-            let key = json!({"type": "string", "maxLength": 256});
+            let key = json!({"type": "string", "maxLength": MAX_IDEMPOTENCY_KEY});
             vec![
                 (
-                    "idempotency-key",
+                    IDEMPOTENCY_KEY,
                     key,
                     "a repeated creation with this key answers the first sandbox; with another body it is a 409",
                 ),
@@ -159,11 +166,7 @@ fn in_headers(route: &Route) -> Vec<(&'static str, Value, &'static str)> {
         ("POST", "/v2/templates/{id}/builds/{build}") => vec![class()],
         ("POST", "/process.Process/Start") => {
             let ms = json!({"type": "integer", "minimum": 1});
-            vec![(
-                "connect-timeout-ms",
-                ms,
-                "how long the command may run; without it, as long as the sandbox",
-            )]
+            vec![(TIMEOUT, ms, "how long the command may run; without it, as long as the sandbox")]
         }
         _ => Vec::new(),
     }
@@ -172,7 +175,7 @@ fn in_headers(route: &Route) -> Vec<(&'static str, Value, &'static str)> {
 #[cfg(test)]
 mod tests {
     use crate::routes::ROUTES;
-    use crate::sandbox::{list, logs, snapshots};
+    use crate::sandbox::{list, snapshots};
     use crate::template::{build_logs, build_status, list as templates, tag_groups};
 
     use super::*;

@@ -23,6 +23,17 @@ pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
+/// Rows of one page, at most.
+pub(crate) const MAX_PAGE: u8 = 100;
+
+/// A number of a query, of the rows of a page.
+pub(crate) fn rows<N>(name: &str, value: &str) -> Result<N, String>
+where
+    N: FromStr + PartialOrd + Display + From<u8>,
+{
+    bounded(name, value, N::from(MAX_PAGE))
+}
+
 /// A number of a query, of rows or entries: at least one of them.
 pub(crate) fn bounded<N>(name: &str, value: &str, most: N) -> Result<N, String>
 where

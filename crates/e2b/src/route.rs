@@ -41,6 +41,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// The method that documents have it by: what takes every method is there to be read.
+    #[must_use]
+    pub fn shown_method(&self) -> &'static str {
+        if self.method == "*" { "GET" } else { self.method }
+    }
+
     /// The status and the words of one that is not served.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {

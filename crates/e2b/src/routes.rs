@@ -51,7 +51,7 @@ macro_rules! schema {
 /// Who and where, what answers, names of the query, the body, statuses and the body of a success, then words.
 macro_rules! route {
     ($method:literal $path:literal, $surface:ident $access:ident, $endpoint:expr,
-     [$($query:literal),*] $($request:ty)? => $($success:literal)|+ $($response:ty)?, $summary:literal, $notes:literal) => {
+     [$($query:literal),*] $($request:ty)? => $($success:literal)|+ $($response:ty)?, $summary:literal $(, $notes:literal)?) => {
         Route {
             surface: Surface::$surface,
             method: $method,
@@ -63,7 +63,7 @@ macro_rules! route {
             success: &[$($success),+],
             response: schema!($($response)?),
             endpoint: $endpoint,
-            notes: $notes,
+            notes: concat!($($notes)?),
         }
     };
 }
@@ -82,15 +82,17 @@ macro_rules! writes {
 
 /// A call of Connect.
 macro_rules! rpc {
-    ($kind:ident $path:literal, $request:ident => $reply:ident, $handler:path, $summary:literal, $notes:literal) => {
+    ($kind:ident $path:literal, $request:ident => $reply:ident, $handler:path, $summary:literal $(, $notes:literal)?) => {
         route!("POST" $path, Envd Token, Endpoint::$kind {
             codec: &Method { request: &schema::$request, reply: &schema::$reply },
             handler: boxed!($handler),
-        }, [] => 200, $summary, $notes)
+        }, [] => 200, $summary $(, $notes)?)
     };
 }
 
-const NO_ROUTE: &str = "E2B's API has no such route here";
+/// What a path that is no row's is told, of each surface.
+pub(crate) const NO_ROUTE: &str = "E2B's API has no such route here";
+pub(crate) const NO_ENVD_ROUTE: &str = "envd has no such route here";
 
 /// What is not there says so.
 const fn absent(method: &'static str, path: &'static str, why: &'static str) -> Route {
@@ -127,7 +129,7 @@ const fn absent_in_envd(path: &'static str, status: u16, why: &'static str) -> R
 /// Endpoints of both surfaces, served or not; the first that fits a request answers it.
 pub static ROUTES: &[Route] = &[
     route!("*" "/health", Control Open, Endpoint::Empty, [] => 204,
-        "Whether the server answers", ""),
+        "Whether the server answers"),
     route!("PUT" "/templates/{id}/files/{hash}", Control Link, Endpoint::Upload(boxed!(archive::take)),
         ["signature"] => 200,
         "Takes the archive of a COPY step",
@@ -173,11 +175,9 @@ pub static ROUTES: &[Route] = &[
         "Makes sandboxes with the files of a running or paused one",
         "Each of the 1 to 20 sandboxes has its own error."),
     writes!("POST" "/sandboxes/{id}/snapshots", snapshots::snapshot, [] snapshots::NewSnapshot => 201 snapshots::Snapshot,
-        "Takes a snapshot of a sandbox's files",
-        ""),
+        "Takes a snapshot of a sandbox's files"),
     reads!("/snapshots", snapshots::list, ["sandboxID", "name", "limit", "nextToken"] => 200 Vec<snapshots::Snapshot>,
-        "Snapshots by the page",
-        ""),
+        "Snapshots by the page"),
     writes!("POST" "/sandboxes/{id}/timeout", timeout::timeout, [] TimeoutRequest => 204,
         "Sets when a sandbox ends",
         "`timeout` is needed. A sandbox ends at most one day from now."),
@@ -201,8 +201,7 @@ pub static ROUTES: &[Route] = &[
         "Templates of the host and the tenant, by the page",
         "As `GET /templates`."),
     reads!("/default-templates", templates::defaults, [] => 200 Vec<TemplateAnswer>,
-        "Templates of the host",
-        ""),
+        "Templates of the host"),
     reads!("/templates/aliases/{alias}", alias::alias, [] => 200 alias::TemplateAlias,
         "Whether a template is there",
         "A tag of the name is ignored."),
@@ -218,8 +217,7 @@ pub static ROUTES: &[Route] = &[
         "`reason` has a message and a step: its number, `base` or `finalize`."),
     reads!("/templates/{id}/builds/{build}/logs", build_logs::logs,
         ["cursor", "limit", "direction", "level", "source"] => 200 build_logs::BuildLogs,
-        "The log of a build",
-        ""),
+        "The log of a build"),
     route!("GET" "/templates/{id}/files/{hash}", Control Writes, Endpoint::Control(boxed!(files::link)),
         [] => 201 files::UploadLink,
         "A link for the archive of a COPY step",
@@ -231,11 +229,9 @@ pub static ROUTES: &[Route] = &[
         "Removes tags",
         "404: the template has no such tag. `default` stays (400)."),
     reads!("/templates/{id}/tags", tags::list, [] => 200 Vec<tags::TemplateTag>,
-        "Tags of a template",
-        ""),
+        "Tags of a template"),
     reads!("/templates/{id}/tags/count", tag_groups::count, [] => 200 tag_groups::TagCount,
-        "How many tags a template has",
-        ""),
+        "How many tags a template has"),
     reads!("/templates/{id}/tags/exists", tag_groups::exists, ["tag"] => 200 tag_groups::TagPresence,
         "Whether a template has a tag",
         "`tag` is needed."),
@@ -297,8 +293,7 @@ pub static ROUTES: &[Route] = &[
         "A form has at most 10,000 fields `file`, each of which becomes a file, at `path` or at its own file name. `Content-Encoding: gzip` is read. 507: the sandbox has too little space."),
     route!("GET" "/envs", Envd Token, Endpoint::Told(boxed!(environment::variables)),
         [] => 200 BTreeMap<String, String>,
-        "Variables of the default user's commands",
-        ""),
+        "Variables of the default user's commands"),
     route!("GET" "/metrics", Envd Token, Endpoint::Told(boxed!(usage::metrics)), [] => 200 usage::Usage,
         "What the sandbox uses",
         "One sample, of now."),
@@ -309,29 +304,29 @@ pub static ROUTES: &[Route] = &[
         "Follows a command that was started before",
         "The end of a command is kept for 30 s, of the last 256 commands."),
     rpc!(Unary "/process.Process/List", EMPTY => PROCESSES, process::list::list,
-        "Commands that run", ""),
+        "Commands that run"),
     rpc!(Unary "/process.Process/Update", UPDATE => EMPTY, process::terminal::resize,
-        "Sets the size of a terminal", ""),
+        "Sets the size of a terminal"),
     rpc!(Unary "/process.Process/SendInput", SEND_INPUT => EMPTY, process::input::send,
-        "Gives a command input", ""),
+        "Gives a command input"),
     rpc!(Stream "/process.Process/StreamInput", STREAM_INPUT => EMPTY, process::input::stream,
         "Gives a command input piece by piece",
         "The first message names the process."),
     rpc!(Unary "/process.Process/CloseStdin", SELECT => EMPTY, process::input::close,
-        "Closes the input of a command", ""),
+        "Closes the input of a command"),
     rpc!(Unary "/process.Process/SendSignal", SIGNAL => EMPTY, process::signal::send,
-        "Sends a command SIGTERM or SIGKILL", ""),
+        "Sends a command SIGTERM or SIGKILL"),
     rpc!(Unary "/filesystem.Filesystem/Stat", PATH => ENTRY_REPLY, stat::stat,
-        "What is at a path", ""),
+        "What is at a path"),
     rpc!(Unary "/filesystem.Filesystem/ListDir", LIST_DIR => ENTRIES, list::list_dir,
         "Entries of a directory",
         "A list has at most 10,000 entries and 16 MiB."),
     rpc!(Unary "/filesystem.Filesystem/MakeDir", PATH => ENTRY_REPLY, make_dir::make_dir,
-        "Makes a directory and those above it", ""),
+        "Makes a directory and those above it"),
     rpc!(Unary "/filesystem.Filesystem/Move", MOVE => ENTRY_REPLY, rename::rename,
-        "Moves a file or a directory", ""),
+        "Moves a file or a directory"),
     rpc!(Unary "/filesystem.Filesystem/Remove", PATH => EMPTY, remove::remove,
-        "Removes a file or a directory", ""),
+        "Removes a file or a directory"),
     rpc!(Stream "/filesystem.Filesystem/WatchDir", WATCH => WATCHED, watch::stream,
         "Follows the changes of a directory",
         "A recursive watch follows at most 16 directories."),
@@ -339,9 +334,9 @@ pub static ROUTES: &[Route] = &[
         "Keeps the changes of a directory",
         "A sandbox has at most 8 watchers, each with the last 4,096 changes and 1 MiB. A recursive watch follows at most 16 directories."),
     rpc!(Unary "/filesystem.Filesystem/GetWatcherEvents", WATCHER => CHANGES, watch::events,
-        "Hands over the changes that a watcher has kept", ""),
+        "Hands over the changes that a watcher has kept"),
     rpc!(Unary "/filesystem.Filesystem/RemoveWatcher", WATCHER => EMPTY, watch::remove,
-        "Ends a watcher", ""),
+        "Ends a watcher"),
     absent_in_envd("/files/compose", 400, "/files/compose is not supported"),
-    absent_in_envd("/{*rest}", 404, "envd has no such route here"),
+    absent_in_envd("/{*rest}", 404, NO_ENVD_ROUTE),
 ];

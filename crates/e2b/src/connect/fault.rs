@@ -50,7 +50,7 @@ impl Fault {
     }
 
     pub(crate) fn response(&self) -> Response<Body> {
-        answer::json_of(self.status(), &self.json())
+        answer::json(self.status(), &self.json())
     }
 }
 

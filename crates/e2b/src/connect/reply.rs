@@ -19,7 +19,7 @@ const QUEUED: usize = 16;
 
 pub(crate) fn unary(replied: ReplyResult, codec: Codec) -> Response<Body> {
     match (replied, codec) {
-        (Ok(value), Codec::Json) => answer::json_of(200, &value),
+        (Ok(value), Codec::Json) => answer::json(200, &value),
         (Ok(value), codec @ Codec::Proto(_)) => typed(Body::from(codec.written(&value)), PROTO),
         (Err(fault), _) => fault.response(),
     }

@@ -14,6 +14,7 @@ use crate::caller::{caller, may};
 use crate::domain::domain;
 use crate::find::{RouteMatch, find};
 use crate::route::{Endpoint, Surface};
+use crate::routes::NO_ROUTE;
 use crate::services::Services;
 use crate::template::upload::UploadCall;
 
@@ -24,7 +25,7 @@ pub(crate) async fn answer(services: &Arc<Services>, request: Request<Incoming>)
     let Some(RouteMatch { route, params }) =
         find(Surface::Control, &parts.method, parts.uri.path())
     else {
-        return answer::error(404, "E2B's API has no such route here");
+        return answer::error(404, NO_ROUTE);
     };
     let services = Arc::clone(services);
     match &route.endpoint {
@@ -63,6 +64,6 @@ async fn answered(endpoint: &Endpoint, call: Call) -> Outcome {
         Endpoint::Control(handler) => handler(call).await,
         // What is not there says so, and never hangs.
         Endpoint::Absent(status, why) => Err(answer::error(*status, *why)),
-        _ => Err(answer::error(404, "E2B's API has no such route here")),
+        _ => Err(answer::error(404, NO_ROUTE)),
     }
 }

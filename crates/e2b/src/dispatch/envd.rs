@@ -18,7 +18,7 @@ use crate::envd::process::command_notes;
 use crate::envd::state::Envd;
 use crate::find::{RouteMatch, find, first};
 use crate::route::{Access, Endpoint, Route, Surface};
-use crate::routes::{FILESYSTEM, PROCESS, ROUTES};
+use crate::routes::{FILESYSTEM, NO_ENVD_ROUTE, PROCESS, ROUTES};
 
 /// Answers one request.
 pub(crate) async fn answer(envd: &Arc<Envd>, request: Request<Incoming>) -> Response<Body> {
@@ -27,8 +27,9 @@ pub(crate) async fn answer(envd: &Arc<Envd>, request: Request<Incoming>) -> Resp
     if route.is_some_and(|route| route.access == Access::Open) {
         return answer::empty(204);
     }
+    let endpoint = route.map(|route| &route.endpoint);
     if is_files(&path) {
-        return access::answer(envd, route.map(|route| &route.endpoint), request).await;
+        return access::answer(envd, endpoint, request).await;
     }
     if !envd.opens(request.headers()) {
         return answer::error(401, "the access token of this sandbox is needed: X-Access-Token");
@@ -36,19 +37,19 @@ pub(crate) async fn answer(envd: &Arc<Envd>, request: Request<Incoming>) -> Resp
     if let Some(service) = [PROCESS, FILESYSTEM].into_iter().find(|name| *name == first(&path))
         && path.len() > service.len() + 1
     {
-        return called(envd, service, request).await;
+        return called(envd, service, endpoint, request).await;
     }
-    match route.map(|route| &route.endpoint) {
+    match endpoint {
         Some(Endpoint::Told(handler)) => {
             let rpc =
                 Rpc { envd: Arc::clone(envd), account: envd.account(None), message: Value::Null };
             match handler(rpc).await {
-                Ok(value) => answer::json_of(200, &value),
+                Ok(value) => answer::json(200, &value),
                 Err(fault) => fault.response(),
             }
         }
         Some(Endpoint::Absent(status, why)) => answer::error(*status, *why),
-        _ => answer::error(404, "envd has no such route here"),
+        _ => answer::error(404, NO_ENVD_ROUTE),
     }
 }
 
@@ -58,10 +59,11 @@ fn is_files(path: &str) -> bool {
     ROUTES.iter().filter(files).any(|route| route.path == path)
 }
 
-/// A call of a service.
+/// A call of a service, whose endpoint is that of its path.
 async fn called(
     envd: &Arc<Envd>,
     service: &'static str,
+    endpoint: Option<&Endpoint>,
     request: Request<Incoming>,
 ) -> Response<Body> {
     if *request.method() != Method::POST {
@@ -69,8 +71,7 @@ async fn called(
     }
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    let found = find(Surface::Envd, &parts.method, path).map(|found| &found.route.endpoint);
-    let endpoint = found.filter(|endpoint| endpoint.codec().is_some());
+    let endpoint = endpoint.filter(|endpoint| endpoint.codec().is_some());
     let spoken = content_type::spoken(&parts.headers, endpoint.and_then(Endpoint::codec));
     let ContentType { form, codec } = match spoken {
         Ok(spoken) => spoken,

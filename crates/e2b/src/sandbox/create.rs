@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::call::{CLASS, Call, Outcome, class, header};
+use crate::call::{CLASS, Call, IDEMPOTENCY_KEY, MAX_IDEMPOTENCY_KEY, Outcome, class, header};
 use crate::sandbox::answers::Sandbox;
 use crate::sandbox::bodies::OLD_S;
 use crate::sandbox::network::Network;
@@ -155,13 +155,13 @@ pub(crate) async fn older(call: Call) -> Outcome {
 }
 
 async fn create(call: Call, default_s: u64) -> Outcome {
-    let (dedup, class_min) =
-        (header(&call.headers, "idempotency-key"), header(&call.headers, CLASS));
+    let (dedup, class_min) = (header(&call.headers, IDEMPOTENCY_KEY), header(&call.headers, CLASS));
     let Call { services, who, domain, body, .. } = call;
     services.clean_up().await;
     let asked: NewSandbox = body::body(body).await?;
-    if dedup.as_ref().is_some_and(|key| key.len() > 256) {
-        return Err(answer::error(400, "the Idempotency-Key has more than 256 bytes"));
+    if dedup.as_ref().is_some_and(|key| key.len() > MAX_IDEMPOTENCY_KEY) {
+        let why = format!("the Idempotency-Key has more than {MAX_IDEMPOTENCY_KEY} bytes");
+        return Err(answer::error(400, why));
     }
     let class_min = class_min.map(|name| class(&name)).transpose();
     let class_min = class_min.map_err(|why| answer::error(400, why))?;

@@ -7,18 +7,17 @@ use cofferdam_contracts::live::LiveState;
 use cofferdam_ledger::live::LiveFilter;
 
 use crate::call::{Call, Outcome};
+use crate::query::MAX_PAGE;
 use crate::sandbox::answers::SandboxItem;
 use crate::{answer, query};
 
-/// Rows of one page.
-pub(crate) const MAX_PAGE: i64 = 100;
 /// Rows of the older list, which has no pages.
 const MAX_LIST: i64 = 1_000;
 
 /// What a list's query asks for; anything else of it is refused.
 pub(crate) fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
-    let mut filter =
-        LiveFilter { limit: if paged { MAX_PAGE } else { MAX_LIST }, ..LiveFilter::default() };
+    let limit = if paged { MAX_PAGE.into() } else { MAX_LIST };
+    let mut filter = LiveFilter { limit, ..LiveFilter::default() };
     for (name, value) in query::pairs(query) {
         let value = query::decoded(value).ok_or_else(|| format!("{name} is not UTF-8"))?;
         match name {
@@ -31,9 +30,7 @@ pub(crate) fn filter(query: &str, paged: bool) -> Result<LiveFilter, String> {
                 }
             }
             "template" if paged => filter.template = Some(value),
-            "limit" if paged => {
-                filter.limit = query::bounded(name, &value, MAX_PAGE)?;
-            }
+            "limit" if paged => filter.limit = query::rows(name, &value)?,
             "nextToken" if paged => {
                 let token = value
                     .split_once('.')

@@ -7,11 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Outcome};
+use crate::query::MAX_PAGE;
 use crate::sandbox::refusals::{found, missing};
 use crate::{answer, body, query};
-
-/// Rows of one page of snapshots.
-const MAX_PAGE: usize = 100;
 
 /// A snapshot of a sandbox.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -64,7 +62,7 @@ pub(crate) fn asked(query: &str) -> Result<SnapshotQuery, String> {
         match name {
             "sandboxID" => asked.live = Some(LiveId::parse(value).map_err(|why| why.to_string())?),
             "limit" => {
-                asked.limit = Some(query::bounded(name, value, MAX_PAGE)?);
+                asked.limit = Some(query::rows(name, value)?);
             }
             "name" => asked.name = Some(query::decoded(value).ok_or("name is not UTF-8")?),
             "nextToken" => {
@@ -84,7 +82,7 @@ pub(crate) async fn list(call: Call) -> Outcome {
     let mut all = all.map_err(|error| answer::refused(error.into()))?;
     // What a sandbox is paused into is that sandbox, not a template.
     all.retain(|view| view.kind == SnapshotKind::Snapshot && (name.is_none() || view.name == name));
-    let limit = limit.unwrap_or(MAX_PAGE);
+    let limit = limit.unwrap_or(MAX_PAGE.into());
     let from = after.and_then(|after| all.iter().position(|view| view.id == after));
     let rest = all.get(from.map_or(0, |at| at.saturating_add(1))..).unwrap_or_default();
     let shown = rest.get(..limit).unwrap_or(rest);

@@ -2,11 +2,8 @@
 
 use crate::answer::{self, bad_request};
 use crate::call::{Call, Outcome};
-use crate::query;
+use crate::query::{self, MAX_PAGE};
 use crate::template::names::{self, TemplateAnswer, hosts};
-
-/// Rows of one page.
-const MAX_PAGE: usize = 100;
 
 /// Which rows a query asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,7 +18,7 @@ impl Page {
         let mut asked = Self::default();
         for (name, value) in query::pairs(query) {
             match name {
-                "limit" => asked.limit = Some(query::bounded(name, value, MAX_PAGE)?),
+                "limit" => asked.limit = Some(query::rows(name, value)?),
                 "nextToken" => {
                     asked.after = Some(query::decoded(value).ok_or("nextToken is not UTF-8")?);
                 }
@@ -34,7 +31,7 @@ impl Page {
     }
 
     pub(crate) fn limit(&self) -> usize {
-        self.limit.unwrap_or(MAX_PAGE)
+        self.limit.unwrap_or(MAX_PAGE.into())
     }
 }
 

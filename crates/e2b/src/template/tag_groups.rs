@@ -14,9 +14,8 @@ use crate::call::{Call, Outcome};
 use crate::query;
 use crate::template::tags;
 
-/// Tags of one page, and what clients ask for where their user says nothing.
-pub(crate) const MAX_PAGE: usize = 100;
-pub(crate) const DEFAULT_PAGE: usize = 25;
+/// Tags of one page without `tagsLimit`: what clients ask for where their user says nothing.
+pub(crate) const DEFAULT_PAGE: u8 = 25;
 
 /// Tags of a template of the caller's tenant.
 async fn all(call: &Call, template: &str) -> Result<(TemplateId, Vec<TagView>), Response<Body>> {
@@ -123,7 +122,7 @@ pub(crate) async fn assignments(call: Call) -> Outcome {
     let asked = tag(&query::decoded(asked).unwrap_or_default()).map_err(bad_request)?;
     for (name, value) in query::pairs(&call.query) {
         match name {
-            "limit" => drop(query::bounded(name, value, MAX_PAGE).map_err(bad_request)?),
+            "limit" => drop(query::rows::<usize>(name, value).map_err(bad_request)?),
             // There is one page.
             "cursor" => return Err(bad_request("cursor is not of this list")),
             other => return Err(bad_request(format!("the query's {other} is not supported"))),
@@ -147,7 +146,7 @@ pub(crate) struct Groups {
 
 pub(crate) fn groups_of(query: &str) -> Result<Groups, String> {
     let mut asked = Groups {
-        limit: DEFAULT_PAGE,
+        limit: DEFAULT_PAGE.into(),
         after: None,
         search: String::new(),
         by_name: false,
@@ -157,8 +156,8 @@ pub(crate) fn groups_of(query: &str) -> Result<Groups, String> {
         let value = query::decoded(value).ok_or_else(|| format!("{name} is not UTF-8"))?;
         match name {
             // Each has one.
-            "assignmentLimit" => drop(query::bounded(name, &value, MAX_PAGE)?),
-            "tagsLimit" => asked.limit = query::bounded(name, &value, MAX_PAGE)?,
+            "assignmentLimit" => drop(query::rows::<usize>(name, &value)?),
+            "tagsLimit" => asked.limit = query::rows(name, &value)?,
             "tagsCursor" => {
                 let token = value.split_once(' ');
                 let token = token.and_then(|(at, tag)| Some((at.parse().ok()?, tag.to_owned())));

@@ -90,7 +90,7 @@ fn parameters<'a>(page: &mut String, types: &Types<'a>, operation: &'a Value) {
 }
 
 fn described<'a>(page: &mut String, document: &'a Value, types: &Types<'a>, route: &Route) {
-    let method = if route.method == "*" { "GET" } else { route.method };
+    let method = route.shown_method();
     let operation = &document["paths"][route.path][method.to_lowercase()];
     let text = format!("`{method} {}`: {}", route.path, sentence(&plain(route.summary)));
     page.push_str(&wrapped(&text, "* ", "  "));

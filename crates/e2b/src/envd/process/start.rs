@@ -24,6 +24,8 @@ use crate::envd::state::processes::NewProcess;
 
 /// Wall time of a command without a deadline: longer than any sandbox lives.
 const FOR_EVER_MS: u64 = 366 * 86_400_000;
+/// Header of a start: how long the command may run, in ms.
+pub(crate) const TIMEOUT: &str = "connect-timeout-ms";
 /// Bytes of a command line that lists show, with its environment: a script of some pages.
 const MAX_SHOWN: usize = 64 * 1024;
 /// Bytes of a tag: a name.
@@ -62,7 +64,7 @@ fn shown(process: Option<&Value>) -> Value {
 
 /// How long the command may run; without a limit where the client sets none.
 fn deadline_ms(headers: &HeaderMap) -> u64 {
-    let asked = headers.get("connect-timeout-ms").and_then(|text| text.to_str().ok()?.parse().ok());
+    let asked = headers.get(TIMEOUT).and_then(|text| text.to_str().ok()?.parse().ok());
     asked.filter(|ms| *ms > 0).unwrap_or(FOR_EVER_MS)
 }
 
