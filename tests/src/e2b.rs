@@ -1,9 +1,11 @@
 //! A caller of E2B's API by hand, as thin as one can be.
 
 use reqwest::RequestBuilder;
+use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::{Server, declarations, text};
+use crate::declarations::{E2B, ENVD};
+use crate::{Server, text};
 
 /// A tenant with a key of E2B's form.
 #[derive(Debug)]
@@ -45,9 +47,9 @@ impl Caller {
         if let Some(body) = body {
             request = request.json(&body);
         }
-        let (status, answer) = answered(request).await;
-        declarations::check_e2b(method, path, status, &answer);
-        (status, answer)
+        let (status, headers, body) = sent(request).await;
+        E2B.check(method, path, status, content_type(&headers), &body);
+        (status, read(&body))
     }
 
     /// A sandbox: its id, and its agent's token.
@@ -137,9 +139,35 @@ fn of_sandbox(request: RequestBuilder, (id, token): (&str, &str)) -> RequestBuil
 
 /// The status of an answer and its body; one that is no JSON as a text.
 pub async fn answered(request: RequestBuilder) -> (u16, Value) {
-    let answer = request.send().await.unwrap();
-    let status = answer.status().as_u16();
-    let body = answer.bytes().await.unwrap();
-    let shown = || Value::String(String::from_utf8_lossy(&body).into_owned());
-    (status, serde_json::from_slice(&body).unwrap_or_else(|_| shown()))
+    let (status, _, body) = sent(request).await;
+    (status, read(&body))
+}
+
+/// An answer: its status, its headers and its body. That of a sandbox's envd, to a request of a declared type, fits its schema.
+pub async fn sent(request: RequestBuilder) -> (u16, HeaderMap, Vec<u8>) {
+    let (client, request) = request.build_split();
+    let request = request.unwrap();
+    let (method, url) = (request.method().clone(), request.url().clone());
+    let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap_or(""));
+    let is_envd = header("e2b-sandbox-id").is_some()
+        && header("e2b-sandbox-port").is_none_or(|port| port == "49983");
+    let is_declared =
+        is_envd && ENVD.takes(method.as_str(), url.path(), content_type(request.headers()));
+    let answer = client.execute(request).await.unwrap();
+    let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+    let body = Vec::from(answer.bytes().await.unwrap());
+    if is_declared {
+        ENVD.check(method.as_str(), url.path(), status, content_type(&headers), &body);
+    }
+    (status, headers, body)
+}
+
+/// The type of an answer; empty: it has none.
+pub fn content_type(headers: &HeaderMap) -> &str {
+    headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default()
+}
+
+fn read(body: &[u8]) -> Value {
+    let shown = || Value::String(String::from_utf8_lossy(body).into_owned());
+    serde_json::from_slice(body).unwrap_or_else(|_| shown())
 }

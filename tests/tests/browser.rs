@@ -3,7 +3,7 @@
 //! ```text
 //! chromium -- page of http://evil.test -----------------> API    (another site)
 //!          -- page of http://rebind.test -- front --------> API    (its own site, by a name that moved)
-//!                     \--------- what it saw ---> listener               (takes everything, from everywhere)
+//!                     \--------- what it saw ---> listener       (takes everything, from everywhere)
 //! ```
 //! The names are the browser's alone (`--host-resolver-rules`), and every address is on loopback. Skips where no
 //! Chromium is installed, and says so.

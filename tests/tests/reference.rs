@@ -15,7 +15,7 @@ mod constants;
 mod figures;
 #[path = "../../crates/contracts/tests/golden/mod.rs"]
 #[allow(dead_code, reason = "the pages of other crates use the rest")]
-mod golden;
+pub mod golden;
 mod law;
 mod promises;
 mod text;

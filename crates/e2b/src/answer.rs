@@ -38,7 +38,7 @@ pub(crate) fn empty(status: u16) -> Response<Body> {
     response
 }
 
-/// An error of the control plane, and of envd outside Connect.
+/// An error of the control plane and of files, and of envd where it refuses a request's sandbox, token, method or content type.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ErrorAnswer {
     /// The status of the answer.

@@ -105,20 +105,15 @@ fn request(route: &Route, schemas: &mut Components) -> Option<Value> {
 }
 
 fn responses(route: &Route, schemas: &mut Components) -> Value {
-    let (content, fault) = match &route.endpoint {
-        Endpoint::Unary { codec, .. } => {
-            (Some(unary(&message(codec.reply, schemas))), named::<Fault>(schemas))
-        }
-        Endpoint::Stream { codec, .. } => {
-            (Some(stream(&message(codec.reply, schemas))), named::<Fault>(schemas))
-        }
+    let content = match &route.endpoint {
+        Endpoint::Unary { codec, .. } => Some(unary(&message(codec.reply, schemas))),
+        Endpoint::Stream { codec, .. } => Some(stream(&message(codec.reply, schemas))),
         Endpoint::Files(_) if route.response.is_none() => {
-            (Some(json!({"application/octet-stream": {}})), named::<ErrorAnswer>(schemas))
+            Some(json!({"application/octet-stream": {}}))
         }
         _ => {
             let schema = route.response.map(|schema| schemas.named(schema()));
-            let content = schema.map(|schema| json!({"application/json": {"schema": schema}}));
-            (content, named::<ErrorAnswer>(schemas))
+            schema.map(|schema| json!({"application/json": {"schema": schema}}))
         }
     };
     let text = |what: &str| json!({"schema": {"type": "string"}, "description": what});
@@ -132,12 +127,23 @@ fn responses(route: &Route, schemas: &mut Components) -> Value {
     }
     let mut all: Map<String, Value> =
         route.success.iter().map(|status| (status.to_string(), success.clone())).collect();
-    let error =
-        json!({"description": "refused", "content": {"application/json": {"schema": fault}}});
-    if route.access != Access::Open {
-        all.insert("default".into(), error);
+    // Where a sandbox is needed it may be gone, whoever asks.
+    if (route.surface, route.access) != (Surface::Control, Access::Open) {
+        let json = json!({"application/json": {"schema": fault(&route.endpoint, schemas)}});
+        all.insert("default".into(), json!({"description": "refused", "content": json}));
     }
     Value::Object(all)
+}
+
+/// Of a call of envd, and of what envd tells, it is Connect's, once sandbox, token, method and content type are accepted.
+fn fault(endpoint: &Endpoint, schemas: &mut Components) -> Value {
+    let answer = named::<ErrorAnswer>(schemas);
+    match endpoint {
+        Endpoint::Told(_) | Endpoint::Unary { .. } | Endpoint::Stream { .. } => {
+            json!({"anyOf": [named::<Fault>(schemas), answer]})
+        }
+        _ => answer,
+    }
 }
 
 fn named<T: JsonSchema>(schemas: &mut Components) -> Value {

@@ -3,13 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use cofferdam_tests::declarations::{E2B, ENVD};
 use cofferdam_tests::{Server, repository};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+
+use crate::reference::golden;
+use crate::reference::golden::page::{begun, code, table, wrapped};
+
+const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test system the_table_of_endpoints";
 
 /// The clients, as the table names them, and the files that each one's tests write.
 const CLIENTS: [(&str, &[&str]); 4] = [
@@ -18,14 +23,8 @@ const CLIENTS: [(&str, &[&str]); 4] = [
     ("JavaScript", &["javascript", "javascript-templates", "javascript-network"]),
     ("Command line", &["cli"]),
 ];
-const BEGIN: &str = "# Endpoints that E2B's clients use
-
-<!-- Generated. UPDATE_GOLDENS=1 cargo test --workspace --test system the_table_of_endpoints writes it anew. -->
-
-What our own tests have [E2B's clients](../e2b.md) call, of [the endpoints](e2b.md). `answered`: at least once with success, by the
-newest client; `refused`: only with an error, as intended.
-
-";
+const ABOUT: &str = "What our own tests have [E2B's clients](../e2b.md) call, of [the endpoints](e2b.md). `answered`: at least once with \
+    success, by the newest client; `refused`: only with an error, as intended.";
 
 /// Whether an endpoint ever answered with success.
 type Seen = Arc<Mutex<BTreeMap<String, bool>>>;
@@ -59,20 +58,10 @@ impl Relay {
         let lines = seen.iter().map(|(endpoint, good)| {
             format!("{endpoint} {}\n", if *good { "answered" } else { "refused" })
         });
-        golden(
-            &repository().join("tests/tests/e2b/served").join(client),
-            &lines.collect::<String>(),
-        );
+        let path = format!("tests/e2b/served/{client}");
+        let command = "this test, with UPDATE_GOLDENS=1";
+        golden::hold_text(env!("CARGO_MANIFEST_DIR"), &path, &lines.collect::<String>(), command);
     }
-}
-
-fn golden(path: &PathBuf, found: &str) {
-    if cofferdam_ambient::env::var("UPDATE_GOLDENS").is_some() {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, found).unwrap();
-    }
-    let kept = fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(found, kept, "{}: UPDATE_GOLDENS=1 writes it anew", path.display());
 }
 
 async fn carry(client: TcpStream, server: TcpStream, seen: Seen) {
@@ -193,42 +182,22 @@ fn endpoint(head: &str) -> String {
     let mut line = head.split("\r\n").next().unwrap_or_default().split(' ');
     let (method, target) = (line.next().unwrap_or_default(), line.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default();
-    let is_id = |name: &str| {
-        name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    };
-    let mut names: Vec<&str> = path.split('/').collect();
-    for name in &mut names {
-        match name.len() {
-            20 if is_id(name) => *name = "{id}",
-            36 if is_id(name) => *name = "{build}",
-            64 if is_id(name) => *name = "{hash}",
-            _ => {}
-        }
-    }
-    // Those of templates are words.
-    match &mut names[..] {
-        [.., "templates", "tags"] => {}
-        [.., "tags", name, "assignments"] => *name = "{tag}",
-        [.., "templates", name] | [.., "templates", name, "tags"] => *name = "{id}",
-        [.., "templates", "aliases", name] => *name = "{alias}",
-        _ => {}
-    }
-    let path = names.join("/");
     let host = header(head, "host").unwrap_or_default();
+    if host.split_once('.').is_some_and(|(label, _)| label.contains('-')) {
+        return format!("{method} of a service inside");
+    }
     let port = header(head, "e2b-sandbox-port").unwrap_or("49983");
-    let by_name = host.split_once('.').is_some_and(|(label, _)| label.contains('-'));
-    let is_upload = path.starts_with("/templates/");
     let is_envd = header(head, "e2b-sandbox-id").is_some() && port == "49983"
-        || target.contains("signature=") && !is_upload;
-    match (by_name, is_envd && !path.starts_with("/sandboxes") && !path.starts_with("/v2")) {
-        (true, _) => format!("{method} of a service inside"),
-        (false, true) => format!("{method} {path} (envd)"),
-        (false, false) => format!("{method} {path}"),
+        || target.contains("signature=");
+    // Some name a sandbox, or carry a signature, in calls of the control plane too.
+    match ENVD.template(method, path).filter(|_| is_envd) {
+        Some(path) => format!("{method} {path} (envd)"),
+        None => format!("{method} {}", E2B.template(method, path).unwrap_or(path)),
     }
 }
 
 /// The table: an endpoint, and for each client whether its test got an answer, only refusals, or did not ask.
-fn table() -> String {
+fn served() -> String {
     let read = |(_, files): &(&str, &[&str])| {
         let mut all = BTreeMap::<String, String>::new();
         for file in *files {
@@ -244,25 +213,27 @@ fn table() -> String {
         }
         all
     };
-    let seen: Vec<BTreeMap<String, String>> = CLIENTS.iter().map(read).collect();
+    let seen = CLIENTS.each_ref().map(read);
     let endpoints: BTreeSet<&String> = seen.iter().flat_map(BTreeMap::keys).collect();
-    let mut text = String::from("| Endpoint |");
-    CLIENTS.iter().for_each(|(name, _)| text.push_str(&format!(" {name} |")));
-    text.push_str(&format!("\n|---|{}\n", "---|".repeat(CLIENTS.len())));
-    for endpoint in endpoints {
-        text.push_str(&format!("| `{endpoint}` |"));
-        for client in &seen {
-            text.push_str(&format!(" {} |", client.get(endpoint).map_or("-", String::as_str)));
-        }
-        text.push('\n');
-    }
-    text
+    let rows = endpoints.into_iter().map(|endpoint| {
+        let how = |client: &BTreeMap<String, String>| {
+            client.get(endpoint).map_or("-", String::as_str).to_owned()
+        };
+        let [python, later, javascript, cli] = seen.each_ref().map(how);
+        [code(endpoint), python, later, javascript, cli]
+    });
+    let [python, later, javascript, cli] = CLIENTS.map(|(name, _)| name);
+    table(["Endpoint", python, later, javascript, cli], &rows.collect::<Vec<_>>())
 }
 
 #[test]
 fn the_table_of_endpoints_is_what_the_clients_tests_used() {
-    let page = repository().join("docs/reference/e2b-clients.md");
-    golden(&page, &format!("{BEGIN}{}", table()));
+    let page = begun("Endpoints that E2B's clients use", WRITES)
+        + &wrapped(ABOUT, "", "")
+        + "\n"
+        + &served();
+    let path = "../docs/reference/e2b-clients.md";
+    golden::hold_text(env!("CARGO_MANIFEST_DIR"), path, &page, WRITES);
 }
 
 #[test]

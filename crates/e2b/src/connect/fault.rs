@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::answer;
 
-/// An error of the Connect protocol.
+/// An error of the Connect protocol: of calls of envd, and of what it tells.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Fault {
     /// A code of the protocol, such as `not_found`.

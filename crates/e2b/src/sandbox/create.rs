@@ -43,10 +43,10 @@ pub(crate) struct NewSandbox {
     metadata: Option<BTreeMap<String, String>>,
     /// Variables of its commands.
     env_vars: Option<BTreeMap<String, String>>,
-    /// `false`: no network. `true`: what `e2b.internet` says of this server.
+    /// `false`: the names of `network.allowOut` alone. `true`: what `e2b.internet` says of this server.
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
-    /// Its network; without it, what `allow_internet_access` says.
+    /// Its network; where it lists nothing, what `allow_internet_access` says.
     network: Option<Network>,
     /// Whether it pauses at its timeout. Otherwise it ends.
     auto_pause: Option<bool>,

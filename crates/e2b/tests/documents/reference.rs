@@ -150,7 +150,7 @@ fn page() -> String {
         errors are `{\"code\": STATUS, \"message\": TEXT}`. **Port 49983** of a sandbox is envd: requests carry the sandbox's token as `X-Access-Token: TOKEN`. \
         Its calls of `process.Process` and `filesystem.Filesystem` speak the Connect protocol over HTTP/1.1, uncompressed: a single message is \
         `application/json` or `application/proto`, a stream of messages `application/connect+json` or `application/connect+proto`, and an error has \
-        a code in words, such as `not_found`. Unknown fields of a body are refused, and so are unknown names of the query where names of it are listed, other than on port 49983. \
+        a code in words, such as `not_found`, but for a request that its sandbox, token, method or content type has refused. Unknown fields of a body are refused, and so are unknown names of the query where names of it are listed, other than on port 49983. \
         The OpenAPI documents of the [control plane](../e2b-openapi.json) and of [envd](../e2b-envd-openapi.json) have every schema, \
         and the [permissions](../e2b-permissions.json) every role.";
     page.push_str(&wrapped(about, "", ""));

@@ -9,8 +9,8 @@
 //! | `e2b_upload`, `e2b_download` | before a request of 64 MiB | with the end of its answer |
 //! | `e2b_pause`, `e2b_resume` | before the request | with its answer, beside 100 MB of changes; resumed at once, turns 0.3 s apart |
 //! | `e2b_seal` | with a pause's answer | when the list says that it is sealed |
-//! | `e2b_resume_sealed` | before the request | with its answer, once they are sealed, and the layer rests |
-//! | `e2b_resume_from_file` | before the request | with its answer, once they are sealed and no layer rests |
+//! | `e2b_resume_sealed` | before the request | with its answer, once they are sealed, while the layer is retained |
+//! | `e2b_resume_from_file` | before the request | with its answer, once they are sealed and no layer is retained |
 //! | `e2b_hundred_creates` | before the first of 100 at once, of five tenants | with the last answer |
 //! | `e2b_create_beside_thousand`, `e2b_kill_beside_thousand` | as without `beside` | as there, with 1,000 that do nothing |
 //! | `e2b_idle_thousand` | - | what the host's available memory lost to 1,000 that do nothing |

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use cofferdam_tests::e2b::Caller;
+use cofferdam_tests::e2b::{Caller, content_type, sent};
 use cofferdam_tests::{Home, Server};
 use reqwest::RequestBuilder;
 use serde_json::json;
@@ -106,10 +106,8 @@ impl World {
 
     /// What a request is answered, as the table has it.
     async fn answer(&self, request: RequestBuilder) -> String {
-        let answer = request.send().await.unwrap();
-        let (status, headers) = (answer.status(), answer.headers().clone());
-        let body = answer.bytes().await.unwrap();
-        let mut line = status.as_u16().to_string();
+        let (status, headers, body) = sent(request).await;
+        let mut line = status.to_string();
         for name in SHOWN {
             if let Some(value) = headers.get(name) {
                 let value = value.to_str().unwrap();
@@ -121,10 +119,9 @@ impl World {
                 }
             }
         }
-        let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or("");
-        let shown = match kind.starts_with("application/connect+") {
+        let shown = match content_type(&headers).starts_with("application/connect+") {
             true => frames(&body),
-            false => shown(&body, status.is_success()),
+            false => shown(&body, (200..300).contains(&status)),
         };
         if !shown.is_empty() {
             write!(line, " {shown}").unwrap();

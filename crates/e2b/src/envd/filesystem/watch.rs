@@ -47,7 +47,7 @@ struct WatcherId {
     watcher_id: String,
 }
 
-/// What is watched.
+/// The directory that a client watches, and where its changes go.
 #[derive(Clone)]
 struct WatchTarget {
     guest: Guest,

@@ -36,7 +36,7 @@ pub(crate) struct Process {
     hub: Mutex<Hub>,
 }
 
-/// What is known of a command.
+/// Facts of a command that do not change.
 #[derive(Debug)]
 pub(crate) struct ProcessRecord {
     pub pid: u32,
