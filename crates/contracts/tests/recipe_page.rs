@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::golden;
 use crate::golden::page::{anchor, begun, code, link, wrapped};
-use crate::golden::schema::{Field, Types, default, description, fields, flow};
+use crate::golden::schema::{Field, Types, description, fields, flow};
 
 const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test contracts recipe_md";
 
@@ -121,23 +121,14 @@ fn line<'a>(page: &mut String, types: &Types<'a>, field: &Field<'a>, told: &Told
         Some(path) => link(&code(path), path),
         None => "object".to_owned(),
     };
-    let mut brackets = vec![types.kind(field.schema, &object)];
-    brackets.push(types.bounds(field.schema));
-    brackets.push(if field.is_required { "**required**".to_owned() } else { String::new() });
-    brackets.retain(|part| !part.is_empty());
-    let mut said = vec![format!("{} ({}):", code(field.name), brackets.join("; "))];
-    said.push(description(field.schema));
-    if let Some(default) = default(field.schema) {
-        said.push(format!("Default: {default}."));
-    }
+    let mut line = types.line(&code(field.name), field, &object);
     match &told.example {
         Some(example) if example.chars().count() <= EXAMPLE => {
-            said.push(format!("Example: `{}: {example}`.", field.name));
+            write!(line, " Example: `{}: {example}`.", field.name).unwrap();
         }
-        _ => said.push(format!("Example: {}.", link("below", told.below))),
+        _ => write!(line, " Example: {}.", link("below", told.below)).unwrap(),
     }
-    said.retain(|part| !part.is_empty());
-    page.push_str(&wrapped(&said.join(" "), "* ", "  "));
+    page.push_str(&wrapped(&line, "* ", "  "));
 }
 
 /// What is known of a field beside its schema.

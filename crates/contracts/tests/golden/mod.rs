@@ -1,5 +1,6 @@
 //! A document and its committed golden: compared, or written where `UPDATE_GOLDENS=1` is set.
 
+pub mod document;
 pub mod page;
 pub mod schema;
 

@@ -16,6 +16,8 @@ pub struct Field<'a> {
     pub name: &'a str,
     /// Its own schema.
     pub schema: &'a Value,
+    /// What it says of itself, as it was written.
+    pub about: &'a str,
     /// Whether a document must have it.
     pub is_required: bool,
 }
@@ -35,11 +37,20 @@ pub fn fields(object: &Value) -> Vec<Field<'_>> {
         })
         .map(|(name, schema)| {
             let is_required = required.contains(&name.as_str());
-            Field { name, schema, is_required }
+            Field { name, schema, about: about(schema), is_required }
         })
         .collect();
     fields.sort_by_key(|field| !field.is_required);
     fields
+}
+
+impl<'a> Field<'a> {
+    /// A parameter of an operation.
+    pub fn parameter(parameter: &'a Value) -> Self {
+        let name = parameter["name"].as_str().unwrap();
+        let is_required = parameter["required"] == true;
+        Self { name, schema: &parameter["schema"], about: about(parameter), is_required }
+    }
 }
 
 impl<'a> Types<'a> {
@@ -115,6 +126,33 @@ impl<'a> Types<'a> {
         }
     }
 
+    /// A field in one sentence: its name, its type and bounds, what it says of itself, and its default. `object` names an object.
+    pub fn line(
+        &self,
+        name: &str,
+        field: &Field<'a>,
+        object: &dyn Fn(&'a Value) -> String,
+    ) -> String {
+        let required = if field.is_required { "**required**" } else { "" };
+        let mut brackets =
+            vec![self.kind(field.schema, object), self.bounds(field.schema), required.to_owned()];
+        brackets.retain(|part| !part.is_empty());
+        let brackets = match brackets.join("; ") {
+            // All that it may be.
+            text if text == "null" => String::new(),
+            text => format!(" ({text})"),
+        };
+        let mut line = format!("{name}{brackets}:");
+        let default = default(field.schema).map(|default| format!("Default: {default}."));
+        for part in [Some(sentence(&plain(field.about))), default].into_iter().flatten() {
+            if !part.is_empty() {
+                line.push(' ');
+                line.push_str(&part);
+            }
+        }
+        line
+    }
+
     /// Least and greatest value, lengths and form, in words.
     pub fn bounds(&self, schema: &'a Value) -> String {
         if duration(schema) {
@@ -188,9 +226,18 @@ fn grouped(number: &Value) -> String {
     if rest.is_empty() { said } else { format!("{said}.{rest}") }
 }
 
+/// The name of an object that is not opened.
+pub fn unopened(_: &Value) -> String {
+    "object".to_owned()
+}
+
 /// What a schema says of itself.
 pub fn description(schema: &Value) -> String {
-    sentence(&plain(schema["description"].as_str().unwrap_or_default()))
+    sentence(&plain(about(schema)))
+}
+
+fn about(schema: &Value) -> &str {
+    schema["description"].as_str().unwrap_or_default()
 }
 
 /// A default that is worth its words: an empty list or object is what a reader expects.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::golden;
 use crate::golden::page::{begun, code, link, plain, sentence, table, wrapped};
-use crate::golden::schema::{Types, default, description, fields};
+use crate::golden::schema::{Field, Types, description, fields, unopened};
 
 const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test documents e2b_md";
 /// The roles that read, which most endpoints take.
@@ -62,29 +62,16 @@ fn content(content: &Value) -> String {
     kinds.map(|(kind, _)| code(kind)).collect::<Vec<_>>().join(" or ")
 }
 
-/// Type and bounds of a schema. Objects are named and not opened.
-fn in_words<'a>(types: &Types<'a>, schema: &'a Value) -> Vec<String> {
-    let object = |_: &Value| "object".to_owned();
-    let mut words = vec![types.kind(schema, &object), types.bounds(schema)];
-    words.retain(|part| !part.is_empty());
-    words
-}
-
 /// The names of the query and the headers that mean something.
 fn parameters<'a>(page: &mut String, types: &Types<'a>, operation: &'a Value) {
     for one in operation["parameters"].as_array().into_iter().flatten() {
         let name = one["name"].as_str().unwrap();
-        let name = match one["in"].as_str() {
+        let heading = match one["in"].as_str() {
             Some("query") => format!("`?{name}=`"),
             Some("header") => format!("Header `{name}`"),
             _ => continue,
         };
-        let brackets = in_words(types, &one["schema"]).join("; ");
-        let about = sentence(&plain(one["description"].as_str().unwrap_or_default()));
-        let mut text = format!("{name} ({brackets}): {about}");
-        if let Some(default) = default(&one["schema"]) {
-            write!(text, " Default: {default}.").unwrap();
-        }
+        let text = types.line(&heading, &Field::parameter(one), &unopened);
         page.push_str(&wrapped(&text, "  * ", "    "));
     }
 }
@@ -129,16 +116,7 @@ fn fields_of<'a>(page: &mut String, types: &Types<'a>, name: &str, schema: &'a V
     page.push_str(&wrapped(&description(schema), "", ""));
     page.push('\n');
     for field in fields(schema) {
-        let mut brackets = in_words(types, field.schema);
-        if field.is_required {
-            brackets.push("**required**".to_owned());
-        }
-        // `null` is all that it may be.
-        let brackets = match brackets.join("; ") {
-            text if text == "null" => String::new(),
-            text => format!(" ({text})"),
-        };
-        let text = format!("{}{brackets}: {}", code(field.name), description(field.schema));
+        let text = types.line(&code(field.name), &field, &unopened);
         page.push_str(&wrapped(&text, "* ", "  "));
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::golden;
 use crate::golden::page::{begun, code, link, plain, sentence, table, wrapped};
-use crate::golden::schema::{Types, default, description, fields};
+use crate::golden::schema::{Field, Types, description, fields, unopened};
 
 const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test openapi api_md";
 /// The roles that read, which most routes take.
@@ -71,22 +71,10 @@ fn answer(operation: &Value, route: &Route) -> String {
 fn queries<'a>(page: &mut String, types: &Types<'a>, operation: &'a Value) {
     let all = operation["parameters"].as_array().into_iter().flatten();
     for one in all.filter(|one| one["in"] == "query") {
-        let name = one["name"].as_str().unwrap();
-        let mut brackets = in_words(types, &one["schema"]).to_vec();
-        brackets.retain(|part| !part.is_empty());
-        let mut said = format!("`?{name}=` ({}): ", brackets.join("; "));
-        said.push_str(&sentence(&plain(one["description"].as_str().unwrap_or_default())));
-        if let Some(default) = default(&one["schema"]) {
-            write!(said, " Default: {default}.").unwrap();
-        }
-        page.push_str(&wrapped(&said, "  * ", "    "));
+        let field = Field::parameter(one);
+        let line = types.line(&format!("`?{}=`", field.name), &field, &unopened);
+        page.push_str(&wrapped(&line, "  * ", "    "));
     }
-}
-
-/// Type and bounds of a schema. Objects are named and not opened.
-fn in_words<'a>(types: &Types<'a>, schema: &'a Value) -> [String; 2] {
-    let object = |_: &Value| "object".to_owned();
-    [types.kind(schema, &object), types.bounds(schema)]
 }
 
 fn described<'a>(page: &mut String, document: &'a Value, types: &Types<'a>, route: &Route) {
@@ -157,18 +145,8 @@ fn page() -> String {
             page.push('\n');
         }
         for field in fields(schema) {
-            let [kind, bounds] = in_words(&types, field.schema);
-            let required = if field.is_required { "**required**" } else { "" };
-            let brackets: Vec<String> = [kind, bounds, required.to_owned()]
-                .into_iter()
-                .filter(|part| !part.is_empty())
-                .collect();
-            let mut said = format!("{} ({}): ", code(field.name), brackets.join("; "));
-            said.push_str(&description(field.schema));
-            if let Some(default) = default(field.schema) {
-                write!(said, " Default: {default}.").unwrap();
-            }
-            page.push_str(&wrapped(&said, "* ", "  "));
+            let line = types.line(&code(field.name), &field, &unopened);
+            page.push_str(&wrapped(&line, "* ", "  "));
         }
     }
     page
