@@ -193,6 +193,11 @@ fn a_part_that_no_machine_has() {
 /// What `scripts/test` says with a cargo that is a script: what it prints for the tests, its status, what is not run.
 /// Beside it, whether it left the tree's id for `make dist`.
 fn tests_of_a_cargo(said: &str, status: i32, part: bool) -> (Output, bool) {
+    tests_of_a_hung_cargo(said, "", status, part)
+}
+
+/// The same, with what it does between its last words and its end.
+fn tests_of_a_hung_cargo(said: &str, last: &str, status: i32, part: bool) -> (Output, bool) {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir_all(tree.join("scripts")).unwrap();
@@ -209,7 +214,7 @@ fn tests_of_a_cargo(said: &str, status: i32, part: bool) -> (Output, bool) {
     let why = "printf 'one\\tredis\\twhy\\n' >>\"$COFFERDAM_NOT_RUN\"";
     // Without that file it installs what the tests take.
     let tests = format!(
-        "[ -n \"$COFFERDAM_NOT_RUN\" ] || exit 0\n{why}\necho \"$*\"\ncat {}\nexit {status}",
+        "[ -n \"$COFFERDAM_NOT_RUN\" ] || exit 0\n{why}\necho \"$*\"\ncat {}\n{last}\nexit {status}",
         said.display()
     );
     program(&cargo, &tests);
@@ -220,6 +225,7 @@ fn tests_of_a_cargo(said: &str, status: i32, part: bool) -> (Output, bool) {
     let committed = Command::new("sh").args(["-c", commit]).current_dir(&tree).status().unwrap();
     assert!(committed.success());
     let mut test = Command::new(tree.join("scripts/test"));
+    test.env("COFFERDAM_TEST_QUIET_S", "2");
     test.env("CARGO", &cargo).env_remove("CARGO_TARGET_DIR").env_remove("TEST_TIMES");
     match part {
         true => test.env("COFFERDAM_TEST_PART", "1"),
@@ -253,6 +259,20 @@ fn b2_make_test_ends_with_what_was_not_run_and_what_failed() {
         makefile.split("\ntest: ").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
     assert!(test.contains("scripts/test"), "{test}");
     assert!(makefile.contains("release: export COFFERDAM_RELEASE = 1"));
+}
+
+#[test]
+fn a_test_that_hangs_is_named_and_the_verdict_is_heard() {
+    let said = "test a::b ... ok\ntest a::c has been running for over 60 seconds\n\
+                test a::d has been running for over 60 seconds\ntest a::d ... ok\n";
+    let hangs = "mkdir deps\ncp /bin/sleep deps/system-0123456789abcdef\n./deps/system-0123456789abcdef 600 || exit 101";
+    let (output, is_tested) = tests_of_a_hung_cargo(said, hangs, 0, false);
+    assert!(!is_tested);
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{words}");
+    assert!(words.contains("none ended for 2 s"), "{words}");
+    assert!(words.contains("FAILED: a::c hangs\n") && !words.contains("a::d"), "{words}");
+    assert!(words.contains("thread system-01234567: "), "{words}");
 }
 
 /// Tests that CI leaves out, each with the nearest that it runs.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use cofferdam_guest::job::ATTACH;
-use cofferdam_guest::setup::{ENTER, INIT, REHEARSE};
+use cofferdam_guest::setup::{ENTER, INIT, REHEARSAL};
 use cofferdam_guest::users::HOLD;
 use cofferdam_guest::wire::SUBREAPER;
 
@@ -19,7 +19,7 @@ pub fn run() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         [ENTER] => agent::run_in(machine::enter),
-        [REHEARSE] => agent::run_in(machine::rehearse),
+        [REHEARSAL] => agent::run_in(machine::rehearse),
         [SUBREAPER] => agent::run_as_subreaper(),
         [ATTACH] => agent::attach(),
         [HOLD, owner] => user_namespace::run(owner),

@@ -27,7 +27,7 @@ pub const INIT: &str = "/init";
 /// First argument of the init's child, which becomes the agent.
 pub const ENTER: &str = "enter";
 /// First argument of that child's own, which becomes the agent of nobody.
-pub const REHEARSE: &str = "rehearse";
+pub const REHEARSAL: &str = "rehearse";
 /// Name of the port.
 pub const PORT: &str = "cofferdam";
 /// Where the host listens for a machine without a port: the number of its stream.

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use bytes::Bytes;
-use cofferdam_guest::setup::{CLOCK, READY, REHEARSE, Setup};
+use cofferdam_guest::setup::{CLOCK, READY, REHEARSAL, Setup};
 use cofferdam_guest::wire::{self, ExecRequest};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2;
@@ -47,7 +47,7 @@ pub(super) fn wait_gone(setup: &Setup) -> Result<(), Fault> {
 async fn play(setup: &Setup) -> io::Result<()> {
     let (mut ours, theirs) = UnixStream::pair()?;
     let mut player = Command::new("/proc/self/exe")
-        .arg(REHEARSE)
+        .arg(REHEARSAL)
         .env_clear()
         .stdin(OwnedFd::from(theirs))
         .spawn()?;

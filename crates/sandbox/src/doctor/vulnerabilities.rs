@@ -14,7 +14,7 @@ struct Vulnerability {
     what: &'static str,
 }
 
-const HOLES: [Vulnerability; 10] = [
+const VULNERABILITIES: [Vulnerability; 10] = [
     Vulnerability {
         runtime: "crun",
         name: "CVE-2022-27650",
@@ -112,7 +112,7 @@ pub(crate) fn look(runtime: &Runtime) -> Option<Finding> {
         "your distribution may have mended it without changing the version (look at its security tracker): if not, \
          install a newer one",
     );
-    let of = HOLES.iter().filter(|hole| hole.runtime == runtime.name);
+    let of = VULNERABILITIES.iter().filter(|one| one.runtime == runtime.name);
     let Some(version) = numbers(&runtime.version) else {
         let found = format!("{}: a version that cannot be read", runtime.version);
         return Some(Finding { id, grade: Grade::Weak, found, mend });

@@ -65,9 +65,9 @@ enum AttemptSource {
     /// By the host's kernel, in the network namespace of this process.
     Namespace(u32),
     /// By a machine's kernel; its agent says it with every command's end.
-    UnroutedConnect,
+    Machine,
     /// By gVisor, which tells each.
-    Each(Arc<dyn AttemptReporter>),
+    Reporter(Arc<dyn AttemptReporter>),
 }
 
 /// The attempts of one sandbox, and what came of them.
@@ -94,12 +94,12 @@ impl NoRouteAttempts {
 
     /// Those that a machine's agent tells, beyond so many.
     pub(crate) fn in_machine(before: u64) -> Self {
-        Self::of(AttemptSource::UnroutedConnect, before)
+        Self::of(AttemptSource::Machine, before)
     }
 
     /// Those that gVisor tells, from the first command on.
     pub(crate) fn by_reporter(reporter: Arc<dyn AttemptReporter>) -> Self {
-        Self::of(AttemptSource::Each(reporter), 0)
+        Self::of(AttemptSource::Reporter(reporter), 0)
     }
 
     fn of(by: AttemptSource, seen: u64) -> Self {
@@ -118,7 +118,7 @@ impl NoRouteAttempts {
     /// What an agent says of all attempts so far, at the end of a command: as good as its word. It shares
     /// the sandbox with the task.
     pub(crate) fn told(&self, now: u64, places: &[NoRoute]) {
-        if matches!(self.by, AttemptSource::UnroutedConnect) {
+        if matches!(self.by, AttemptSource::Machine) {
             self.count(&mut self.lock(), now, places);
         }
     }
@@ -154,8 +154,8 @@ impl NoRouteAttempts {
                 }
                 ReadStatus::Nothing
             }
-            AttemptSource::Namespace(_) | AttemptSource::UnroutedConnect => ReadStatus::Nothing,
-            AttemptSource::Each(reporter) => reporter.take(&mut |told| {
+            AttemptSource::Namespace(_) | AttemptSource::Machine => ReadStatus::Nothing,
+            AttemptSource::Reporter(reporter) => reporter.take(&mut |told| {
                 // Before the first command it is what a service tried while it started.
                 let Some(phase) = state.phase else { return };
                 match told {
@@ -210,43 +210,43 @@ mod tests {
         NoRoute { address: [192, 0, 2, 1].into(), port, count }
     }
 
-    fn told(unrouted: &NoRouteAttempts) -> Vec<(Phase, Option<u16>, u64)> {
-        let (list, unlisted) = unrouted.violations();
+    fn told(attempts: &NoRouteAttempts) -> Vec<(Phase, Option<u16>, u64)> {
+        let (list, unlisted) = attempts.violations();
         assert_eq!(unlisted, 0);
         list.iter().map(|violation| (violation.phase, violation.port, violation.count)).collect()
     }
 
     #[test]
     fn an_agents_places_are_at_most_as_many_as_it_counted_and_the_rest_has_none() {
-        let unrouted = NoRouteAttempts::in_machine(3);
-        unrouted.enter(Phase::Build);
-        unrouted.told(8, &[place(443, 2)]);
-        unrouted.enter(Phase::Exec);
-        unrouted.told(10, &[place(0, 1), place(80, u64::MAX), place(81, 1)]);
+        let attempts = NoRouteAttempts::in_machine(3);
+        attempts.enter(Phase::Build);
+        attempts.told(8, &[place(443, 2)]);
+        attempts.enter(Phase::Exec);
+        attempts.told(10, &[place(0, 1), place(80, u64::MAX), place(81, 1)]);
         // Nothing new, and a counter that goes back.
-        unrouted.told(10, &[place(82, 1)]);
-        unrouted.told(9, &[]);
-        unrouted.told(10, &[]);
+        attempts.told(10, &[place(82, 1)]);
+        attempts.told(9, &[]);
+        attempts.told(10, &[]);
         let build = [(Phase::Build, Some(443), 2), (Phase::Build, None, 3)];
         let exec = [(Phase::Exec, None, 1), (Phase::Exec, Some(80), 1)];
-        assert_eq!(told(&unrouted), [build, exec].concat());
-        assert_eq!(unrouted.looked(), 7);
+        assert_eq!(told(&attempts), [build, exec].concat());
+        assert_eq!(attempts.looked(), 7);
     }
 
     #[test]
     fn an_agent_that_says_anything_says_no_more_than_can_be_stored() {
-        let unrouted = NoRouteAttempts::in_machine(0);
-        unrouted.enter(Phase::Exec);
-        unrouted.told(u64::MAX, &[place(1, u64::MAX)]);
-        unrouted.told(u64::MAX, &[place(2, 1)]);
-        assert_eq!(told(&unrouted), [(Phase::Exec, Some(1), MOST)]);
+        let attempts = NoRouteAttempts::in_machine(0);
+        attempts.enter(Phase::Exec);
+        attempts.told(u64::MAX, &[place(1, u64::MAX)]);
+        attempts.told(u64::MAX, &[place(2, 1)]);
+        assert_eq!(told(&attempts), [(Phase::Exec, Some(1), MOST)]);
     }
 
     #[test]
     fn only_a_machines_agent_is_listened_to() {
-        let unrouted = NoRouteAttempts::in_namespace(std::process::id());
-        unrouted.enter(Phase::Exec);
-        unrouted.told(1 << 20, &[place(1, 1)]);
-        assert!(told(&unrouted).iter().all(|(_, port, _)| port.is_none()));
+        let attempts = NoRouteAttempts::in_namespace(std::process::id());
+        attempts.enter(Phase::Exec);
+        attempts.told(1 << 20, &[place(1, 1)]);
+        assert!(told(&attempts).iter().all(|(_, port, _)| port.is_none()));
     }
 }

@@ -76,7 +76,7 @@ impl AttemptReporter for Connects {
                     if lost > before {
                         give(NoRouteConnect::Lost(lost.saturating_sub(before)));
                     }
-                    if let Some((address, port)) = unrouted(message) {
+                    if let Some((address, port)) = attempt(message) {
                         give(NoRouteConnect::To(address, port));
                     }
                 }
@@ -100,14 +100,14 @@ pub(crate) fn hear(traces: &Traces) -> io::Result<(Arc<NoRouteAttempts>, Driver)
     fs::write(config(traces), session(&endpoint))?;
     let listener = readable(listener)?;
     let connects = Arc::new(Connects::default());
-    let unrouted = Arc::new(NoRouteAttempts::by_reporter(Arc::<Connects>::clone(&connects)));
-    let heard = Arc::clone(&unrouted);
+    let attempts = Arc::new(NoRouteAttempts::by_reporter(Arc::<Connects>::clone(&connects)));
+    let heard = Arc::clone(&attempts);
     let hearing = tokio::spawn(async move {
         if let Err(error) = follow(listener, &connects, &heard).await {
             tracing::warn!(%error, "a sandbox's connects are not heard");
         }
     });
-    Ok((unrouted, Driver(hearing)))
+    Ok((attempts, Driver(hearing)))
 }
 
 /// A descriptor that tells when it can be read.
@@ -129,7 +129,7 @@ fn session(endpoint: &Path) -> String {
 async fn follow(
     listener: AsyncFd<OwnedFd>,
     connects: &Connects,
-    unrouted: &NoRouteAttempts,
+    attempts: &NoRouteAttempts,
 ) -> io::Result<()> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream =
@@ -149,7 +149,7 @@ async fn follow(
     let stream = connects.stream.get_or_init(|| stream);
     loop {
         let mut ready = stream.readable().await?;
-        match unrouted.drain() {
+        match attempts.drain() {
             ReadStatus::Nothing => ready.clear_ready(),
             ReadStatus::More => tokio::task::yield_now().await,
             ReadStatus::Ended => return Ok(()),
@@ -166,7 +166,7 @@ fn lost(message: &[u8]) -> u32 {
 }
 
 /// Where a connect leads that ended because no route does.
-fn unrouted(message: &[u8]) -> Option<(IpAddr, Option<u16>)> {
+fn attempt(message: &[u8]) -> Option<(IpAddr, Option<u16>)> {
     let (size, rest) = message.split_first_chunk()?;
     let kind = rest.first_chunk()?;
     if u16::from_le_bytes(*kind) != CONNECT {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_connect_without_a_route_gives_its_address_and_port() {
-        let of = |body: &str| unrouted(&bytes(&format!("{HEAD}{body}")));
+        let of = |body: &str| attempt(&bytes(&format!("{HEAD}{body}")));
         assert_eq!(of(FOUR), Some(("192.0.2.1".parse().unwrap(), Some(443))));
         assert_eq!(of(SIX), Some(("2001:db8::1".parse().unwrap(), None)));
         // Refused by a port of its own, and one that went well.
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(of("1202 1071 3204 0100 2f61"), None);
         assert_eq!(lost(&bytes(HEAD)), 0);
         assert_eq!(lost(&bytes("0800 0a00 07010000 00")), 263);
-        let other = unrouted(&bytes(&format!("0800 0b00 00000000 {FOUR}")));
+        let other = attempt(&bytes(&format!("0800 0b00 00000000 {FOUR}")));
         assert_eq!(other, None);
     }
 
@@ -284,15 +284,15 @@ mod tests {
     fn whatever_is_cut_or_turned_in_a_message_is_an_address_or_nothing() {
         let whole = bytes(&format!("{HEAD}{SIX}"));
         for end in 0..whole.len() {
-            let _ = unrouted(&whole[..end]);
+            let _ = attempt(&whole[..end]);
             for bit in 0..8 {
                 let mut turned = whole.clone();
                 turned[end] ^= 1 << bit;
-                let _ = unrouted(&turned);
+                let _ = attempt(&turned);
             }
         }
-        assert_eq!(unrouted(&[0xff; MESSAGE_BYTES]), None);
+        assert_eq!(attempt(&[0xff; MESSAGE_BYTES]), None);
         let endless = bytes(&format!("{HEAD} ffffffffffffffffffffff"));
-        assert_eq!(unrouted(&endless), None);
+        assert_eq!(attempt(&endless), None);
     }
 }
