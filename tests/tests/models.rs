@@ -438,13 +438,11 @@ except anthropic.PermissionDeniedError as e:
 #[tokio::test(flavor = "multi_thread")]
 async fn the_providers_own_clients_work_by_their_variables_alone() {
     let (home, fake, dir) = (Home::new(), FakeModel::new(), tempfile::tempdir().unwrap());
-    let installed = std::process::Command::new("/usr/bin/python3")
-        .args(["-m", "pip", "install", "-q", "--no-cache-dir", "--root-user-action=ignore"])
+    let mut pip = std::process::Command::new("/usr/bin/python3");
+    pip.args(["-m", "pip", "install", "-q", "--no-cache-dir", "--root-user-action=ignore"])
         .args(["--target", dir.path().to_str().unwrap(), "openai", "anthropic"])
-        .current_dir("/")
-        .output()
-        .expect("this test needs pip: apt-get install python3-pip");
-    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+        .current_dir("/");
+    crate::support::install::run(pip).expect("this test needs pip: apt-get install python3-pip");
     std::fs::write(dir.path().join("clients.py"), CLIENTS).unwrap();
     let up = home.up();
     provider(&up, &fake, json!({})).await;

@@ -1,15 +1,15 @@
 //! Tools of Python that people bring along, by the numbers of their cases: they run in a task as they do outside.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::{Home, repository};
 use tempfile::TempDir;
 
-use crate::support::{ended, said};
+use crate::support::{ended, install, said};
 
 const LIMIT: Duration = Duration::from_secs(300);
 const NOTEBOOK: &str = r#"
@@ -47,22 +47,14 @@ def test_tmp(tmp_path, n, capfd):
 /// A directory with these packages, installed once.
 fn tools(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let dir = repository().join("target/python-tools").join(name);
-    fs::create_dir_all(&dir).unwrap();
-    let lock = File::create(dir.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let (lib, done, wanted) = (dir.join("lib"), dir.join("installed"), packages.join(" "));
-    if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
-        return Ok(lib);
-    }
-    let _ = fs::remove_dir_all(&lib);
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
-    pip.arg(&lib).args(packages).stdin(Stdio::null());
-    let output = pip.output().map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err(said(&output));
-    }
-    fs::write(&done, wanted).unwrap();
+    let lib = dir.join("lib");
+    install::once(&dir, &packages.join(" "), &lib, || {
+        let _ = fs::remove_dir_all(&lib);
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
+        pip.arg(&lib).args(packages);
+        install::run(pip)
+    })?;
     Ok(lib)
 }
 

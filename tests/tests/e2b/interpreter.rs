@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use cofferdam_contracts::canonical::digest_bytes;
@@ -12,7 +12,7 @@ use cofferdam_tests::{Home, Server, binary, repository, text};
 use serde_json::{Value, json};
 
 use super::{Caller, answered, gone, install_modules, install_python, run};
-use crate::support::{count, ended, has_npm, said, texts, until};
+use crate::support::{count, has_npm, install, said, texts, until};
 
 /// The versions that this repository is tested with.
 pub const PYTHON: &str = "e2b-code-interpreter==2.11.5";
@@ -21,7 +21,7 @@ const TEMPLATE: &str = "code-interpreter-v1";
 /// What a machine without mirrors or mmdebstrap lacks.
 const PART: &str = "the built template code-interpreter-v1";
 /// Debian's packages and PyPI's come from mirrors, and every module is compiled.
-const BUILD: Duration = Duration::from_secs(1_500);
+const BUILD: Duration = Duration::from_secs(1_200);
 /// What the images are made of, the base of the first one alone: another text of these is another image.
 const SOURCES: [&str; 10] = [
     "bootstrap.rs",
@@ -67,30 +67,24 @@ fn directory() -> PathBuf {
 /// The directory of the images, which are built once, and its lock.
 pub fn built() -> Result<(PathBuf, File), String> {
     let dir = directory();
-    let lock = File::create(dir.join("lock")).unwrap();
-    lock.lock().unwrap();
     let sources = repository().join("crates/sandbox/src/template");
     let texts = SOURCES.map(|name| fs::read_to_string(sources.join(name)).unwrap());
     let base = digest_bytes(texts[0].as_bytes()).to_string();
     let wanted = format!("{base} {}", digest_bytes(texts.concat().as_bytes()));
-    let (done, state) = (dir.join("built"), dir.join("state"));
-    let built = fs::read_to_string(&done).unwrap_or_default();
-    if built != wanted || !state.join("images").is_dir() {
-        if !built.starts_with(&base) {
+    let (state, of) = (dir.join("state"), dir.join("base"));
+    let images = state.join("images");
+    let lock = install::once(&dir, &wanted, &images, || {
+        if fs::read_to_string(&of).is_ok_and(|of| of != base) {
             let _ = fs::remove_dir_all(&state);
         }
         fs::create_dir_all(&state).unwrap();
         // With this machine's own environment: it says how mirrors are reached.
         let mut build = Command::new(binary());
         build.arg("--state").arg(&state).args(["template", "build", TEMPLATE]);
-        build.stdin(Stdio::null());
-        let built = ended(build, BUILD);
-        if !built.status.success() {
-            return Err(said(&built));
-        }
-        fs::write(&done, &wanted).unwrap();
-    }
-    Ok((state.join("images"), lock))
+        fs::write(&of, &base).unwrap();
+        install::run_within(build, BUILD)
+    })?;
+    Ok((images, lock))
 }
 
 impl Drop for Lent {

@@ -1,14 +1,14 @@
 //! The clients' packages, each version in a directory of its own, installed once.
 
-use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use cofferdam_tests::not_run::not_run;
 use cofferdam_tests::repository;
 
 use super::{JAVASCRIPT, PYTHON, cli, interpreter};
-use crate::support::{has_npm, said};
+use crate::support::has_npm;
+use crate::support::install::{self, npm};
 
 /// A version of the Python client in an environment of its own, installed once; `None` where that is not possible, which is
 /// reported.
@@ -37,33 +37,19 @@ pub fn install_interpreter() {
 /// A package of PyPI, `NAME==VERSION`, in an environment of its own; `None` where that is not possible, which is reported.
 pub(super) fn install_python(wanted: &str) -> Option<PathBuf> {
     let dir = repository().join("target/e2b").join(place("python", wanted, "=="));
-    fs::create_dir_all(&dir).unwrap();
-    let lock = File::create(dir.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let (python, done) = (dir.join("env/bin/python"), dir.join("installed"));
-    if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
-        return Some(python);
+    let python = dir.join("env/bin/python");
+    let made = install::once(&dir, wanted, &python, || {
+        let mut venv = Command::new("python3");
+        venv.args(["-m", "venv", "--clear"]).arg(dir.join("env"));
+        install::run(venv)?;
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]);
+        install::run(pip)
+    });
+    if let Err(why) = made {
+        not_run("the Python client of E2B", &why);
+        return None;
     }
-    let run = |mut command: Command| command.stdin(Stdio::null()).output();
-    let mut venv = Command::new("python3");
-    venv.args(["-m", "venv", "--clear"]).arg(dir.join("env"));
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]);
-    for command in [venv, pip] {
-        let program = command.get_program().to_string_lossy().into_owned();
-        match run(command) {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                not_run("the Python client of E2B", &format!("{program}: {}", said(&output)));
-                return None;
-            }
-            Err(error) => {
-                not_run("the Python client of E2B", &format!("{program}: {error}"));
-                return None;
-            }
-        }
-    }
-    fs::write(&done, wanted).unwrap();
     Some(python)
 }
 
@@ -84,25 +70,11 @@ pub(super) fn modules(version: &str) -> Option<PathBuf> {
 /// The directory with a package of npm, `NAME@VERSION`, installed once.
 pub(super) fn install_modules(wanted: &str) -> Option<PathBuf> {
     let dir = repository().join("target/e2b").join(place("javascript", wanted, "@"));
-    fs::create_dir_all(&dir).unwrap();
-    let lock = File::create(dir.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let done = dir.join("installed");
-    if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
-        return Some(dir);
-    }
-    let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error", "--prefix"]);
-    match npm.arg(&dir).arg(wanted).stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => fs::write(&done, wanted).unwrap(),
-        Ok(output) => {
-            not_run("the JavaScript client of E2B", &said(&output));
-            return None;
-        }
-        Err(error) => {
-            not_run("the JavaScript client of E2B", &format!("npm: {error}"));
-            return None;
-        }
+    if let Err(why) = install::once(&dir, wanted, &dir.join("node_modules"), || {
+        install::run(npm(&dir, &[wanted]))
+    }) {
+        not_run("the JavaScript client of E2B", &why);
+        return None;
     }
     Some(dir)
 }

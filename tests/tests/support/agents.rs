@@ -11,6 +11,7 @@ use cofferdam_tests::{Server, repository};
 use serde_json::{Value, json};
 
 use super::dispatches::Project;
+use super::install::{self, npm};
 
 /// The versions that this repository is tested with.
 const PACKAGES: [&str; 3] =
@@ -37,40 +38,13 @@ impl Programs {
     pub fn installed() -> Option<Self> {
         let dir =
             env::var(INSTALLED).map_or_else(|| repository().join("target/agents"), PathBuf::from);
-        fs::create_dir_all(&dir).unwrap();
-        // Tests of several processes install once.
-        let lock = File::create(dir.join("lock")).unwrap();
-        lock.lock().unwrap();
-        let (done, wanted) = (dir.join("installed"), PACKAGES.join("\n"));
-        if fs::read_to_string(&done).is_ok_and(|text| text == wanted) {
-            return Some(Self(dir));
-        }
-        let install = Command::new("npm")
-            .args([
-                "install",
-                "--no-audit",
-                "--no-fund",
-                "--no-save",
-                "--loglevel=error",
-                "--prefix",
-            ])
-            .arg(&dir)
-            .args(PACKAGES)
-            .stdin(Stdio::null())
-            .output();
-        match install {
-            Ok(output) if output.status.success() => fs::write(&done, wanted).unwrap(),
-            Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert!(!is_strict(), "{STRICT}: {said}");
-                not_run("agents of npm", &format!("npm could not install them: {said}"));
-                return None;
-            }
-            Err(error) => {
-                assert!(!is_strict(), "{STRICT}: {error}");
-                not_run("agents of npm", &format!("npm: {error}; apt-get install npm"));
-                return None;
-            }
+        let made = install::once(&dir, &PACKAGES.join("\n"), &dir.join("node_modules"), || {
+            install::run(npm(&dir, &PACKAGES))
+        });
+        if let Err(why) = made {
+            assert!(!is_strict(), "{STRICT}: {why}");
+            not_run("agents of npm", &why);
+            return None;
         }
         Some(Self(dir))
     }

@@ -5,6 +5,7 @@ pub mod dispatches;
 pub mod fake_model;
 pub mod gates;
 pub mod index;
+pub mod install;
 pub mod proxy;
 pub mod pty;
 
