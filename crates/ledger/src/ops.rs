@@ -325,7 +325,7 @@ async fn target_lock(
            LEFT JOIN app.sbx_runs t ON t.task_key = w.workflow_uuid
            LEFT JOIN app.human_gates g ON g.escalation_workflow_id = w.workflow_uuid
            JOIN app.runs r ON r.id = coalesce(p.id, t.run_id, g.run_id)
-          WHERE w.workflow_uuid = $1 AND r.tenant_id = $2 FOR UPDATE OF w, r",
+          WHERE w.workflow_uuid = $1 AND r.tenant_id = $2 FOR NO KEY UPDATE OF w, r",
     )
     .bind(workflow.as_str())
     .bind(tenant.as_str())

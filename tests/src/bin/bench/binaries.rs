@@ -3,15 +3,22 @@
 
 use std::path::{Path, PathBuf};
 
+use std::time::Instant;
+
+use cofferdam_tests::e2b::Caller;
 use cofferdam_tests::{Home, Server, binary};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
+use super::e2b;
 use super::figures::{emit, median, rounded};
+use super::life::ms;
 use super::runs::{HELLO, RUNS, VALUE, burst, cpu_ticks, import};
 
 /// Turns of each build; the first one warms caches and connections.
 const TURNS: usize = 9;
+/// Sandboxes of a turn.
+const LIVES: usize = 50;
 /// Milliseconds of a tick of the processor, as the kernel counts for user space.
 const TICK_MS: f64 = 10.0;
 
@@ -70,4 +77,39 @@ pub async fn run(other: &Path) {
         });
         emit(&format!("binaries_{name}_cpu"), cpu / other_cpu, "ratio", None, about);
     }
+    lives(&builds).await;
+}
+
+/// Sandboxes by E2B's API: one is made, runs a command and is killed, in turns of each build.
+async fn lives(builds: &[PathBuf; 2]) {
+    let homes = builds.each_ref().map(|build| Home::of(build));
+    let servers = homes.each_ref().map(Home::up);
+    let [this, that] = &servers;
+    let callers = [Caller::of(this, "bench").await, Caller::of(that, "bench").await];
+    let mut times = [const { Vec::new() }; 2];
+    let mut cpu_ms = [const { Vec::new() }; 2];
+    for turn in 0..TURNS {
+        for (side, caller) in callers.iter().enumerate() {
+            let before = cpu_ticks(servers[side].pid());
+            for _ in 0..LIVES {
+                let clock = Instant::now();
+                let made = e2b::create(caller, 60).await;
+                e2b::command(caller, &made).await;
+                caller.kill(&made.0).await;
+                if turn > 0 {
+                    times[side].push(ms(clock));
+                }
+            }
+            if turn > 0 {
+                let ticks = cpu_ticks(servers[side].pid()) - before;
+                cpu_ms[side].push(ticks * TICK_MS / LIVES as f64);
+            }
+        }
+    }
+    let [[took, other_took], [cpu, other_cpu]] = [times.map(median), cpu_ms.map(median)];
+    let about = json!({
+        "life_ms": [rounded(took), rounded(other_took)], "server_cpu_ms": [rounded(cpu), rounded(other_cpu)],
+        "other": builds[1], "turns": TURNS - 1, "lives": LIVES,
+    });
+    emit("binaries_life", took / other_took, "ratio", None, about);
 }

@@ -267,12 +267,12 @@ async fn caller(server: &Server, tenant: &str) -> Caller {
     Caller { http, ..Caller::of(server, tenant).await }
 }
 
-async fn create(caller: &Caller, seconds: u32) -> SandboxToken {
+pub(super) async fn create(caller: &Caller, seconds: u32) -> SandboxToken {
     caller.create(json!({"templateID": "base", "timeout": seconds})).await
 }
 
 /// `echo`, to the end of its stream.
-async fn command(caller: &Caller, (id, token): &SandboxToken) {
+pub(super) async fn command(caller: &Caller, (id, token): &SandboxToken) {
     let answer = caller.started((id, token), "/bin/echo", &["hi"]).await;
     assert!(answer.contains("\"exitCode\":0"), "{answer}");
 }
