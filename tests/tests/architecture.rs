@@ -11,7 +11,6 @@ mod floors;
 mod lengths;
 mod messages;
 mod nouns;
-mod row_locks;
 mod signatures;
 pub(crate) mod source;
 mod system_calls;

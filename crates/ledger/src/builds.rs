@@ -123,7 +123,7 @@ pub(crate) async fn build_begins(
     // One after the other, so that two of one template do not both begin.
     let locked = sqlx::query(
         "SELECT 1 FROM app.templates t JOIN app.template_builds b ON b.template_id = t.id
-          WHERE b.id = $1 AND b.tenant_id = $2 AND t.deleted_at IS NULL FOR NO KEY UPDATE OF t",
+          WHERE b.id = $1 AND b.tenant_id = $2 AND t.deleted_at IS NULL FOR UPDATE OF t",
     )
     .bind(build.as_str())
     .bind(tenant.as_str())
@@ -367,7 +367,7 @@ impl BuildRows<'_> {
     pub async fn delete(self, template: &TemplateId, audit: &Audit<'_>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let found = sqlx::query(
-            "SELECT 1 FROM app.templates WHERE id = $1 AND tenant_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE",
+            "SELECT 1 FROM app.templates WHERE id = $1 AND tenant_id = $2 AND deleted_at IS NULL FOR UPDATE",
         )
         .bind(template.as_str())
         .bind(audit.tenant.as_str())

@@ -22,7 +22,7 @@ pub(crate) async fn dispatch_settle(conn: &mut sqlx::PgConnection, run: &RunId) 
     let dispatch = sqlx::query(
         "SELECT d.id, d.project_dir, d.sandbox, d.sandbox_spec
            FROM app.dispatches d JOIN app.dispatch_runs m ON m.dispatch_id = d.id
-          WHERE m.run_id = $1 AND NOT app.dispatch_is_over(d.status) FOR NO KEY UPDATE OF d",
+          WHERE m.run_id = $1 AND NOT app.dispatch_is_over(d.status) FOR UPDATE OF d",
     )
     .bind(run.as_str())
     .fetch_optional(&mut *conn)

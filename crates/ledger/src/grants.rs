@@ -87,6 +87,7 @@ impl TaskGate<'_> {
              SELECT r.id, r.workflow_id, $2, 'human:' || $2, r.tenant_id, $3, $4,
                     clock_timestamp() + make_interval(secs => $4)
                FROM app.runs r WHERE r.id = $1 AND r.tenant_id = $5 AND NOT app.is_over(r.status)
+                FOR SHARE OF r
              RETURNING workflow_id, app.ms(created_at) AS created, app.ms(deadline_at) AS deadline",
         )
         .bind(self.run.as_str())
@@ -209,7 +210,7 @@ pub(crate) async fn asks_lock(conn: &mut sqlx::PgConnection, task: &TaskKey) -> 
         "SELECT 1 FROM (SELECT run_id, gate_key FROM app.egress_asks WHERE task_key = $1
                          UNION ALL SELECT run_id, gate_key FROM app.model_asks WHERE task_key = $1) a
            JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
-          ORDER BY g.gate_key FOR NO KEY UPDATE OF g",
+          ORDER BY g.gate_key FOR UPDATE OF g",
     )
     .bind(task.as_str())
     .execute(conn)
@@ -239,7 +240,7 @@ pub(crate) async fn answered(
            JOIN app.human_gates g ON g.run_id = a.run_id AND g.gate_key = a.gate_key
            JOIN app.human_interactions i ON i.run_id = g.run_id AND i.gate_key = g.gate_key
                 AND i.topic = g.topic AND i.outcome = 'accepted'
-          WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR NO KEY UPDATE OF g"
+          WHERE a.task_key = $1 AND g.state = 'received' ORDER BY g.gate_key FOR UPDATE OF g"
     );
     Ok(sqlx::query(sqlx::AssertSqlSafe(query)).bind(task.as_str()).fetch_all(conn).await?)
 }

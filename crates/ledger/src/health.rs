@@ -141,7 +141,7 @@ async fn beat(
                   SELECT x.sandbox_id FROM app.remote_execution_sessions x, e
                    WHERE x.sandbox_id = ANY($2) AND x.executor_id = e.id AND x.ended_at IS NULL
                      AND coalesce(x.last_heartbeat_at < clock_timestamp() - interval '2.5 seconds', true)
-                     FOR NO KEY UPDATE OF x SKIP LOCKED))
+                     FOR UPDATE OF x SKIP LOCKED))
          SELECT count(*) AS beaten, app.ms(clock_timestamp()) AS now_ms FROM e",
     )
     .bind(executor.as_str())

@@ -43,7 +43,7 @@ impl LiveRows<'_> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
             "SELECT run_id, sandbox_id, app.live_network(id, egress) AS before FROM app.lives
-              WHERE id = $1 AND tenant_id = $2 AND life = 'running' FOR NO KEY UPDATE",
+              WHERE id = $1 AND tenant_id = $2 AND life = 'running' FOR UPDATE",
         )
         .bind(live.as_str())
         .bind(who.tenant.as_str())

@@ -312,6 +312,8 @@ impl Ops<'_> {
     }
 }
 
+/// The run and its workflow, locked. What refers to them does not wait: a task that ends holds its row, which a cancel waits for, and
+/// refers to its run. What must not come beside a cancel (a round's tasks, a task's gate) locks the run `FOR SHARE` before it is written.
 async fn target_lock(
     conn: &mut sqlx::PgConnection,
     tenant: &TenantId,

@@ -266,12 +266,11 @@ async fn recipe_lock(
     tenant: &TenantId,
     recipe: &RecipeId,
 ) -> Result<bool> {
-    let row =
-        sqlx::query("SELECT FROM app.recipes WHERE tenant_id = $1 AND id = $2 FOR NO KEY UPDATE")
-            .bind(tenant.as_str())
-            .bind(recipe.as_str())
-            .fetch_optional(conn)
-            .await?;
+    let row = sqlx::query("SELECT FROM app.recipes WHERE tenant_id = $1 AND id = $2 FOR UPDATE")
+        .bind(tenant.as_str())
+        .bind(recipe.as_str())
+        .fetch_optional(conn)
+        .await?;
     Ok(row.is_some())
 }
 

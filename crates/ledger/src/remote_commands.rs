@@ -62,7 +62,7 @@ impl Sessions<'_> {
     ) -> Result<Option<SessionTakeover>> {
         let mut tx = self.pool().begin().await?;
         // Whoever waited here sees what the other one wrote: the next statement has a snapshot of its own.
-        sqlx::query("SELECT 1 FROM app.remote_execution_sessions WHERE task_key = $1 AND ended_at IS NULL FOR NO KEY UPDATE")
+        sqlx::query("SELECT 1 FROM app.remote_execution_sessions WHERE task_key = $1 AND ended_at IS NULL FOR UPDATE")
             .bind(key.as_str())
             .execute(&mut *tx)
             .await?;
@@ -73,7 +73,7 @@ impl Sessions<'_> {
                 WHERE s.task_key = $1 AND s.remote IS NOT NULL AND s.ended_at IS NULL AND s.remote->>'provider' = $6
                   AND (s.remote->>'token' = $3 OR app.session_outlives(s))
                   AND EXISTS (SELECT 1 FROM app.executors e WHERE e.id = $2 AND e.state = 'live')
-                FOR NO KEY UPDATE),
+                FOR UPDATE),
              e AS (
                INSERT INTO app.sbx_executions (task_key, execution_no, worker)
                SELECT $1, 1 + (SELECT count(*)::int FROM app.sbx_executions x WHERE x.task_key = $1), $2

@@ -61,7 +61,7 @@ impl Runs<'_> {
                       SELECT 1 FROM app.executors e WHERE e.state = 'live' AND e.app_version = w.application_version)
                     THEN w.application_version END AS unserved
                FROM app.runs r JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
-              WHERE r.id = $1 FOR NO KEY UPDATE OF r, w",
+              WHERE r.id = $1 FOR UPDATE OF r, w",
         )
         .bind(run.as_str())
         .bind(APP_VERSION)

@@ -17,7 +17,9 @@ impl Tasks<'_> {
         let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
         let (values, artifacts) = ends(wave.values)?;
         let kept: Vec<String> = sqlx::query_scalar(
-            "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            // A cancel comes before it, or sees its tasks.
+            "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+               FROM (SELECT 1 FROM app.runs WHERE id = $1 FOR SHARE) r",
         )
         .bind(wave.run.as_str())
         .bind(wave.parent)

@@ -74,7 +74,7 @@ impl Sessions<'_> {
         let mut tx = self.pool().begin().await?;
         let state: String = sqlx::query_scalar(
             "SELECT state FROM app.remote_execution_sessions
-              WHERE sandbox_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE",
+              WHERE sandbox_id = $1 AND tenant_id = $2 FOR UPDATE",
         )
         .bind(sandbox.as_str())
         .bind(audit.tenant.as_str())

@@ -430,7 +430,7 @@ impl SnapshotRows<'_> {
     pub async fn erase(self, snapshot: &SnapshotId, audit: &Audit<'_>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let kind: Option<String> = sqlx::query_scalar(
-            "SELECT kind FROM app.snapshots WHERE id = $1 AND tenant_id = $2 AND erased_at IS NULL FOR NO KEY UPDATE",
+            "SELECT kind FROM app.snapshots WHERE id = $1 AND tenant_id = $2 AND erased_at IS NULL FOR UPDATE",
         )
         .bind(snapshot.as_str())
         .bind(audit.tenant.as_str())

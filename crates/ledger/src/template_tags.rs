@@ -68,7 +68,7 @@ impl BuildRows<'_> {
                JOIN app.snapshots s ON s.id = b.snapshot_id AND s.erased_at IS NULL
               WHERE t.id = $1 AND t.tenant_id = $2 AND t.deleted_at IS NULL AND (b.id = $3 OR b.id =
                     (SELECT g.build_id FROM app.template_tags g WHERE g.template_id = t.id AND g.tag = $3))
-              ORDER BY b.id = $3 DESC LIMIT 1 FOR NO KEY UPDATE OF t",
+              ORDER BY b.id = $3 DESC LIMIT 1 FOR UPDATE OF t",
         )
         .bind(template.as_str())
         .bind(audit.tenant.as_str())

@@ -241,7 +241,7 @@ impl Webhooks<'_> {
         let found: Option<bool> = sqlx::query_scalar(
             "SELECT d.state <> 'pending' AND w.removed_at IS NULL
                FROM app.webhook_deliveries d JOIN app.webhooks w ON w.id = d.webhook_id
-              WHERE d.id = $1 AND d.webhook_id = $2 AND w.tenant_id = $3 FOR NO KEY UPDATE OF d",
+              WHERE d.id = $1 AND d.webhook_id = $2 AND w.tenant_id = $3 FOR UPDATE OF d",
         )
         .bind(delivery.as_str())
         .bind(webhook.as_str())
@@ -276,7 +276,7 @@ impl Webhooks<'_> {
              picked AS (
                SELECT d.id FROM app.webhook_deliveries d JOIN due ON due.id = d.id
                 WHERE due.n <= $1 AND d.state = 'pending' AND d.next_at <= clock_timestamp()
-                ORDER BY d.next_at LIMIT $2 FOR NO KEY UPDATE OF d SKIP LOCKED)
+                ORDER BY d.next_at LIMIT $2 FOR UPDATE OF d SKIP LOCKED)
              UPDATE app.webhook_deliveries d
                 SET attempts = d.attempts + 1,
                     next_at = clock_timestamp() + make_interval(secs => $3::float8 / 1000)

@@ -1,9 +1,7 @@
 //! The start of a task is on record once, however often its worker has to say it.
 
-use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, TaskKey, TenantId, WorkflowId};
-use cofferdam_ledger::audit::Audit;
+use cofferdam_contracts::id::{ExecutorId, RunId, SandboxId, TaskKey};
 use cofferdam_ledger::cluster::Cluster;
-use cofferdam_ledger::ops::Cancels;
 use cofferdam_ledger::tasks::WorkerLocation;
 use cofferdam_ledger::{APP_VERSION, Ledger};
 use sqlx::PgPool;
@@ -184,48 +182,8 @@ async fn begin_beside_cancel(is_cancel_first: bool) -> (bool, i64) {
     left
 }
 
-/// A task ends while its run is canceled: what it leaves refers to the run, and waits for nobody who waits for the task.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_task_ends_beside_the_cancel_of_its_run() {
-    let one = one_run().await;
-    let (ledger, sql) = (&one.ledger, &one.sql);
-    one.workflow_add("it_00000000000000000000000000000001").await;
-    let mut end = sql.begin().await.unwrap();
-    // As its end does before it writes what the task leaves.
-    sqlx::query("SELECT 1 FROM app.sbx_runs FOR NO KEY UPDATE").execute(&mut *end).await.unwrap();
-    let cancel = async {
-        let audit = Audit {
-            tenant: &TenantId::parse("acme").unwrap(),
-            key_id: "k0",
-            actor: "ada",
-            op: "cancel",
-            target: "it_00000000000000000000000000000001",
-            reason: "",
-            detail: None,
-        };
-        let workflow = WorkflowId::parse("it_00000000000000000000000000000001").unwrap();
-        ledger.ops().cancel(&workflow, Cancels::All, &audit).await.unwrap();
-    };
-    let artifact = async {
-        waiting(sql, 1).await;
-        sqlx::query(
-            "INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
-             SELECT run_id, step_id, task_key, 1, 0, 'stdout', 'stdout', 'a', '', repeat('0', 64), 0, 'engine-dbos' FROM app.sbx_runs",
-        )
-        .execute(&mut *end)
-        .await
-        .unwrap();
-        end.commit().await.unwrap();
-    };
-    tokio::join!(cancel, artifact);
-    let status: String =
-        sqlx::query_scalar("SELECT status FROM dbos.workflow_status").fetch_one(sql).await.unwrap();
-    assert_eq!(status, "CANCELLED");
-    one.stop().await;
-}
-
 /// Until so many sessions of the database wait for a lock.
-async fn waiting(sql: &PgPool, count: i64) {
+pub async fn waiting(sql: &PgPool, count: i64) {
     let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
     for _ in 0..1000 {
         let now: i64 = sqlx::query_scalar(blocked).fetch_one(sql).await.unwrap();

@@ -12,6 +12,7 @@
 )]
 
 mod begin;
+mod cancel;
 mod claims;
 mod cluster;
 mod families;

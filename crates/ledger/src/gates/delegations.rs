@@ -89,7 +89,7 @@ impl Delegations<'_> {
         let found: Option<bool> = sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM app.gate_delegation_ends e WHERE e.delegation_id = d.id)
                FROM app.gate_delegations d
-              WHERE d.id = $1 AND d.tenant_id = $2 AND ($4 OR d.from_key = $3) FOR NO KEY UPDATE",
+              WHERE d.id = $1 AND d.tenant_id = $2 AND ($4 OR d.from_key = $3) FOR UPDATE",
         )
         .bind(delegation)
         .bind(tenant.as_str())

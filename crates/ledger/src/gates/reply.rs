@@ -125,7 +125,7 @@ impl Gates<'_> {
                FROM app.runs r
                JOIN app.intents i ON i.id = r.intent_id
                JOIN app.human_gates g ON g.run_id = r.id AND g.gate_key = $3
-              WHERE (r.id = $1 OR r.workflow_id = $1) AND r.tenant_id = $2 FOR NO KEY UPDATE OF g",
+              WHERE (r.id = $1 OR r.workflow_id = $1) AND r.tenant_id = $2 FOR UPDATE OF g",
         )
         .bind(run_or_workflow)
         .bind(who.tenant.as_str())

@@ -41,7 +41,7 @@ impl Gates<'_> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
             "SELECT state, spec, escalated_at IS NULL AS fresh, app.ms(deadline_at) - app.ms(clock_timestamp()) AS left_ms
-               FROM app.human_gates WHERE run_id = $1 AND gate_key = $2 AND topic = $3 FOR NO KEY UPDATE",
+               FROM app.human_gates WHERE run_id = $1 AND gate_key = $2 AND topic = $3 FOR UPDATE",
         )
         .bind(run.as_str())
         .bind(key.as_str())
@@ -204,7 +204,7 @@ impl Gates<'_> {
     pub async fn escalate(self, workflow: &str, key: &GateKey) -> Result<bool> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
-            "SELECT run_id, state, spec, groups FROM app.human_gates WHERE workflow_id = $1 AND gate_key = $2 FOR NO KEY UPDATE",
+            "SELECT run_id, state, spec, groups FROM app.human_gates WHERE workflow_id = $1 AND gate_key = $2 FOR UPDATE",
         )
         .bind(workflow)
         .bind(key.as_str())
