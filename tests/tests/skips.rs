@@ -265,7 +265,9 @@ fn b2_make_test_ends_with_what_was_not_run_and_what_failed() {
 fn a_test_that_hangs_is_named_and_the_verdict_is_heard() {
     let said = "test a::b ... ok\ntest a::c has been running for over 60 seconds\n\
                 test a::d has been running for over 60 seconds\ntest a::d ... ok\n";
-    let hangs = "mkdir deps\ncp /bin/sleep deps/system-0123456789abcdef\n./deps/system-0123456789abcdef 600 || exit 101";
+    // As a test's server has, what it started has its output.
+    let hangs = "mkdir deps\ncp /bin/bash deps/system-0123456789abcdef\n\
+                 ./deps/system-0123456789abcdef -c 'sleep 600 & setsid sleep 600 & wait' || exit 101";
     let (output, is_tested) = tests_of_a_hung_cargo(said, hangs, 0, false);
     assert!(!is_tested);
     let words = String::from_utf8_lossy(&output.stderr);
