@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::golden;
 use crate::golden::page::{anchor, begun, code, link, wrapped};
-use crate::golden::schema::{Field, Types, description, fields, flow};
+use crate::golden::schema::{Field, Types, description, fields, flow, unopened};
 
 const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test contracts recipe_md";
 
@@ -119,7 +119,7 @@ impl Section<'_> {
 fn line<'a>(page: &mut String, types: &Types<'a>, field: &Field<'a>, told: &Told<'_>) {
     let object = |schema: &Value| match told.places.get(&schema.to_string()) {
         Some(path) => link(&code(path), path),
-        None => "object".to_owned(),
+        None => unopened(schema),
     };
     let mut line = types.line(&code(field.name), field, &object);
     match &told.example {

@@ -54,8 +54,9 @@ fn who_may_call_what_is_its_golden() {
 #[test]
 fn every_request_schema_compiles_and_refuses_unknown_fields() {
     for route in ROUTES {
-        let schema = route.request.map(|schema| schema());
-        schema.iter().for_each(|schema| check::request(route, schema));
+        if let Some(schema) = route.request {
+            check::request(route, &schema());
+        }
     }
 }
 
@@ -68,9 +69,7 @@ fn every_schema_of_a_document_compiles_and_types_each_field() {
             whole["components"] = document["components"].clone();
             Validator::compile(&whole).unwrap_or_else(|e| panic!("{name}: {e}"));
             for (field, property) in schema["properties"].as_object().into_iter().flatten() {
-                let fields = property.as_object().unwrap();
-                let says = ["type", "$ref", "enum", "const", "oneOf", "anyOf", "allOf"];
-                assert!(says.iter().any(|word| fields.contains_key(*word)), "{name}.{field}");
+                assert!(check::is_typed(property), "{name}.{field}");
             }
         }
     }

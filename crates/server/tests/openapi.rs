@@ -39,8 +39,9 @@ fn the_permission_matrix_is_its_golden() {
 #[test]
 fn every_request_schema_compiles_and_refuses_unknown_fields() {
     for route in ROUTES {
-        let schema = route.request.map(|schema| schema());
-        schema.iter().for_each(|schema| check::request(route, schema));
+        if let Some(schema) = route.request {
+            check::request(route, &schema());
+        }
     }
 }
 
@@ -93,20 +94,6 @@ const UNTYPED: &[(&str, &str, &str)] = &[
     ("TaskSpec", "each", "a list of anything, or an expression"),
 ];
 
-/// What a schema says of itself beyond words about it.
-fn is_typed(schema: &Value) -> bool {
-    let says = ["type", "$ref", "enum", "const", "oneOf", "anyOf", "allOf"];
-    let Some(fields) = schema.as_object() else { return false };
-    match fields.get("type").and_then(Value::as_str) {
-        Some("array") => fields.get("items").is_some_and(is_typed),
-        Some("object") => {
-            let is_map = fields.get("additionalProperties").is_some_and(is_typed);
-            is_map || fields.contains_key("properties")
-        }
-        _ => says.iter().any(|word| fields.contains_key(*word)),
-    }
-}
-
 #[test]
 fn no_route_publishes_an_answer_without_a_type() {
     let document = openapi::document();
@@ -115,14 +102,17 @@ fn no_route_publishes_an_answer_without_a_type() {
         for (method, operation) in methods.as_object().unwrap() {
             for (status, answer) in operation["responses"].as_object().unwrap() {
                 let schema = &answer["content"]["application/json"]["schema"];
-                assert!(schema.is_null() || is_typed(schema), "{method} {path} {status}: {schema}");
+                assert!(
+                    schema.is_null() || check::is_typed(schema),
+                    "{method} {path} {status}: {schema}"
+                );
             }
         }
     }
     let mut found = BTreeSet::new();
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
         for (field, property) in schema["properties"].as_object().into_iter().flatten() {
-            if !is_typed(property) {
+            if !check::is_typed(property) {
                 found.insert((name.as_str(), field.as_str()));
             }
         }

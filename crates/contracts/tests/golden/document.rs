@@ -60,3 +60,17 @@ pub fn operations(document: &Value) -> BTreeSet<&str> {
     }
     ids
 }
+
+/// What a schema says of itself beyond words about it.
+pub fn is_typed(schema: &Value) -> bool {
+    let says = ["type", "$ref", "enum", "const", "oneOf", "anyOf", "allOf"];
+    let Some(fields) = schema.as_object() else { return false };
+    match fields.get("type").and_then(Value::as_str) {
+        Some("array") => fields.get("items").is_some_and(is_typed),
+        Some("object") => {
+            let is_map = fields.get("additionalProperties").is_some_and(is_typed);
+            is_map || fields.contains_key("properties")
+        }
+        _ => says.iter().any(|word| fields.contains_key(*word)),
+    }
+}

@@ -142,15 +142,10 @@ impl<'a> Types<'a> {
             text if text == "null" => String::new(),
             text => format!(" ({text})"),
         };
-        let mut line = format!("{name}{brackets}:");
-        let default = default(field.schema).map(|default| format!("Default: {default}."));
-        for part in [Some(sentence(&plain(field.about))), default].into_iter().flatten() {
-            if !part.is_empty() {
-                line.push(' ');
-                line.push_str(&part);
-            }
-        }
-        line
+        let mut parts = vec![format!("{name}{brackets}:"), sentence(&plain(field.about))];
+        parts.extend(default(field.schema).map(|default| format!("Default: {default}.")));
+        parts.retain(|part| !part.is_empty());
+        parts.join(" ")
     }
 
     /// Least and greatest value, lengths and form, in words.

@@ -43,8 +43,7 @@ impl Side {
         let rate = burst(&self.server, &self.sql, &self.recipe, turn).await;
         if turn > 0 {
             self.rates.push(rate);
-            let ticks = cpu_ticks(self.server.pid()) - before;
-            self.cpu_ms.push(ticks * TICK_MS / RUNS as f64);
+            self.cpu_ms.push(cpu_ms_since(before, &self.server) / RUNS as f64);
         }
     }
 
@@ -53,6 +52,11 @@ impl Side {
         self.sql.close().await;
         [median(self.rates), median(self.cpu_ms)]
     }
+}
+
+/// Milliseconds of the server's processor time since it had used so many ticks.
+fn cpu_ms_since(before: f64, server: &Server) -> f64 {
+    (cpu_ticks(server.pid()) - before) * TICK_MS
 }
 
 /// This build against `other`.
@@ -101,8 +105,7 @@ async fn lives(builds: &[PathBuf; 2]) {
                 }
             }
             if turn > 0 {
-                let ticks = cpu_ticks(servers[side].pid()) - before;
-                cpu_ms[side].push(ticks * TICK_MS / LIVES as f64);
+                cpu_ms[side].push(cpu_ms_since(before, &servers[side]) / LIVES as f64);
             }
         }
     }

@@ -261,11 +261,9 @@ fn one_that_died_while_it_waited_is_no_fault_of_the_sandbox() {
         assert!(host.warm(&plan(&host, 96)).await);
         let name = host.names().next().unwrap();
         // The end of one may be that of the others.
-        left(&host, name.id())
-            .0
-            .into_iter()
-            .filter_map(process::handle)
-            .for_each(|one| process::kill(&one));
+        for process in left(&host, name.id()).0.into_iter().filter_map(process::handle) {
+            process::kill(&process);
+        }
         let plan = planned(&host, name.id(), 96);
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
         assert!(!sandbox.boot().has_waited);

@@ -120,11 +120,9 @@ fn one_that_died_while_it_waited_is_no_fault_of_the_sandbox() {
         assert!(host.warm(&plan).await);
         let name = host.machines().warm().waiting().remove(0);
         // The end of one may be that of the others.
-        of(host.facts(), &name)
-            .0
-            .into_iter()
-            .filter_map(process::handle)
-            .for_each(|one| process::kill(&one));
+        for process in of(host.facts(), &name).0.into_iter().filter_map(process::handle) {
+            process::kill(&process);
+        }
         let sandbox = provision(&host, &plan, &[]).await.unwrap();
         assert!(sandbox.boot().is_restored && !sandbox.boot().has_waited);
         assert_eq!(of(host.facts(), &name), (Vec::new(), 0));
