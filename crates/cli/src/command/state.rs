@@ -6,6 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_contracts::canonical::digest_bytes;
 use serde::{Deserialize, Serialize};
 
@@ -90,10 +91,10 @@ pub(crate) fn key_read(dir: &Path) -> anyhow::Result<Option<String>> {
 }
 
 /// The turn of those who would make the admin key; it ends when it is dropped.
-pub(crate) async fn turn(dir: &Path) -> anyhow::Result<File> {
+pub(crate) async fn turn(dir: &Path) -> anyhow::Result<FileLock> {
     let what = format!("cannot lock {}", dir.display());
     let held = File::open(dir).with_context(|| what.clone())?;
-    let locked = tokio::task::spawn_blocking(move || held.lock().map(|()| held)).await?;
+    let locked = tokio::task::spawn_blocking(move || FileLock::exclusive(held)).await?;
     locked.context(what)
 }
 

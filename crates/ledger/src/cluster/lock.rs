@@ -1,4 +1,6 @@
-//! Advisory file locks: start-up is serialised, users are counted, a crash releases everything.
+//! Advisory file locks: start-up is serialised, users are counted, a crash releases everything. Some are shared with a child for as
+//! long as it lives.
+#![expect(clippy::disallowed_methods, reason = "children share these locks on purpose")]
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -6,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_ambient::file_lock::FileLock;
 
 use super::error::ClusterError;
 
@@ -32,7 +35,7 @@ pub(super) fn now(path: &Path) -> Option<File> {
 /// Whether the file is there and nobody has locked it.
 pub(super) fn is_free(path: &Path) -> bool {
     let there = OpenOptions::new().read(true).write(true).open(path);
-    there.is_ok_and(|file| file.try_lock().is_ok())
+    there.is_ok_and(|file| matches!(FileLock::try_exclusive(file), Ok(Some(_))))
 }
 
 /// Gives up a shared lock; true when nobody else had one, and then the lock is exclusive.

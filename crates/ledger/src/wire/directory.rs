@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_ambient::random::secret_hex;
 
 /// Directories of ours begin so.
@@ -22,7 +23,7 @@ const MAX_ABOVE: usize = 55;
 #[derive(Debug)]
 pub(super) struct WireDir {
     path: PathBuf,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl WireDir {
@@ -33,8 +34,7 @@ impl WireDir {
         let fresh = above.join(format!("{FRESH}{name}"));
         let private = |path: &Path| DirBuilder::new().mode(0o700).create(path);
         private(&fresh)?;
-        let lock = File::create(fresh.join(LOCK))?;
-        lock.lock()?;
+        let lock = FileLock::exclusive(File::create(fresh.join(LOCK))?)?;
         private(&fresh.join("quick"))?;
         private(&fresh.join("patient"))?;
         let path = above.join(format!("{PREFIX}{name}"));
@@ -86,7 +86,8 @@ fn sweep(above: &Path) {
     let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
     for path in ours.map(|entry| entry.path()) {
         let is_mine = path.symlink_metadata().is_ok_and(|m| m.is_dir() && m.uid() == own);
-        let is_left = || File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok());
+        let is_left =
+            || matches!(File::open(path.join(LOCK)).and_then(FileLock::try_exclusive), Ok(Some(_)));
         if is_mine && is_left() {
             let _ = std::fs::remove_dir_all(&path);
         }

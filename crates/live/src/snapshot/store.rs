@@ -7,13 +7,14 @@
 //! garbage**: its key was in memory alone. A `.part` that nobody has locked was left by a process that was killed: with a row
 //! it is whole and gets its name; without one it is removed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_ambient::random::secret_bytes;
 use cofferdam_contracts::id::{Digest, SnapshotId, TenantId};
 use cofferdam_flows::FileKey;
@@ -82,6 +83,7 @@ impl SnapshotStore {
     }
 
     /// Makes a locked file for a snapshot. It is removed unless it is on record.
+    #[expect(clippy::disallowed_methods, reason = "the process that seals shares the lock")]
     pub(crate) fn begin(
         &self,
         id: SnapshotId,
@@ -155,11 +157,7 @@ impl SnapshotStore {
     pub(crate) fn find(&self, owner: FileOwner<'_>, key: &FileKey) -> io::Result<FileState> {
         let id = owner.snapshot;
         let Some((ending, file)) = self.opened(id)? else { return Ok(FileState::Lost) };
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => return Ok(FileState::Written),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Ok(()) => {}
-        }
+        let Some(file) = FileLock::try_exclusive(file)? else { return Ok(FileState::Written) };
         let opened = SnapshotReader::new(file.try_clone()?, key, owner);
         match opened.and_then(|mut opened| io::copy(&mut opened, &mut io::sink())) {
             Ok(_) => {}
@@ -167,8 +165,8 @@ impl SnapshotStore {
             Err(error) => return Err(error),
         }
         file.sync_all()?;
-        io::Seek::rewind(&mut &file)?;
-        let sha256 = sha256(&file)?;
+        io::Seek::rewind(&mut &*file)?;
+        let sha256 = sha256(&*file)?;
         if ending == PART {
             self.rename(id)?;
         }
@@ -182,10 +180,11 @@ impl SnapshotStore {
 
     /// Who has this snapshot's file. One that cannot be looked at is somebody's.
     pub(crate) fn user(&self, id: &SnapshotId) -> FileUser {
-        match self.opened(id) {
+        let locked = |(_, file)| FileLock::try_exclusive(file);
+        match self.opened(id).and_then(|found| found.map(locked).transpose()) {
             Ok(None) => FileUser::NoFile,
-            Ok(Some((_, file))) if file.try_lock().is_ok() => FileUser::Nobody,
-            Ok(Some(_)) | Err(_) => FileUser::Somebody,
+            Ok(Some(Some(_))) => FileUser::Nobody,
+            Ok(Some(None)) | Err(_) => FileUser::Somebody,
         }
     }
 

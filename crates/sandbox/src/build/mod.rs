@@ -15,11 +15,11 @@ mod steps;
 use std::fs::{self, File};
 use std::path::Path;
 
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_ambient::random;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::{Digest, SandboxId};
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest, WipeStatus};
-use rustix::fs::{FlockOperation, flock};
 
 use crate::agent::Stream;
 use crate::host::task::blocking;
@@ -93,10 +93,7 @@ pub(crate) async fn build_from(
     fs::create_dir_all(&state_dir).map_err(at(&state_dir))?;
     let path = state_dir.join("lock");
     let lock = File::create(&path).map_err(at(&path))?;
-    let _one_at_a_time =
-        blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock))
-            .await
-            .map_err(|error| at(&path)(error.into()))?;
+    let _one_at_a_time = blocking(move || FileLock::exclusive(lock)).await.map_err(at(&path))?;
     let adding = images.lock.adding()?;
     let host = Host::detect(HostConfig { state_dir, runtime, ..HostConfig::default() })
         .map_err(|error| ImageError::malformed("this host", error.to_string()))?;

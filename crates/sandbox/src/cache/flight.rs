@@ -14,9 +14,8 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_contracts::id::Digest;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use super::error::{CacheError, at};
 use super::store::{Caches, same};
@@ -28,7 +27,7 @@ const MAX_HOLDER_BYTES: u64 = 128;
 #[derive(Debug)]
 pub struct Flight {
     path: PathBuf,
-    file: File,
+    file: FileLock,
 }
 
 impl Drop for Flight {
@@ -71,17 +70,15 @@ impl Caches {
             let mut options = File::options();
             options.create(true).read(true).write(true).truncate(false).mode(0o600);
             let mut file = options.open(&path).map_err(at(&path))?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            let lock = file.try_clone().and_then(FileLock::try_exclusive).map_err(at(&path))?;
+            match lock {
                 // Its last holder may have taken it away between the two.
-                Ok(()) if !same(&file, &path) => {}
-                Ok(()) => {
+                Some(lock) if !same(&lock, &path) => {}
+                Some(lock) => {
                     sign(&mut file, who).map_err(at(&path))?;
-                    return Ok(FlightOutcome::Lead(Flight { path, file }));
+                    return Ok(FlightOutcome::Lead(Flight { path, file: lock }));
                 }
-                Err(Errno::WOULDBLOCK) => {
-                    return Ok(FlightOutcome::Taken(holder(&mut file).map_err(at(&path))?));
-                }
-                Err(errno) => return Err(at(&path)(errno.into())),
+                None => return Ok(FlightOutcome::Taken(holder(&mut file).map_err(at(&path))?)),
             }
         }
     }
@@ -92,7 +89,7 @@ impl Caches {
         for entry in fs::read_dir(&dir).map_err(at(&dir))? {
             let path = entry.map_err(at(&dir))?.path();
             let Ok(file) = File::open(&path) else { continue };
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            if let Ok(Some(file)) = FileLock::try_exclusive(file) {
                 drop(Flight { path, file });
             }
         }

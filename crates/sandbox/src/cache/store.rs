@@ -5,11 +5,12 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::{Digest, TenantId};
 use cofferdam_guest::removal::remove_tree;
-use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with, syncfs};
+use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +56,7 @@ pub struct CacheBase {
     dir: PathBuf,
     manifest: BaseManifest,
     digest: Digest,
-    _held: File,
+    _held: FileLock,
 }
 
 impl CacheBase {
@@ -138,7 +139,7 @@ impl Drop for BaseDraft {
 pub(super) struct BaseWriter {
     draft: BaseDraft,
     place: PathBuf,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl BaseWriter {
@@ -231,27 +232,23 @@ impl Caches {
     }
 
     /// A shared lock on what stands under a key now.
-    fn held(&self, key: &Digest) -> Result<Option<File>, CacheError> {
+    fn held(&self, key: &Digest) -> Result<Option<FileLock>, CacheError> {
         let path = self.base(key);
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(at(&path)(error)),
         };
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(None),
-            Err(errno) => return Err(at(&path)(errno.into())),
-        }
+        let held = FileLock::try_shared(file).map_err(at(&path))?;
         // It may have been taken away between the two, and another may have come.
-        Ok(same(&file, &path).then_some(file))
+        Ok(held.filter(|held| same(held, &path)))
     }
 
     fn read(
         &self,
         key: &Digest,
         digest: Option<&Digest>,
-        held: File,
+        held: FileLock,
     ) -> Result<BaseLookup, CacheError> {
         let dir = self.base(key);
         let path = dir.join("manifest.json");
@@ -311,8 +308,7 @@ impl Caches {
     /// `None`: there is a base already.
     pub(super) fn begin(&self, wanted: &BaseRequest) -> Result<Option<BaseWriter>, CacheError> {
         // While it is held no draft is swept away.
-        let lock = self.lock()?;
-        flock(&lock, FlockOperation::LockShared).map_err(|e| at(&self.dir)(e.into()))?;
+        let lock = FileLock::shared(self.lock()?).map_err(at(&self.dir))?;
         let place = self.base(&wanted.key);
         if place.is_dir() {
             return Ok(None);
@@ -368,7 +364,7 @@ impl Caches {
         draft: &BaseDraft,
         place: &Path,
         manifest: &[u8],
-    ) -> io::Result<Option<File>> {
+    ) -> io::Result<Option<FileLock>> {
         let mut file = File::options()
             .create_new(true)
             .write(true)
@@ -378,7 +374,7 @@ impl Caches {
         let held = File::open(&draft.0)?;
         // One call for thousands of files: each by itself would cost a journal commit.
         syncfs(&held)?;
-        flock(&held, FlockOperation::NonBlockingLockShared)?;
+        let held = FileLock::shared(held)?;
         match renameat_with(CWD, &draft.0, CWD, place, RenameFlags::NOREPLACE) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOTEMPTY) => return Ok(None),
@@ -392,15 +388,14 @@ impl Caches {
     pub fn remove(&self, key: &Digest) -> Result<Removal, CacheError> {
         let place = self.base(key);
         let Ok(file) = File::open(&place) else { return Ok(Removal::Absent) };
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) if same(&file, &place) => {}
-            Ok(()) => return Ok(Removal::Absent),
-            Err(Errno::WOULDBLOCK) => return Ok(Removal::InUse),
-            Err(errno) => return Err(at(&place)(errno.into())),
+        let Some(held) = FileLock::try_exclusive(file).map_err(at(&place))? else {
+            return Ok(Removal::InUse);
+        };
+        if !same(&held, &place) {
+            return Ok(Removal::Absent);
         }
         // Nobody sweeps what is emptied here.
-        let lock = self.lock()?;
-        flock(&lock, FlockOperation::LockShared).map_err(|e| at(&self.dir)(e.into()))?;
+        let _lock = FileLock::shared(self.lock()?).map_err(at(&self.dir))?;
         let draft = self.draft();
         fs::rename(&place, &draft.0).map_err(at(&place))?;
         remove_tree(&draft.0).map_err(at(&draft.0))?;
@@ -410,12 +405,9 @@ impl Caches {
     /// Takes away what killed workers left half-way, unless somebody writes a draft now.
     pub fn sweep(&self) -> Result<(), CacheError> {
         self.sweep_flights()?;
-        let lock = self.lock()?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(()),
-            Err(errno) => return Err(at(&self.dir)(errno.into())),
-        }
+        let Some(_lock) = FileLock::try_exclusive(self.lock()?).map_err(at(&self.dir))? else {
+            return Ok(());
+        };
         let dir = self.dir.join("drafts");
         for entry in fs::read_dir(&dir).map_err(at(&dir))? {
             let path = entry.map_err(at(&dir))?.path();

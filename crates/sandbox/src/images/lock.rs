@@ -4,13 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use cofferdam_ambient::file_lock::FileLock;
 
 use super::error::{ImageError, at};
 
 /// While it is held, nothing is swept away.
 #[derive(Debug)]
-pub(crate) struct AddGuard(#[expect(dead_code, reason = "its lock ends with it")] File);
+pub(crate) struct AddGuard(#[expect(dead_code, reason = "its lock ends with it")] FileLock);
 
 /// The lock of a store.
 #[derive(Debug, Clone)]
@@ -26,19 +26,13 @@ impl StoreLock {
 
     /// Held by whoever adds an image, any number at once.
     pub fn adding(&self) -> Result<AddGuard, ImageError> {
-        let file = self.file()?;
-        flock(&file, FlockOperation::LockShared).map_err(|error| at(&self.path)(error.into()))?;
-        Ok(AddGuard(file))
+        FileLock::shared(self.file()?).map(AddGuard).map_err(at(&self.path))
     }
 
     /// Held by whoever sweeps; `None` while somebody adds.
     pub fn sweeping(&self) -> Result<Option<AddGuard>, ImageError> {
-        let file = self.file()?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(AddGuard(file))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(at(&self.path)(error.into())),
-        }
+        let lock = FileLock::try_exclusive(self.file()?).map_err(at(&self.path))?;
+        Ok(lock.map(AddGuard))
     }
 
     fn file(&self) -> Result<File, ImageError> {

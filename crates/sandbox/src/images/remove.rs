@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
 
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_contracts::id::Digest;
 use cofferdam_guest::removal::remove_tree;
-use rustix::fs::{FlockOperation, flock};
 
 use super::chain::{chains, empty};
 use super::error::{ImageError, at};
@@ -84,11 +84,7 @@ impl Images {
 }
 
 /// `None`: somebody holds it, or it is not there.
-fn exclusive(dir: &Path) -> Result<Option<File>, ImageError> {
+fn exclusive(dir: &Path) -> Result<Option<FileLock>, ImageError> {
     let Ok(file) = File::open(dir) else { return Ok(None) };
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(at(dir)(error.into())),
-    }
+    FileLock::try_exclusive(file).map_err(at(dir))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use cofferdam_ambient::file_lock::FileLock;
 
 use super::chain::{chains, empty};
 use super::error::{ImageError, at};
@@ -65,7 +65,7 @@ impl ImageRoot {
 
 /// A root file system in use: it is not taken away while this lives, whichever process asks.
 #[derive(Debug)]
-pub(crate) struct RootGuard(#[expect(dead_code, reason = "its lock ends with it")] File);
+pub(crate) struct RootGuard(#[expect(dead_code, reason = "its lock ends with it")] FileLock);
 
 /// Holds a base that is an image's root; `None` for every other base.
 pub(crate) fn hold(state: &Path, base: &HostSource) -> io::Result<Option<RootGuard>> {
@@ -73,8 +73,7 @@ pub(crate) fn hold(state: &Path, base: &HostSource) -> io::Result<Option<RootGua
     if !base.starts_with(state.join("images")) {
         return Ok(None);
     }
-    let file = File::open(base)?;
-    flock(&file, FlockOperation::LockShared)?;
+    let file = FileLock::shared(File::open(base)?)?;
     // It may have been swept away between the plan and the lock.
     let (ours, named) = (file.metadata()?, fs::symlink_metadata(base)?);
     match (ours.dev(), ours.ino()) == (named.dev(), named.ino()) {

@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::TemplateName;
 use cofferdam_contracts::live::BASE_TEMPLATE;
@@ -11,7 +12,6 @@ use cofferdam_contracts::recipe::Cmd;
 use cofferdam_contracts::sandbox::Limits;
 use cofferdam_contracts::template_build::TemplateUser;
 use cofferdam_guest::removal::remove_tree;
-use rustix::fs::{FlockOperation, flock};
 
 use super::{Template, TemplateProgram, bootstrap, image_name, packages};
 use crate::build::{
@@ -104,10 +104,7 @@ pub async fn build_template(
     let dir = images.templates_dir()?;
     let path = dir.join("lock");
     let lock = File::create(&path).map_err(at(&path))?;
-    let _one_at_a_time =
-        blocking(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock))
-            .await
-            .map_err(|error| at(&path)(error.into()))?;
+    let _one_at_a_time = blocking(move || FileLock::exclusive(lock)).await.map_err(at(&path))?;
     clear(&dir)?;
     let base = TemplateName::parse(BASE_TEMPLATE)
         .map_err(|error| ImageError::malformed("the base's name", error.to_string()))?;

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use anyhow::Context;
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_contracts::patch::{
     self, COMMIT_EMAIL, COMMIT_NAME, GitId, PatchCommit, VerifiedPatch,
 };
@@ -54,8 +55,8 @@ pub(super) fn write(
     said: &PatchCommit<'_>,
 ) -> anyhow::Result<BranchCommit> {
     let patch = &opened.patch;
-    let lock = fs::File::open(&repository.common)?;
-    lock.lock().context("cannot lock the repository")?;
+    let common = fs::File::open(&repository.common)?;
+    let _lock = FileLock::exclusive(common).context("cannot lock the repository")?;
     // Again, now that nothing else of ours writes.
     let name = repository.may_take(branch, &patch.base)?;
     repository.no_links(&name)?;

@@ -13,6 +13,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cofferdam_ambient::file_lock::FileLock;
 use cofferdam_contracts::id::SandboxId;
 
 use crate::host::live;
@@ -25,7 +26,8 @@ const TRIES: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Claim {
     path: PathBuf,
-    file: File,
+    /// Unlocked after the mark has lost its name.
+    _lock: FileLock,
 }
 
 impl Claim {
@@ -39,21 +41,19 @@ impl Claim {
         let make = || {
             live::make(live)?;
             live::private_dir(&dir)?;
-            let file = options.open(&hidden)?;
-            file.lock()?;
+            let lock = FileLock::exclusive(options.open(&hidden)?)?;
             // It has its name only once it is locked: another worker never finds it unlocked.
             fs::rename(&hidden, &path)?;
-            Ok(file)
+            Ok(lock)
         };
-        let mut made: io::Result<File> = make();
+        let mut made: io::Result<FileLock> = make();
         for _ in 0..TRIES {
             match &made {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => made = make(),
                 _ => break,
             }
         }
-        let file = made?;
-        Ok(Self { path, file })
+        Ok(Self { path, _lock: made? })
     }
 }
 
@@ -61,15 +61,13 @@ impl Claim {
 impl Claim {
     /// What the kernel does when its worker ends.
     pub fn unlock(&self) {
-        self.file.unlock().unwrap();
+        self._lock.unlock().unwrap();
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        // A child of this process that has not executed its program yet holds the descriptor, too.
-        let _ = self.file.unlock();
     }
 }
 
@@ -136,13 +134,16 @@ pub(crate) fn abandoned(live: &Path) -> BTreeSet<SandboxId> {
 /// unlocked only after it has lost its name.
 fn is_abandoned(live: &Path, id: &SandboxId) -> bool {
     let Ok(file) = File::open(live::waits(live).join(id.as_str())) else { return false };
-    file.try_lock().is_ok() && file.metadata().is_ok_and(|mark| mark.nlink() > 0)
+    let lock = FileLock::try_exclusive(file);
+    lock.is_ok_and(|lock| {
+        lock.is_some_and(|file| file.metadata().is_ok_and(|mark| mark.nlink() > 0))
+    })
 }
 
 /// Whether a living worker has a container waiting under this name.
 pub(crate) fn is_held(live: &Path, id: &SandboxId) -> bool {
     let file = File::open(live::waits(live).join(id.as_str()));
-    file.is_ok_and(|file| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)))
+    file.is_ok_and(|file| matches!(FileLock::try_exclusive(file), Ok(None)))
 }
 
 /// Takes away what a worker left that was killed before its mark had its name.
@@ -150,7 +151,7 @@ pub(crate) fn sweep(live: &Path) {
     for entry in fs::read_dir(live::waits(live)).into_iter().flatten().flatten() {
         let is_nameless = entry.file_name().as_encoded_bytes().starts_with(b".");
         let file = File::open(entry.path()).ok().filter(|_| is_nameless);
-        if file.is_some_and(|file| file.try_lock().is_ok()) {
+        if file.is_some_and(|file| matches!(FileLock::try_exclusive(file), Ok(Some(_)))) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -195,8 +196,7 @@ mod tests {
         live::private_dir(&dir).unwrap();
         let [dead, alive] = ["sb-dead", "sb-alive"].map(|name| dir.join(format!(".{name}")));
         fs::write(&dead, "").unwrap();
-        let held = File::create(&alive).unwrap();
-        held.lock().unwrap();
+        let _held = FileLock::exclusive(File::create(&alive).unwrap()).unwrap();
         let id = SandboxId::parse("sb0123456789abcdef0123").unwrap();
         let claim = Claim::take(live.path(), &id).unwrap();
         sweep(live.path());
