@@ -71,6 +71,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("serde-saphyr", &["contracts"]),
     ("jsonschema", &["contracts"]),
     ("serde_json_canonicalizer", &["contracts"]),
+    ("quick-xml", &["contracts"]),
     ("rand_chacha", &["ambient"]),
     ("getrandom", &["ambient"]),
     ("rusqlite", &["cli"]),

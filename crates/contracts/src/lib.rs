@@ -18,7 +18,7 @@
 //! live_network model patch::build rollback sandbox::input
 //! patch patch::mail patch::raw policy schema secret tree_change wipe
 //! artifact canonical delegation egress key limit wipe_subject ops output patch::apply patch::commit patch::path
-//!    service shell::scan
+//!    service shell::scan test_report
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
 //! own_schema
@@ -80,6 +80,7 @@ pub mod tally;
 pub mod template;
 pub mod template_build;
 pub mod terms;
+pub mod test_report;
 pub mod timeout;
 pub mod tree_change;
 pub mod user;
