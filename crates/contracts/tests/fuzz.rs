@@ -18,6 +18,9 @@ use cofferdam_contracts::template::{GlobError, RenderBudget, Scope, render, rend
 use cofferdam_contracts::template_build::{
     BuildPlan, BuildSource, BuildState, BuildStep, RawStep, tagged,
 };
+use cofferdam_contracts::test_report::{
+    ReportBounds, ReportContent, ReportKind, TestReport, merged, read,
+};
 use cofferdam_contracts::webhook::WebhookRequest;
 use cofferdam_hostile::fuzz;
 use schemars::JsonSchema;
@@ -239,5 +242,46 @@ fn fuzz_steps_of_a_template_are_taken_or_refused() {
             }
         }
         assert!(state.cwd().starts_with('/'));
+    });
+}
+
+/// Where a report has a fault it has no totals, and those of a whole one agree.
+fn is_honest(report: &TestReport) {
+    let has_totals = report.totals.is_some() || report.coverage.is_some();
+    assert!(report.fault.is_none() || !has_totals && report.slowest.is_empty());
+    if let Some(totals) = &report.totals {
+        let failed = totals.failed + totals.errored;
+        assert!(failed + totals.skipped + totals.flaky <= totals.cases);
+        assert!(u64::try_from(report.failures.len()).unwrap() <= failed);
+    }
+    let ratios = report.coverage.iter().flat_map(|all| [Some(all.lines), all.branches]);
+    assert!(ratios.flatten().all(|ratio| ratio.covered <= ratio.total));
+    assert_eq!(unstorable(&serde_json::to_value(report).unwrap()), None);
+}
+
+/// As each kind, whatever its content is, and in chunks that cut everything.
+#[test]
+fn fuzz_a_test_report_is_read_or_has_a_fault() {
+    let bounds = ReportBounds {
+        bytes: 1 << 16,
+        events: 5_000,
+        files: 20,
+        lines: 2_000,
+        ..ReportBounds::default()
+    };
+    fuzz!("test_report", |bytes: &[u8]| {
+        let stated = ReportKind::ALL.iter().copied().map(Some).chain([None]);
+        let contents: Vec<ReportContent> =
+            stated.clone().map(|kind| read(&mut &*bytes, kind, &bounds)).collect();
+        for (content, kind) in contents.iter().zip(stated) {
+            is_honest(&content.report);
+            let mut chunks = std::io::BufReader::with_capacity(7, bytes);
+            let again = read(&mut chunks, kind, &bounds);
+            let kind = |content: &ReportContent| content.report.fault.map(|fault| fault.kind);
+            assert_eq!(kind(&again), kind(content));
+            let report = TestReport { fault: content.report.fault, ..again.report };
+            assert_eq!(report, content.report);
+        }
+        is_honest(&merged(&contents, &bounds));
     });
 }
