@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server};
+use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 use support::{assert_proven, count, texts, until};
 
@@ -123,6 +123,34 @@ async fn a_run_that_only_waits_is_queued_and_says_what_for() {
     let left = "SELECT count(*) FROM app.remote_execution_sessions WHERE waits_for IS NOT NULL";
     assert_eq!(count(&sql, left).await, 0, "who has its memory waits for none");
     assert_proven(&home);
+}
+
+/// What each task of a run that is queued waits for.
+async fn queue_of(server: &Server, run: &str) -> Vec<String> {
+    let steps = server.get(&format!("/api/runs/{run}/steps")).await.1;
+    let queued = steps.as_array().unwrap().iter().filter(|step| step["status"] == "queued");
+    let mut waits: Vec<String> = queued.map(|step| text(step, "waitsFor")).collect();
+    waits.sort();
+    waits
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_task_that_is_queued_says_how_many_are_before_it() {
+    let home = Home::new();
+    let server = home.up();
+    let sql = server.sql().await;
+    let places = "UPDATE dbos.queues SET worker_concurrency = 1 WHERE name = 'sbxQ'";
+    sqlx::query(places).execute(&sql).await.unwrap();
+    let run = started(&server, &recipe("crowd", 4, "sleep 300", 64)).await;
+    let wanted = ["a place", "a place: 1 before you", "a place: 2 before you"];
+    let limit = Duration::from_secs(60);
+    until("three are queued", limit, async || queue_of(&server, &run).await == wanted).await;
+    let shown = home.run(&["show", &run]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("waits for a place: 2 before you"), "{shown}");
+    assert_eq!(home.run(&["cancel", &run]).status.code(), Some(0));
+    assert_eq!(server.wait_terminal(&run).await["status"], "canceled");
+    assert!(queue_of(&server, &run).await.is_empty(), "what ended waits for nothing");
 }
 
 #[tokio::test]

@@ -116,6 +116,13 @@ pub struct TaskOutcome {
     pub limits_reached: Vec<LimitKind>,
     /// What came of the dependency cache.
     pub cache: Option<CacheReport>,
+    /// Bytes of its output beyond what is kept of each stream: they are counted and lost.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub dropped_bytes: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 #[cfg(test)]

@@ -334,6 +334,23 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_was_tried_once_has_exceeded_no_retries() {
+        let budgets = (0..=10).map(Some).chain([None]);
+        for max_retries_per_step in budgets {
+            let budget = Budget { max_retries_per_step, ..Budget::default() };
+            for (code, permanent) in
+                ErrCode::ALL.iter().flat_map(|code| [(*code, false), (*code, true)])
+            {
+                let missed = vec![Miss { permanent, ..miss(code) }, miss(ErrCode::NetFail)];
+                let next = after_round(&round(missed), 1, &budget);
+                let exceeded =
+                    matches!(next, Next::Finish { status: RunStatus::RetriesExceeded, .. });
+                assert!(!exceeded, "{budget:?} {code:?} {permanent}");
+            }
+        }
+    }
+
+    #[test]
     fn a_gate_waits_no_longer_than_its_run_may() {
         let budget = Budget { max_wall_clock_ms: Some(5_000), ..Budget::default() };
         assert_eq!(gate_ttl_s(3_600, 0, 2_000, None, &budget), 4);

@@ -140,10 +140,12 @@ impl Steps<'_> {
                     jsonb_build_object('errCode', s.err_code, 'exit', s.response->'exit', 'metrics', s.metrics,
                                        'sandboxRef', s.response->'sandboxRef', 'effective', s.effective,
                                        'limitsReached', coalesce(s.response->'limitsReached', '[]'),
-                                       'cache', s.response->'cache'),
-                    s.response->>'cause', app.ms(coalesce(s.finished_at, s.created_at)), s.task_key, s.task_name, t.why,
+                                       'cache', s.response->'cache')
+                      || jsonb_strip_nulls(jsonb_build_object('droppedBytes', s.response->'droppedBytes')),
+                    s.response->>'cause', app.ms(coalesce(s.finished_at, s.created_at)), s.task_key, s.task_name, coalesce(p.why, t.why),
                     (SELECT app.ms(min(e.started_at)) FROM app.sbx_executions e WHERE e.task_key = s.task_key)
                FROM app.sbx_runs s LEFT JOIN LATERAL (SELECT app.task_waits_for(s.task_key) AS why) t ON s.response IS NULL
+                    LEFT JOIN app.task_places($1) p ON p.task_key = s.task_key
               WHERE s.run_id = $1) x
              ORDER BY x.at, x.step_id, x.attempt LIMIT 20000",
         )

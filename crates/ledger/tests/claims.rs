@@ -1,6 +1,7 @@
 //! A claim takes what the limits allow, and says whether it left anything.
 
-use cofferdam_contracts::id::ExecutorId;
+use cofferdam_contracts::id::{ExecutorId, RunId};
+use cofferdam_contracts::step::StepStatus;
 use cofferdam_ledger::APP_VERSION;
 
 use crate::begin::one_run;
@@ -97,6 +98,48 @@ async fn a_worker_takes_a_task_of_its_own_only_where_a_claim_would_give_it_that(
     assert!(!takes("other", live).await);
     beside.rollback().await.unwrap();
     assert!(takes("other", live).await);
+    one.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queued_task_says_how_many_of_its_tenant_are_before_it() {
+    let one = one_run().await;
+    let run: RunId = "rn_00000000000000000000000000000001".parse().unwrap();
+    let task = "a".repeat(64);
+    let queued = async |prefix: &str, count: i32, tenant: &str, at: i32| {
+        sqlx::query(
+            "INSERT INTO dbos.workflow_status (workflow_uuid, status, name, created_at, updated_at, queue_name, queue_partition_key)
+             SELECT CASE $2 WHEN 1 THEN $1 ELSE $1 || n END, 'ENQUEUED', 'task', $4, $4, 'sbxQ', $3 FROM generate_series(1, $2) n",
+        )
+        .bind(prefix)
+        .bind(count)
+        .bind(tenant)
+        .bind(at)
+        .execute(&one.sql)
+        .await
+        .unwrap();
+    };
+    let says = async || {
+        let steps = one.ledger.steps().list(&run).await.unwrap();
+        let [step] = steps.as_slice() else { panic!("{steps:?}") };
+        (step.status, step.waits_for.clone().unwrap_or_default())
+    };
+    let is_queued = |why: &str| (StepStatus::Queued, why.to_owned());
+    queued(&task, 1, "acme", 100).await;
+    assert_eq!(says().await, is_queued("a worker: none is live"));
+    let executor = "INSERT INTO app.executors (id, host_id, pid, app_version) VALUES ('ex-0000000000000001', 'h', 1, 'v')";
+    sqlx::raw_sql(executor).execute(&one.sql).await.unwrap();
+    assert_eq!(says().await, is_queued("a place"));
+    queued("later-", 2, "acme", 101).await;
+    queued("other-", 3, "other", 1).await;
+    assert_eq!(says().await, is_queued("a place"), "only its own tenant's that come before it");
+    queued("earlier-", 2, "acme/ci", 99).await;
+    assert_eq!(says().await, is_queued("a place: 2 before you"));
+    queued("flood-", 250, "acme", 1).await;
+    assert_eq!(says().await, is_queued("a place: many before you"));
+    let started = "UPDATE dbos.workflow_status SET status = 'PENDING' WHERE workflow_uuid = $1";
+    sqlx::query(started).bind(&task).execute(&one.sql).await.unwrap();
+    assert_eq!(says().await, (StepStatus::Running, String::new()));
     one.stop().await;
 }
 
