@@ -78,6 +78,8 @@ codes! {
     BodyTooLarge = ("body_too_large", 413);
     /// The body is not `application/json` by its header.
     UnsupportedMediaType = ("unsupported_media_type", 415);
+    /// The range begins behind the last byte.
+    RangeNotSatisfiable = ("range_not_satisfiable", 416);
     /// The request names a host that this server does not answer for.
     HostNotAllowed = ("host_not_allowed", 421);
     /// This server does not hold the sandbox or its files, or holds none at all; ask another one of this installation.

@@ -13,10 +13,11 @@
 //! listen health_listener
 //! api
 //! public
-//! connection_limit request_guard stall_timeout refuse tls
+//! byte_range connection_limit request_guard stall_timeout refuse tls
 //! ```
 
 mod api;
+mod byte_range;
 mod connection_limit;
 mod health_listener;
 mod listen;
@@ -28,6 +29,7 @@ mod stall_timeout;
 mod tls;
 
 pub use api::{Api, Label, Probe, Reply, Site};
+pub use byte_range::ByteRange;
 pub use connection_limit::ConnectionPermit;
 pub use listen::Local;
 pub use public::PublicUrl;

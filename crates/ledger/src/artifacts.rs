@@ -1,5 +1,7 @@
 //! `app.artifacts` and `app.blobs`: small text inline, everything else once by its content.
 
+use std::ops::Range;
+
 use cofferdam_contracts::artifact::{self, ArtifactIndex, ArtifactItem, ArtifactKind, ArtifactRow};
 use cofferdam_contracts::canonical::{canonical, digest_bytes};
 use cofferdam_contracts::id::{Digest, RunId, TenantId};
@@ -33,6 +35,17 @@ pub struct ArtifactContent {
     pub bytes: Vec<u8>,
     /// What it is.
     pub kind: String,
+}
+
+/// An artifact without its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArtifactHead {
+    /// Digest of the bytes.
+    pub sha256: Digest,
+    /// What it is.
+    pub kind: String,
+    /// Bytes that it has.
+    pub size: u64,
 }
 
 /// The index (idx 0) and the artifacts (idx from 1) of one attempt, in the caller's transaction.
@@ -180,6 +193,51 @@ impl Artifacts<'_> {
                 "createdAt": row.try_get::<i64, _>("at")?,
             }))
         })
+    }
+
+    /// What a URI names, if the tenant owns its run.
+    pub async fn head(self, tenant: &TenantId, uri: &str) -> Result<Option<ArtifactHead>> {
+        let row = sqlx::query(
+            "SELECT a.sha256, a.kind, a.size FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id
+              WHERE a.uri = $1 AND r.tenant_id = $2 ORDER BY a.attempt DESC LIMIT 1",
+        )
+        .bind(uri)
+        .bind(tenant.as_str())
+        .fetch_optional(self.pool())
+        .await?;
+        row.map(|row| {
+            Ok(ArtifactHead {
+                sha256: crate::error::id("artifacts.sha256", row.try_get("sha256")?)?,
+                kind: row.try_get("kind")?,
+                size: u64::try_from(row.try_get::<i64, _>("size")?).unwrap_or(0),
+            })
+        })
+        .transpose()
+    }
+
+    /// Some bytes of what has this digest behind a URI, if the tenant owns its run; those beyond its end are left out.
+    pub async fn part(
+        self,
+        tenant: &TenantId,
+        uri: &str,
+        sha256: &Digest,
+        bytes: Range<u64>,
+    ) -> Result<Option<Vec<u8>>> {
+        let whole = |n: u64| i32::try_from(n).unwrap_or(i32::MAX);
+        let part: Option<Option<Vec<u8>>> = sqlx::query_scalar(
+            "SELECT substring(coalesce(convert_to(a.inline, 'UTF8'), b.bytes) FROM $4 FOR $5) FROM app.artifacts a
+               JOIN app.runs r ON r.id = a.run_id LEFT JOIN app.blobs b ON b.sha256 = a.sha256
+              WHERE a.uri = $1 AND r.tenant_id = $2 AND a.sha256 = $3 ORDER BY a.attempt DESC LIMIT 1",
+        )
+        .bind(uri)
+        .bind(tenant.as_str())
+        .bind(sha256.as_str())
+        // SQL counts from 1.
+        .bind(whole(bytes.start.saturating_add(1)))
+        .bind(whole(bytes.end.saturating_sub(bytes.start)))
+        .fetch_optional(self.pool())
+        .await?;
+        Ok(part.map(Option::unwrap_or_default))
     }
 
     /// The bytes behind a URI, if the tenant owns its run.

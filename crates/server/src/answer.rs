@@ -1,7 +1,7 @@
 //! What a handler answers, and how errors look.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_flows::Error;
 use cofferdam_http::{refuse, with_json};
@@ -12,12 +12,34 @@ use serde_json::Value;
 pub(crate) enum Answer {
     /// JSON with a status.
     Json(StatusCode, Value),
-    /// Bytes of an artifact; the ETag is their digest.
-    Bytes { sha256: String, content_type: &'static str, bytes: Vec<u8>, matched: bool },
+    /// An artifact; the ETag is its digest.
+    Bytes(ArtifactAnswer),
+    /// A range behind the last byte of an artifact of this size.
+    BeyondEnd { size: u64 },
     /// A page of ours whose script has this nonce. Its address is a secret, so nothing keeps or tells it.
     Page { html: String, nonce: String },
     /// Lines or events as they come.
     Stream { content_type: &'static str, body: Body },
+}
+
+/// An artifact, or one range of it.
+pub(crate) struct ArtifactAnswer {
+    /// Digest of the whole artifact.
+    pub sha256: String,
+    pub content_type: &'static str,
+    /// All of its bytes, or those of `part`.
+    pub bytes: Vec<u8>,
+    pub part: Option<BytePart>,
+    /// The caller has it already.
+    pub matched: bool,
+}
+
+/// Which bytes of an artifact are answered: `to` is behind the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BytePart {
+    pub from: u64,
+    pub to: u64,
+    pub size: u64,
 }
 
 pub(crate) type AnswerResult = Result<Answer, Error>;
@@ -39,22 +61,8 @@ pub(crate) fn ok<T: Serialize>(value: &T) -> AnswerResult {
 pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
     match answered {
         Ok(Answer::Json(status, value)) => with_json(status, &value),
-        Ok(Answer::Bytes { sha256, content_type, bytes, matched }) => {
-            let body = if matched { Body::empty() } else { Body::from(bytes) };
-            let mut response = Response::new(body);
-            if matched {
-                *response.status_mut() = StatusCode::NOT_MODIFIED;
-            }
-            let headers = response.headers_mut();
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-            // What a task wrote is shown by no browser as a page of ours.
-            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-            headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
-            if let Ok(tag) = HeaderValue::from_str(&format!("\"{sha256}\"")) {
-                headers.insert(header::ETAG, tag);
-            }
-            response
-        }
+        Ok(Answer::Bytes(artifact)) => bytes(artifact),
+        Ok(Answer::BeyondEnd { size }) => beyond_end(size),
         Ok(Answer::Page { html, nonce }) => {
             let mut response = Response::new(Body::from(html));
             let policy = format!(
@@ -90,6 +98,45 @@ pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
     }
 }
 
+fn bytes(artifact: ArtifactAnswer) -> Response<Body> {
+    let ArtifactAnswer { sha256, content_type, bytes, part, matched } = artifact;
+    let mut response = Response::new(if matched { Body::empty() } else { Body::from(bytes) });
+    let part = part.filter(|_| !matched);
+    *response.status_mut() = match (matched, part) {
+        (true, _) => StatusCode::NOT_MODIFIED,
+        (false, Some(_)) => StatusCode::PARTIAL_CONTENT,
+        (false, None) => StatusCode::OK,
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    // What a task wrote is shown by no browser as a page of ours.
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{sha256}\"")) {
+        headers.insert(header::ETAG, tag);
+    }
+    if let Some(BytePart { from, to, size }) = part {
+        let last = to.saturating_sub(1);
+        content_range(headers, &format!("bytes {from}-{last}/{size}"));
+    }
+    response
+}
+
+fn beyond_end(size: u64) -> Response<Body> {
+    let message = format!("the artifact has {size} bytes, none of them in this range");
+    let refusal = Refusal::new(ErrorCode::RangeNotSatisfiable, message);
+    let mut response = refuse(refusal.with(serde_json::json!({"size": size})));
+    content_range(response.headers_mut(), &format!("bytes */{size}"));
+    response
+}
+
+fn content_range(headers: &mut HeaderMap, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(header::CONTENT_RANGE, value);
+    }
+}
+
 fn log(error: &Error) {
     match error {
         Error::Refused(refusal) => tracing::debug!(code = refusal.code.as_str(), "{refusal}"),
@@ -97,5 +144,43 @@ fn log(error: &Error) {
             tracing::warn!(%source, "the database cannot be reached")
         }
         other => tracing::error!(error = ?other, "a request failed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(part: Option<BytePart>, matched: bool) -> Response<Body> {
+        let artifact = ArtifactAnswer {
+            sha256: "a".repeat(64),
+            content_type: "text/plain",
+            bytes: b"tail".to_vec(),
+            part,
+            matched,
+        };
+        respond(Ok(Answer::Bytes(artifact)))
+    }
+
+    #[test]
+    fn a_range_is_answered_as_such_and_what_the_caller_has_as_unchanged() {
+        let range = |response: &Response<Body>| {
+            let value = response.headers().get(header::CONTENT_RANGE);
+            value.map(|value| value.to_str().unwrap().to_owned())
+        };
+        let part = Some(BytePart { from: 96, to: 100, size: 100 });
+        for (part, matched, status, wanted) in [
+            (None, false, 200, None),
+            (part, false, 206, Some("bytes 96-99/100")),
+            (part, true, 304, None),
+        ] {
+            let response = answered(part, matched);
+            assert_eq!(response.status(), status);
+            assert_eq!(range(&response).as_deref(), wanted);
+            assert_eq!(response.headers()[header::ETAG], format!("\"{}\"", "a".repeat(64)));
+        }
+        let beyond = respond(Ok(Answer::BeyondEnd { size: 100 }));
+        assert_eq!(beyond.status(), 416);
+        assert_eq!(range(&beyond).as_deref(), Some("bytes */100"));
     }
 }

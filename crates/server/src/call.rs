@@ -32,6 +32,9 @@ pub(crate) struct Call {
     pub query: BTreeMap<String, String>,
     pub body: Value,
     pub if_none_match: Option<String>,
+    /// The header `Range`; where it holds only for one version, `if_range` names that by its ETag.
+    pub range: Option<String>,
+    pub if_range: Option<String>,
     pub wants_events: bool,
     pub wants_page: bool,
 }

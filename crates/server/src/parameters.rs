@@ -19,7 +19,10 @@ use serde_json::{Value, json};
 use crate::handlers::{cache, ops};
 use crate::route::Route;
 
-/// The parameters of a route, in the path and in the query.
+/// What the header may hold.
+const RANGE: &str = "one range of bytes, such as `bytes=-4096` for the last 4096; several ranges or another unit get all bytes";
+
+/// The parameters of a route, in the path, the query and the headers.
 pub(crate) fn of(route: &Route) -> Vec<Value> {
     let names = route
         .path
@@ -36,6 +39,9 @@ pub(crate) fn of(route: &Route) -> Vec<Value> {
         let (schema, what) = in_query(route, name);
         json!({"name": name, "in": "query", "schema": schema, "description": what})
     }));
+    if route.is_bytes() {
+        all.push(json!({"name": "Range", "in": "header", "schema": {"type": "string"}, "description": RANGE}));
+    }
     all
 }
 

@@ -17,6 +17,8 @@ pub(crate) fn of(route: &Route, schema: Option<&Value>) -> Map<String, Value> {
     }
     if route.is_bytes() {
         all.insert(304, json!({"description": "the bytes are those of If-None-Match"}));
+        let part = json!({"description": "the bytes of Range, which Content-Range names", "content": success(route, schema)});
+        all.insert(206, part);
     }
     let statuses: BTreeSet<u16> = ErrorCode::ALL.iter().map(|code| code.status()).collect();
     for status in statuses {

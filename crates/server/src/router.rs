@@ -154,6 +154,8 @@ impl Endpoint {
             query,
             body,
             if_none_match: text(header::IF_NONE_MATCH).map(str::to_owned),
+            range: text(header::RANGE).map(str::to_owned),
+            if_range: text(header::IF_RANGE).map(str::to_owned),
             wants_events: text(header::ACCEPT).is_some_and(|a| a.contains("text/event-stream")),
             wants_page: text(header::ACCEPT).is_some_and(|a| a.contains("text/html")),
         })

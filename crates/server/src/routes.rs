@@ -139,7 +139,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/delegations", READ, [], None, 200, s::<Vec<DelegationRow>>(), handlers::delegations::list, "Delegations of gate answers"),
     route!("POST" "/api/delegations", APPROVE, [], s::<DelegationRequest>(), 201, s::<DelegationRow>(), handlers::delegations::create, "Lets another key vote for the caller, until a time"),
     route!("DELETE" "/api/delegations/{delegation}", APPROVE, [], None, 200, s::<DelegationEnd>(), handlers::delegations::end, "Ends a delegation early"),
-    route!("GET" "/api/artifacts/{*uri}", READ, [], None, 200, None, handlers::runs::artifact_get, "An artifact's bytes; the ETag is their sha256"),
+    route!("GET" "/api/artifacts/{*uri}", READ, [], None, 200, None, handlers::runs::artifact_get, "An artifact's bytes, or one range of them by `Range`; the ETag is the sha256 of all"),
     route!("GET" "/api/ops/wf", AUDIT, ["status", "name", "limit"], None, 200, s::<Vec<OpsWorkflow>>(), handlers::ops::list, "Workflows of the engine, newest first"),
     route!("GET" "/api/ops/wf/{wid}", AUDIT, [], None, 200, s::<OpsWorkflow>(), handlers::ops::get, "One workflow with its audit"),
     route!("GET" "/api/ops/wf/{wid}/steps", AUDIT, [], None, 200, s::<Vec<OpsStep>>(), handlers::ops::steps, "Its recorded steps"),

@@ -108,5 +108,8 @@ async fn e7_a_repeated_start_a_tasks_output_and_a_page_are_declared() {
     let stream = responses("/api/runs/{id}/stream/{key}", "get");
     assert!(stream["200"]["content"]["application/x-ndjson"].is_object());
     assert!(responses("/api/links/{token}", "get")["200"]["content"]["text/html"].is_object());
-    assert!(responses("/api/artifacts/{uri}", "get")["304"].is_object());
+    let artifact = responses("/api/artifacts/{uri}", "get");
+    assert!(["206", "304", "416"].iter().all(|status| artifact[status].is_object()), "{artifact}");
+    let headers = parameters("GET", "/api/artifacts/{*uri}", "header");
+    assert_eq!(headers[0]["name"], "Range", "{headers:?}");
 }

@@ -85,6 +85,7 @@ async fn artifacts_of(server: &Server, header: &Value, task: &str) -> Vec<Value>
         assert_eq!((status, tag.as_str()), (200, format!("\"{sha}\"").as_str()), "{uri}");
         assert_eq!(sha256(&bytes), sha, "{uri}");
         assert_eq!(json!(bytes.len()), artifact["size"], "{uri}");
+        ranges_of(server, &uri, &bytes).await;
         let known = Some(("if-none-match", tag.as_str()));
         let (status, bytes, ..) =
             raw(server, &format!("/api/artifacts/{uri}"), &server.key, known).await;
@@ -93,6 +94,34 @@ async fn artifacts_of(server: &Server, header: &Value, task: &str) -> Vec<Value>
         assert_eq!(raw(server, &format!("/api/artifacts/{uri}"), &server.key, other).await.0, 200);
     }
     of_task
+}
+
+/// One range of an artifact, as a tail or a download that broke off asks for it.
+async fn ranges_of(server: &Server, uri: &str, whole: &[u8]) {
+    let path = format!("/api/artifacts/{uri}");
+    let get = async |range: &str| raw(server, &path, &server.key, Some(("range", range))).await;
+    let size = whole.len();
+    if size > 2 {
+        for (range, from, to) in [
+            ("bytes=-2".to_owned(), size - 2, size),
+            ("bytes=1-1".to_owned(), 1, 2),
+            (format!("bytes={}-", size - 1), size - 1, size),
+            (format!("bytes=0-{}", size + 9), 0, size),
+        ] {
+            let (status, bytes, tag, _) = get(&range).await;
+            assert_eq!((status, bytes.as_slice()), (206, &whole[from..to]), "{uri}: {range}");
+            assert!(tag.contains(&sha256(whole)), "the tag is of all: {tag}");
+        }
+        let (status, bytes, ..) = get("bytes=0-0,2-2").await;
+        assert_eq!((status, bytes.as_slice()), (200, whole), "{uri}: several ranges");
+    }
+    let (status, refused, ..) = get(&format!("bytes={size}-")).await;
+    let refused: Value = serde_json::from_slice(&refused).unwrap();
+    assert_eq!(
+        (status, &refused["code"], &refused["details"]["size"]),
+        (416, &json!("range_not_satisfiable"), &json!(size)),
+        "{uri}: {refused}"
+    );
 }
 
 /// The task's index lists exactly what is stored, in order.

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use bytes::{Buf as _, Bytes};
+use cofferdam_http::ByteRange;
 use cofferdam_live::inside::NodeKind;
 use cofferdam_live::{FileBytes, GuestError, ReadFile};
 use hyper::body::{Frame, SizeHint};
@@ -34,10 +35,10 @@ pub(crate) async fn download(call: FilesCall) -> Result<Response<Body>, Fault> {
     }
     let size = entry.size;
     let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
-    let (from, to) = match range.map(|text| span(text, size)) {
-        None | Some(Span::Whole) => (0, size),
-        Some(Span::Part(from, to)) => (from, to),
-        Some(Span::Beyond) => {
+    let (from, to) = match range.map(|text| ByteRange::of(text, size)) {
+        None | Some(ByteRange::Whole) => (0, size),
+        Some(ByteRange::Part { from, to }) => (from, to),
+        Some(ByteRange::Beyond) => {
             let mut response = answer::error(416, format!("the file has {size} bytes"));
             set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
             return Ok(response);
@@ -77,29 +78,6 @@ fn set(response: &mut Response<Body>, name: header::HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Span {
-    Whole,
-    /// From the first byte to the one behind the last.
-    Part(u64, u64),
-    Beyond,
-}
-
-/// One range of a file of this size. More than one, or another unit, is as if none were asked for. Pure.
-fn span(text: &str, size: u64) -> Span {
-    let Some((from, to)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-'))
-    else {
-        return Span::Whole;
-    };
-    let (from, to) = match (from.trim().parse::<u64>(), to.trim().parse::<u64>()) {
-        (Ok(from), Ok(to)) if from <= to => (from, to.saturating_add(1).min(size)),
-        (Ok(from), Err(_)) if to.trim().is_empty() => (from, size),
-        (Err(_), Ok(last)) if from.trim().is_empty() => (size.saturating_sub(last), size),
-        _ => return Span::Whole,
-    };
-    if from >= to { Span::Beyond } else { Span::Part(from, to) }
 }
 
 /// A body whose length is known, cut from pieces: one that breaks off is seen by its reader.
@@ -154,22 +132,6 @@ impl hyper::body::Body for Exact {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_is_within_the_file() {
-        for (text, wanted) in [
-            ("bytes=0-3", Span::Part(0, 4)),
-            ("bytes=5-", Span::Part(5, 10)),
-            ("bytes=-4", Span::Part(6, 10)),
-            ("bytes=8-99", Span::Part(8, 10)),
-            ("bytes=10-", Span::Beyond),
-            ("bytes=3-1", Span::Whole),
-            ("bytes=0-1,3-4", Span::Whole),
-            ("lines=1-2", Span::Whole),
-        ] {
-            assert_eq!(span(text, 10), wanted, "{text}");
-        }
-    }
 
     #[test]
     fn a_span_is_cut_from_pieces_however_they_come() {
