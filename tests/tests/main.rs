@@ -47,6 +47,7 @@ mod keys;
 mod language;
 mod least_class;
 mod leftovers;
+mod logs;
 mod memory;
 mod mirrors;
 mod models;

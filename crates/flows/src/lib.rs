@@ -127,6 +127,7 @@ pub use live_sandboxes::{Attempt, LiveSandboxes};
 pub use memory::{MemoryBudget, MemoryExcess, MemoryShare, MemoryShortage};
 pub use models::{Models, Prompts};
 pub use outbound::Reach;
+pub use output::WATCH_BYTES;
 pub use own_tasks::{OwnTasks, TaskReservation};
 pub use patience::patiently;
 pub use quota::Quota;

@@ -12,7 +12,7 @@ const FLUSH_BYTES: usize = 32 * 1024;
 /// A watcher sees output at the latest after this time.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 /// Bytes of one stream that watchers see; the artifact has the rest.
-const WATCH_BYTES: usize = 1024 * 1024;
+pub const WATCH_BYTES: usize = 1024 * 1024;
 /// Bytes of a result's own excerpt.
 const EXCERPT_BYTES: usize = 4 * 1024;
 

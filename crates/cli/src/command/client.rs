@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use cofferdam_contracts::artifact::ArtifactRow;
 use cofferdam_contracts::error::{ErrorBody, ErrorCode};
+use reqwest::header::RANGE;
 use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -152,10 +154,41 @@ impl Client {
         read(self.send(Method::DELETE, path, None).await?).await
     }
 
+    /// The last bytes of an artifact, at most so many.
+    pub(crate) async fn artifact_end(
+        &self,
+        row: &ArtifactRow,
+        most: u64,
+    ) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = self.artifact_range(row, format!("bytes=-{most}")).await?;
+        // A server from before ranges sends all of it.
+        let over = bytes.len().saturating_sub(usize::try_from(most).unwrap_or(usize::MAX));
+        bytes.drain(..over);
+        Ok(bytes)
+    }
+
+    async fn artifact_range(&self, row: &ArtifactRow, range: String) -> anyhow::Result<Vec<u8>> {
+        // No range lies in nothing.
+        match row.size {
+            0 => Ok(Vec::new()),
+            _ => self.artifact_bytes(&row.uri, Some(range)).await,
+        }
+    }
+
     /// The bytes of an artifact, by its URI.
     pub(crate) async fn artifact(&self, uri: &str) -> anyhow::Result<Vec<u8>> {
-        let path = format!("/api/artifacts/{}", uri.trim_start_matches("artifact://"));
-        let answer = self.open(&path).await?;
+        self.artifact_bytes(uri, None).await
+    }
+
+    async fn artifact_bytes(&self, uri: &str, range: Option<String>) -> anyhow::Result<Vec<u8>> {
+        // A task's name and a file's path may have what means something else in a URL.
+        let parts = uri.trim_start_matches("artifact://").split('/').map(segment);
+        let path = format!("/api/artifacts/{}", parts.collect::<Vec<_>>().join("/"));
+        let mut request = self.keyed(Method::GET, &path);
+        if let Some(range) = range {
+            request = request.header(RANGE, range);
+        }
+        let answer = success(self.answered(request).await?).await?;
         if answer.content_length().is_some_and(|n| n > MAX_ANSWER_BYTES) {
             anyhow::bail!(
                 "the artifact is larger than {MAX_ANSWER_BYTES} bytes; fetch it from the API"
@@ -172,8 +205,7 @@ impl Client {
 
     /// An answer to be read as it comes.
     pub(crate) async fn open(&self, path: &str) -> anyhow::Result<Response> {
-        let answer = self.send(Method::GET, path, None).await?;
-        if answer.status().is_success() { Ok(answer) } else { Err(refused(answer).await) }
+        success(self.send(Method::GET, path, None).await?).await
     }
 
     /// A request with the caller's key, whose answer the caller reads.
@@ -196,8 +228,17 @@ impl Client {
         if let Some(body) = body {
             request = request.json(body);
         }
+        self.answered(request).await
+    }
+
+    async fn answered(&self, request: RequestBuilder) -> anyhow::Result<Response> {
         request.send().await.with_context(|| format!("the server at {} does not answer", self.url))
     }
+}
+
+/// The answer of a request that succeeded.
+async fn success(answer: Response) -> anyhow::Result<Response> {
+    if answer.status().is_success() { Ok(answer) } else { Err(refused(answer).await) }
 }
 
 async fn read<T: DeserializeOwned>(answer: Response) -> anyhow::Result<T> {

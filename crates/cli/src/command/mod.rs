@@ -5,7 +5,7 @@
 //! ```text
 //! args
 //! exec
-//! dispatch read relay
+//! dispatch logs read relay
 //! apply run sandbox sandbox_snapshot tail
 //! cache changes config follow gate key model ops prove question recipe sandbox_cp sandbox_shell secret
 //!    sessions webhook
@@ -14,9 +14,9 @@
 //! agent database image
 //! state user vault
 //! locations dispatch_show secret_input directory_identity prompt stdin stop
-//! output strict
+//! output strict task_choice
 //! dispatch_args end_signal local grant_arg stdout worker
-//! bounds exit flag host_program outfile project remote
+//! bounds exit flag host_program line_buffer outfile project remote
 //! ```
 
 mod agent;
@@ -47,8 +47,10 @@ mod grant_arg;
 mod host_program;
 mod image;
 mod key;
+mod line_buffer;
 mod local;
 mod locations;
+mod logs;
 mod model;
 mod node;
 mod ops;
@@ -80,6 +82,7 @@ mod stdout;
 mod stop;
 mod strict;
 mod tail;
+mod task_choice;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -163,7 +166,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Worker(args) => serve::serve(&at, &args, serve::Part::Worker).await,
         Command::Ps(args) => read::ps(&at, &args).await,
         Command::Show(args) => read::show(&at, &args).await,
-        Command::Logs(args) => read::logs(&at, &args).await,
+        Command::Logs(args) => logs::logs(&at, &args).await,
         Command::Cancel(args) => ops::cancel(&at, &args).await,
         Command::Resume(args) => ops::resume(&at, &args).await,
         Command::Retry(args) => ops::retry(&at, &args).await,

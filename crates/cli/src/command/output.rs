@@ -130,15 +130,23 @@ const SCHEMA_VERSION: u64 = 1;
 
 /// JSON, indented for people only: one object, which always says the version of its shape.
 pub(crate) fn json(value: &Value) {
-    let versioned = match value {
+    json_value(&versioned(value));
+}
+
+/// One object of many, each on a line of its own, on a terminal too.
+pub(crate) fn json_line(value: &Value) {
+    put(&printable::json(&versioned(value).to_string()));
+}
+
+fn versioned(value: &Value) -> Value {
+    match value {
         Value::Object(fields) if !fields.contains_key("schemaVersion") => {
             let mut fields = fields.clone();
             fields.insert("schemaVersion".to_owned(), SCHEMA_VERSION.into());
             Value::Object(fields)
         }
         other => other.clone(),
-    };
-    json_value(&versioned);
+    }
 }
 
 /// Rows under their name.

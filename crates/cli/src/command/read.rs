@@ -1,4 +1,4 @@
-//! `ps`, `show`, `logs`.
+//! `ps`, `show`.
 
 use clap::Args;
 use cofferdam_contracts::ops::OpsStep;
@@ -7,11 +7,10 @@ use cofferdam_contracts::step::StepRow;
 use serde_json::json;
 
 use super::client::{Client, segment};
-use super::connection::{Connection, within};
+use super::connection::Connection;
 use super::exit::Exit;
 use super::locations::Locations;
-use super::tail::{self, StreamName, tail};
-use super::{output, run, stdout};
+use super::{output, run};
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
@@ -34,15 +33,6 @@ pub(crate) struct ShowArgs {
     pub steps: bool,
     #[arg(long, help = super::flag::JSON)]
     pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LogsArgs {
-    /// Run id, workflow id or task key
-    pub id: String,
-    /// Follow until the run ends
-    #[arg(short, long)]
-    pub follow: bool,
 }
 
 pub(crate) async fn ps(at: &Locations, args: &PsArgs) -> anyhow::Result<Exit> {
@@ -133,37 +123,5 @@ async fn recorded(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     }
     let rows = steps.iter().map(|step| vec![step.step_n.to_string(), step.name.clone()]);
     output::table(&["N", "RECORDED STEP"], rows);
-    Ok(())
-}
-
-pub(crate) async fn logs(at: &Locations, args: &LogsArgs) -> anyhow::Result<Exit> {
-    within(Connection::reading(at), async |session| logged(&session.client, args).await).await?;
-    Ok(Exit::Ok)
-}
-
-/// The output of one task, or of all tasks of a run, each line with its task's name.
-async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
-    let is_task = args.id.len() == 64 && args.id.bytes().all(|b| b.is_ascii_hexdigit());
-    if args.follow && !is_task {
-        return tail::follow_run(client, &args.id).await;
-    }
-    let tasks = match is_task {
-        true => vec![(args.id.clone(), String::new())],
-        false => tail::tasks(client, &args.id).await?,
-    };
-    let only = tasks.len() == 1;
-    for (key, name) in tasks {
-        let name = (!only).then_some(name.as_str());
-        let of = |which| tail(client, &key, which, args.follow, |text| tail::show(text, name));
-        if args.follow {
-            tokio::select! {
-                both = async { tokio::try_join!(of(StreamName::Stdout), of(StreamName::Stderr)) } => both.map(drop)?,
-                () = stdout::reader_gone() => {}
-            }
-        } else {
-            of(StreamName::Stdout).await?;
-            of(StreamName::Stderr).await?;
-        }
-    }
     Ok(())
 }

@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use super::client::{Client, segment};
 use super::exit::Negative;
 use super::output;
-use super::tail::{StreamName, tail, tasks};
+use super::tail::{StreamEvent, StreamName, StreamQuery, tail, tasks};
 
 /// How often a task that has not started yet is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -207,13 +207,18 @@ impl Relay {
         let mut tails = FuturesUnordered::new();
         loop {
             // An adjunct: what it misses is shown at the end.
-            for (key, _) in tasks(client, run).await.unwrap_or_default() {
-                if known.insert(key.clone()) {
-                    for which in StreamName::BOTH {
-                        let key = key.clone();
+            for task in tasks(client, run).await.unwrap_or_default() {
+                if known.insert(task.key.clone()) {
+                    for stream in StreamName::BOTH {
+                        let key = task.key.to_string();
                         tails.push(async move {
-                            let taken = |text: &str| self.push(&key, which, text);
-                            let _ = tail(client, &key, which, true, taken).await;
+                            let query = StreamQuery { task: &key, stream, from: 0, follow: true };
+                            let taken = |event: StreamEvent<'_>| {
+                                if let StreamEvent::Chunk(text) = event {
+                                    self.push(&key, stream, text);
+                                }
+                            };
+                            let _ = tail(client, query, taken).await;
                         });
                     }
                 }

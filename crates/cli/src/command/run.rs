@@ -267,15 +267,22 @@ pub(crate) async fn report(
             header.held_sessions
         ));
     }
-    failure::last_words(client, header, &steps, &artifacts).await?;
     let tasks: Vec<&TaskKey> = steps.iter().filter_map(|step| step.task_key.as_ref()).collect();
-    if let [only] = tasks.as_slice() {
-        let is_log =
-            |row: &&ArtifactRow| row.kind == ArtifactKind::Stdout && row.task_key == **only;
-        if let Some(log) = artifacts.iter().find(is_log) {
-            output::raw(&client.artifact(&log.uri).await?);
+    let only = match tasks.as_slice() {
+        [only] => Some(*only),
+        _ => None,
+    };
+    let is_its =
+        |row: &&ArtifactRow| row.kind == ArtifactKind::Stdout && Some(&row.task_key) == only;
+    if let Some(log) = artifacts.iter().find(is_its) {
+        let whole = client.artifact(&log.uri).await?;
+        output::raw(&whole);
+        // What follows stands on a line of its own.
+        if header.status.is_retryable() && !whole.is_empty() && !whole.ends_with(b"\n") {
+            output::line("");
         }
     }
+    failure::last_words(client, header, &steps, &artifacts, only).await?;
     print_artifacts(&artifacts);
     print_wipes(&wipes);
     Ok(())

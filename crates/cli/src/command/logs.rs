@@ -1,0 +1,363 @@
+//! `logs`: what tasks wrote, by whole lines.
+//!
+//! ```text
+//! steps -> tasks by name -> ended: the artifact, by range where only its end is asked for -\
+//!                        -> else: the stream, also as it comes (--follow)                 -> lines -> text or JSON
+//! ```
+
+use std::collections::BTreeSet;
+
+use anyhow::Context;
+use clap::Args;
+use cofferdam_ambient::clock;
+use cofferdam_contracts::artifact::ArtifactRow;
+use cofferdam_contracts::printable;
+use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::step::StepRow;
+use cofferdam_flows::WATCH_BYTES;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::{Value, json};
+
+use super::client::{Client, segment};
+use super::connection::{Connection, within};
+use super::exit::{Exit, Misuse};
+use super::follow::LOOK;
+use super::line_buffer::{LineBuffer, last_lines};
+use super::locations::Locations;
+use super::tail::{StreamEvent, StreamName, StreamQuery, tail};
+use super::task_choice::{LogTask, TaskChoice, TaskSelection};
+use super::{output, stdout};
+
+/// Lines that may be asked for: more is all of it.
+const MAX_TAIL: u64 = 1_000_000;
+/// What is fetched first of a log whose end is asked for; eight times as much each time that it has too few lines.
+const FIRST_BYTES: u64 = 16 * 1024;
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Run id, workflow id or task key
+    pub id: String,
+    /// Only this task, by its name or a beginning that no other name has; may be repeated
+    #[arg(long = "task", value_name = "NAME")]
+    pub tasks: Vec<String>,
+    /// Only tasks that failed
+    #[arg(long, conflicts_with = "follow")]
+    pub failed: bool,
+    /// Only the last lines of each stream
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u64).range(..=MAX_TAIL))]
+    pub tail: Option<u64>,
+    /// Follow until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only standard output
+    #[arg(long, conflicts_with = "stderr")]
+    pub stdout: bool,
+    /// Only standard error
+    #[arg(long)]
+    pub stderr: bool,
+    /// One JSON object a line, with its task and stream
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl LogsArgs {
+    fn streams(&self) -> &'static [StreamName] {
+        match (self.stdout, self.stderr) {
+            (true, _) => &[StreamName::Stdout],
+            (_, true) => &[StreamName::Stderr],
+            _ => &StreamName::BOTH,
+        }
+    }
+
+    /// Whether the id is a task's key and not a run's.
+    fn is_of_task(&self) -> bool {
+        self.id.len() == 64 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit())
+    }
+
+    fn tail(&self) -> Option<usize> {
+        self.tail.map(|lines| usize::try_from(lines).unwrap_or(usize::MAX))
+    }
+}
+
+pub(crate) async fn logs(at: &Locations, args: &LogsArgs) -> anyhow::Result<Exit> {
+    if args.is_of_task() && (args.failed || !args.tasks.is_empty()) {
+        let why = "a task key is one task: leave out --task and --failed, or give the run's id";
+        return Err(Misuse(why.to_owned()).into());
+    }
+    within(Connection::reading(at), async |session| logged(&session.client, args).await).await?;
+    Ok(Exit::Ok)
+}
+
+async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
+    if args.is_of_task() {
+        return of_task(client, args).await;
+    }
+    let choice = TaskChoice { names: args.tasks.clone(), failures_only: args.failed };
+    match args.follow {
+        true => follow_run(client, args, &choice).await,
+        false => of_run(client, args, &choice).await,
+    }
+}
+
+/// One attempt by its key.
+async fn of_task(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
+    let task = LogTask { key: args.id.parse().context("a task key")?, name: String::new() };
+    let each = args.streams().iter().map(|stream| stream_of(client, args, &task, *stream));
+    if !args.follow {
+        for one in each {
+            one.await?;
+        }
+        return Ok(());
+    }
+    let mut both: FuturesUnordered<_> = each.collect();
+    loop {
+        tokio::select! {
+            ended = both.next() => match ended {
+                Some(ended) => ended?,
+                None => return Ok(()),
+            },
+            () = stdout::reader_gone() => return Ok(()),
+        }
+    }
+}
+
+/// What the tasks of a run wrote so far.
+async fn of_run(client: &Client, args: &LogsArgs, choice: &TaskChoice) -> anyhow::Result<()> {
+    let path = format!("/api/runs/{}", segment(&args.id));
+    let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
+    let tasks = choice.of(&steps)?.complete()?;
+    if tasks.is_empty() {
+        let none = if args.failed { "no task failed" } else { "no task has started yet" };
+        output::note(none);
+        return Ok(());
+    }
+    let artifacts: Vec<ArtifactRow> = client.get(&format!("{path}/artifacts")).await?;
+    let only = tasks.len() == 1;
+    for task in &tasks {
+        for stream in args.streams() {
+            let is_log = |row: &&ArtifactRow| {
+                row.task_key == task.key && row.kind.as_str() == stream.as_str()
+            };
+            let mut printer = LogPrinter::of(task, *stream, !only, args.json);
+            match artifacts.iter().find(is_log) {
+                Some(log) => printer.take(&kept(client, log, args.tail()).await?),
+                // It runs, or a later attempt has the artifacts.
+                None => {
+                    streamed(client, args, &mut printer).await?;
+                    printer.note_if_cut();
+                }
+            }
+            printer.finish();
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of an artifact, or its last lines.
+async fn kept(client: &Client, log: &ArtifactRow, lines: Option<usize>) -> anyhow::Result<Vec<u8>> {
+    let Some(lines) = lines else { return client.artifact(&log.uri).await };
+    let size = u64::try_from(log.size).unwrap_or(0);
+    let mut most = FIRST_BYTES;
+    loop {
+        let mut end = client.artifact_end(log, most).await?;
+        match last_lines(&end, lines) {
+            Some(at) => return Ok(end.split_off(at)),
+            None if most >= size => return Ok(end),
+            None => most = most.saturating_mul(8),
+        }
+    }
+}
+
+/// Shows what a stream has so far, or its last lines, and gives the number of the chunk that comes next.
+async fn streamed(
+    client: &Client,
+    args: &LogsArgs,
+    printer: &mut LogPrinter,
+) -> anyhow::Result<i64> {
+    let mut text = Vec::new();
+    let key = printer.key.clone();
+    let query = StreamQuery { task: &key, stream: printer.stream, from: 0, follow: false };
+    let next = tail(client, query, |event| {
+        if let StreamEvent::Chunk(chunk) = event {
+            text.extend_from_slice(chunk.as_bytes());
+        }
+    })
+    .await?;
+    let from = args.tail().and_then(|lines| last_lines(&text, lines)).unwrap_or(0);
+    printer.live_bytes = text.len();
+    printer.take(text.get(from..).unwrap_or_default());
+    Ok(next)
+}
+
+/// Shows one stream of one attempt, with `--follow` until the run is over.
+async fn stream_of(
+    client: &Client,
+    args: &LogsArgs,
+    task: &LogTask,
+    stream: StreamName,
+) -> anyhow::Result<()> {
+    let mut printer = LogPrinter::of(task, stream, false, args.json);
+    let from = streamed(client, args, &mut printer).await?;
+    if args.follow {
+        return follow_stream(client, printer, from).await;
+    }
+    printer.finish();
+    printer.note_if_cut();
+    Ok(())
+}
+
+async fn follow_stream(client: &Client, mut printer: LogPrinter, from: i64) -> anyhow::Result<()> {
+    let key = printer.key.clone();
+    let query = StreamQuery { task: &key, stream: printer.stream, from, follow: true };
+    tail(client, query, |event| match event {
+        StreamEvent::Chunk(chunk) => {
+            printer.live_bytes = printer.live_bytes.saturating_add(chunk.len());
+            printer.take(chunk.as_bytes());
+        }
+        StreamEvent::Quiet => printer.finish(),
+    })
+    .await?;
+    printer.finish();
+    printer.note_if_cut();
+    Ok(())
+}
+
+/// Shows a run's output as it comes, that of tasks to come too, until the run is over or nobody reads it.
+async fn follow_run(client: &Client, args: &LogsArgs, choice: &TaskChoice) -> anyhow::Result<()> {
+    let path = format!("/api/runs/{}", segment(&args.id));
+    let mut known = BTreeSet::new();
+    let mut tails = FuturesUnordered::new();
+    loop {
+        let header: RunHeader = client.get(&path).await?;
+        let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
+        let selection: TaskSelection = choice.of(&steps)?;
+        let only = selection.tasks.len() == 1;
+        for task in &selection.tasks {
+            if known.insert(task.key.clone()) {
+                for stream in args.streams() {
+                    let mut printer = LogPrinter::of(task, *stream, !only, args.json);
+                    tails.push(async move {
+                        let from = streamed(client, args, &mut printer).await?;
+                        follow_stream(client, printer, from).await
+                    });
+                }
+            }
+        }
+        if header.status.is_terminal() {
+            // A task that was waited for never came.
+            selection.complete()?;
+            break;
+        }
+        tokio::select! {
+            Some(ended) = tails.next() => ended?,
+            () = clock::sleep(LOOK) => {}
+            () = stdout::reader_gone() => return Ok(()),
+        }
+    }
+    loop {
+        tokio::select! {
+            ended = tails.next() => match ended {
+                Some(ended) => ended?,
+                None => return Ok(()),
+            },
+            () = stdout::reader_gone() => return Ok(()),
+        }
+    }
+}
+
+/// Prints one stream of one attempt by whole lines.
+#[derive(Debug)]
+struct LogPrinter {
+    key: String,
+    name: String,
+    stream: StreamName,
+    /// The task's name stands before each line: there are several.
+    is_labelled: bool,
+    is_json: bool,
+    /// Bytes that were read of the live stream.
+    live_bytes: usize,
+    lines: LineBuffer,
+}
+
+impl LogPrinter {
+    fn of(task: &LogTask, stream: StreamName, is_labelled: bool, is_json: bool) -> Self {
+        let (key, name) = (task.key.to_string(), task.name.clone());
+        let lines = LineBuffer::default();
+        Self { key, name, stream, is_labelled, is_json, live_bytes: 0, lines }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        for line in self.lines.push(bytes) {
+            self.print(&line);
+        }
+    }
+
+    /// Prints what has no end of line.
+    fn finish(&mut self) {
+        if let Some(remainder) = self.lines.remainder() {
+            self.print(&remainder);
+        }
+    }
+
+    /// Says that the live stream is not all that was written.
+    fn note_if_cut(&self) {
+        if self.live_bytes >= WATCH_BYTES {
+            let (stream, mib) = (self.stream.as_str(), WATCH_BYTES / 1024 / 1024);
+            output::note(&format!(
+                "the live {stream} of a task ends after {mib} MiB; once the task ended, cofferdam logs RUN shows all that is kept"
+            ));
+        }
+    }
+
+    fn print(&self, line: &[u8]) {
+        match self.is_json {
+            true => output::json_line(&self.object(line)),
+            false => output::raw(&self.text(line)),
+        }
+    }
+
+    fn object(&self, line: &[u8]) -> Value {
+        let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
+        let name = (!self.name.is_empty()).then_some(&self.name);
+        json!({"task": name, "taskKey": self.key, "stream": self.stream.as_str(), "line": text})
+    }
+
+    /// The line as it was written; with the task's name before it, it ends in any case.
+    fn text(&self, line: &[u8]) -> Vec<u8> {
+        if !self.is_labelled {
+            return line.to_vec();
+        }
+        let mut text = format!("{} | ", printable::line(&self.name)).into_bytes();
+        text.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+        text.push(b'\n');
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printer(is_labelled: bool) -> LogPrinter {
+        let task = LogTask { key: "a".repeat(64).parse().unwrap(), name: "te\x1bst".to_owned() };
+        LogPrinter::of(&task, StreamName::Stderr, is_labelled, false)
+    }
+
+    #[test]
+    fn a_line_is_as_it_was_written_and_behind_a_name_it_ends() {
+        let text = |is_labelled: bool, line: &[u8]| printer(is_labelled).text(line);
+        assert_eq!(text(false, b"one\n"), b"one\n");
+        assert_eq!(text(false, b"half\xff"), b"half\xff");
+        assert_eq!(text(true, b"one\n"), b"te\\x1bst | one\n");
+        assert_eq!(text(true, b"half\xff"), b"te\\x1bst | half\xff\n");
+    }
+
+    #[test]
+    fn an_object_has_the_line_without_its_end() {
+        let object = printer(true).object(b"a\xff\tb\n");
+        assert_eq!(object["line"], "a\u{fffd}\tb");
+        assert_eq!((&object["task"], &object["stream"]), (&json!("te\x1bst"), &json!("stderr")));
+        assert_eq!(object["taskKey"], "a".repeat(64));
+    }
+}
