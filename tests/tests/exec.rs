@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use cofferdam_tests::Home;
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 use support::{ended, said, signal};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -175,4 +176,55 @@ fn e2_a_command_that_is_not_there_is_said() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to standard output"));
+}
+
+/// One command, with `--json` and without: the status of each, and the object.
+fn both_ways(home: &Home, args: &[&str]) -> (Option<i32>, Output, Value) {
+    let plain = home.run(&[&["exec", "--no-stdin"][..], args].concat());
+    let json = home.run(&[&["exec", "--no-stdin", "--json"][..], args].concat());
+    assert_eq!(plain.status.code(), json.status.code(), "{} {}", said(&plain), said(&json));
+    let object: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(object["schemaVersion"], 1, "{object}");
+    (plain.status.code(), plain, object)
+}
+
+#[test]
+fn exec_has_one_status_and_its_object_has_the_output() {
+    let home = Home::new();
+    let (code, _, object) = both_ways(&home, &["--", "sh", "-c", "echo hi; echo oops >&2; exit 4"]);
+    assert_eq!(code, Some(4));
+    assert_eq!((&object["exit"], &object["errCode"]), (&json!(4), &json!("CMD_NONZERO")));
+    assert_eq!((&object["stdout"], &object["stderr"]), (&json!("hi\n"), &json!("oops\n")));
+    assert_eq!((&object["dropped"], &object["limitsReached"]), (&json!(0), &json!([])));
+    assert!(object.get("stdoutBase64").is_none() && object["wallMs"].is_u64(), "{object}");
+    assert!(object["runId"].as_str().unwrap().starts_with("rn_"), "{object}");
+    let wipe = object["wipe"].as_array().unwrap();
+    assert_eq!((wipe.len(), &wipe[0]["status"]), (1, &json!("verified")), "{object}");
+    assert!(object.to_string().len() < 1_024, "short: {object}");
+
+    let (code, _, object) = both_ways(&home, &["--", "true"]);
+    assert_eq!((code, &object["exit"], &object["error"]), (Some(0), &json!(0), &Value::Null));
+    let (code, _, object) = both_ways(&home, &["--", "no-such-program"]);
+    assert_eq!((code, &object["exit"]), (Some(127), &json!(127)), "{object}");
+    let (code, _, object) = both_ways(&home, &["--timeout", "1", "--", "sleep", "60"]);
+    assert_eq!((code, &object["errCode"]), (Some(137), &json!("TIMEOUT")), "{object}");
+    assert_eq!(object["limitsReached"], json!(["wall"]), "{object}");
+}
+
+#[test]
+fn the_object_of_exec_has_bytes_that_are_not_text_and_says_what_was_dropped() {
+    let home = Home::new();
+    let (code, plain, object) = both_ways(&home, &["--", "printf", r"a\377\000b"]);
+    assert_eq!((code, plain.stdout.as_slice()), (Some(0), &b"a\xff\0b"[..]));
+    assert_eq!(
+        (&object["stdout"], &object["stdoutBase64"]),
+        (&json!("a\u{fffd}\0b"), &json!("Yf8AYg=="))
+    );
+    let much = "head -c 9437184 /dev/zero | tr '\\0' x; echo END >&2";
+    let output = home.run(&["exec", "--no-stdin", "--json", "--", "sh", "-c", much]);
+    assert_eq!(output.status.code(), Some(0), "{:?}", output.status);
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(object["stdout"].as_str().unwrap().len(), 8 * 1024 * 1024);
+    assert_eq!((&object["dropped"], &object["stderr"]), (&json!(1024 * 1024), &json!("END\n")));
+    assert_eq!(object["limitsReached"], json!(["output"]));
 }

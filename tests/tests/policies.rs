@@ -282,6 +282,7 @@ async fn a_gates_approver_and_the_hosts_admin_stand_on_record_for_the_names_they
 
     let exec = home.run_json(&["exec", "--egress", "a.example", "--json", "--", "true"]);
     assert_eq!(exec["status"], "succeeded", "{exec}");
+    let exec = home.run_json(&["show", exec["runId"].as_str().unwrap(), "--json"]);
     assert_eq!(exec["egress"][1]["source"], "host-admin");
     assert!(exec["egress"][1]["approver"].as_str().is_some_and(|key| !key.is_empty()), "{exec}");
     let other = Caller { up: &up, key: up.key.clone() };

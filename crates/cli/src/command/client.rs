@@ -167,6 +167,18 @@ impl Client {
         Ok(bytes)
     }
 
+    /// The first bytes of an artifact, at most so many.
+    pub(crate) async fn artifact_begin(
+        &self,
+        row: &ArtifactRow,
+        most: u64,
+    ) -> anyhow::Result<Vec<u8>> {
+        let last = most.saturating_sub(1);
+        let mut bytes = self.artifact_range(row, format!("bytes=0-{last}")).await?;
+        bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        Ok(bytes)
+    }
+
     async fn artifact_range(&self, row: &ArtifactRow, range: String) -> anyhow::Result<Vec<u8>> {
         // No range lies in nothing.
         match row.size {

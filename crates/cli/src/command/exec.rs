@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::duration::Duration;
 use cofferdam_contracts::egress::Egress;
+use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::project::place;
-use cofferdam_contracts::run::{RunHeader, RunStatus};
-use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::sandbox::{ErrCode, MAX_STREAM_BYTES};
+use cofferdam_contracts::session::WipeView;
 use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
 use cofferdam_contracts::user::UserName;
 use cofferdam_sandbox::USUAL_PATH;
@@ -19,13 +22,14 @@ use serde_json::{Value, json};
 use super::client::{Client, segment};
 use super::connection::Connection;
 use super::end_signal::EndSignals;
+use super::exec_report::{ExecReport, StreamText, exit_of};
 use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{FollowEnd, FollowOptions, follow};
 use super::host_program::{self, HostProgram};
 use super::locations::Locations;
 use super::relay::Relay;
-use super::{output, project, run, stdin};
+use super::{output, project, stdin};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -68,7 +72,7 @@ pub(crate) struct ExecArgs {
     /// Do not read standard input; otherwise a pipe or file is the command's input (text, at most 128 KiB)
     #[arg(long)]
     pub no_stdin: bool,
-    /// One JSON object instead of the command's output
+    /// One JSON object at the end instead of the command's output, which it has: at most 8 MiB of each stream
     #[arg(long)]
     pub json: bool,
     /// Program to run and its arguments, after `--`
@@ -197,10 +201,13 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
     let options = FollowOptions { yes: false, quiet: true, for_output: !args.json };
     if args.json {
         let followed = follow(client, run, options).await?;
-        if let FollowEnd::Ended { header, .. } = &followed {
-            run::report(client, header, true).await?;
-        }
-        return Ok(followed.exit());
+        return match &followed {
+            FollowEnd::Left(_) => Ok(followed.exit()),
+            FollowEnd::Ended { header, asked } => {
+                let exit = reported(client, header).await?;
+                Ok(if asked.is_some() { followed.exit() } else { exit })
+            }
+        };
     }
     let relay = Relay::begin();
     let followed = tokio::select! {
@@ -221,6 +228,43 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
     }
 }
 
+/// The command's newest attempt: one that was lost with its worker is started again.
+fn attempt_of(steps: &[StepRow]) -> Option<(&StepRow, &TaskKey)> {
+    steps.iter().filter_map(|step| Some((step, step.task_key.as_ref()?))).next_back()
+}
+
+/// Everything as one object, and the command's status.
+async fn reported(client: &Client, header: &RunHeader) -> anyhow::Result<Exit> {
+    let path = format!("/api/runs/{}", segment(header.run_id.as_str()));
+    let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
+    let artifacts: Vec<ArtifactRow> = client.get(&format!("{path}/artifacts")).await?;
+    let wipes: Vec<WipeView> = client.get(&format!("{path}/wipes")).await?;
+    let (mut outcome, mut why) = (TaskOutcome::default(), None);
+    let (mut stdout, mut stderr) = (StreamText::default(), StreamText::default());
+    if let Some((task, key)) = attempt_of(&steps) {
+        outcome = task.outcome()?.unwrap_or_default();
+        why = task.error.as_deref();
+        for log in artifacts.iter().filter(|row| row.task_key == *key) {
+            match log.kind {
+                ArtifactKind::Stdout => stdout = beginning(client, log).await?,
+                ArtifactKind::Stderr => stderr = beginning(client, log).await?,
+                _ => {}
+            }
+        }
+    }
+    let exit = exit_of(header.status, &outcome);
+    let report = ExecReport::of(header, outcome, why, stdout, stderr).with_wipes(wipes);
+    output::json(&serde_json::to_value(report)?);
+    Ok(exit)
+}
+
+/// A stream as far as the object has it.
+async fn beginning(client: &Client, log: &ArtifactRow) -> anyhow::Result<StreamText> {
+    let bytes = client.artifact_begin(log, MAX_STREAM_BYTES).await?;
+    let more = u64::try_from(log.size).unwrap_or(0).saturating_sub(MAX_STREAM_BYTES);
+    Ok(StreamText { bytes, more })
+}
+
 /// The rest of the command's output, and its status; what the sandbox has to say besides goes to stderr.
 async fn finish(
     client: &Client,
@@ -230,8 +274,7 @@ async fn finish(
 ) -> anyhow::Result<Exit> {
     let run = header.run_id.as_str();
     let steps: Vec<StepRow> = client.get(&format!("/api/runs/{}/steps", segment(run))).await?;
-    let mut tasks = steps.iter().filter_map(|step| Some((step, step.task_key.as_ref()?)));
-    let Some((task, key)) = tasks.next_back() else {
+    let Some((task, key)) = attempt_of(&steps) else {
         let why = header.error.as_deref().unwrap_or("it was canceled before it started");
         output::note(&format!("the command did not run: {why}"));
         return Ok(Exit::No);
@@ -253,11 +296,7 @@ async fn finish(
     if let Some(absent) = absent.filter(|_| args.image == "host" && client.is_on_this_host()) {
         output::note(&absent.for_exec());
     }
-    Ok(match u8::try_from(outcome.exit.unwrap_or(-1)) {
-        Ok(0) if header.status == RunStatus::Succeeded => Exit::Ok,
-        Ok(code) if code > 0 => Exit::Of(code),
-        _ => Exit::No,
-    })
+    Ok(exit_of(header.status, &outcome))
 }
 
 /// What shells answer where no program was started.

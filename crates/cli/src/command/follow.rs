@@ -16,7 +16,7 @@ use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::ops::OpsResponse;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
-use cofferdam_contracts::step::{IN_BUILD, StepRow, StepStatus, TaskOutcome};
+use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
 use futures_util::StreamExt;
 use serde_json::json;
 
@@ -24,6 +24,7 @@ use super::client::{Client, segment};
 use super::end_signal::{EndSignal, EndSignals};
 use super::exit::Exit;
 use super::question::{GateEnd, at_gate, open_gate};
+use super::task_time::TaskTime;
 use super::{output, stdout};
 
 /// How the person at the other end takes part.
@@ -222,13 +223,7 @@ async fn progress(
 /// How a task's attempt ended, in a line.
 fn ended(step: &StepRow, outcome: &TaskOutcome) -> String {
     let metrics = outcome.metrics.unwrap_or_default();
-    let took = match metrics.build_ms {
-        0 => format!("{} ms", metrics.wall_ms),
-        build if step.error.as_ref().is_some_and(|why| why.starts_with(IN_BUILD)) => {
-            format!("build {build} ms")
-        }
-        build => format!("build {build} ms, exec {} ms", metrics.wall_ms),
-    };
+    let took = TaskTime::of(&metrics, step.error.as_deref()).phases();
     let again = match step.attempt {
         attempt @ 2.. => format!(", attempt {attempt}"),
         _ => String::new(),
@@ -264,7 +259,7 @@ mod tests {
             ended(&step, &outcome)
         };
         assert_eq!(line(0, None), "a (7 ms)");
-        assert_eq!(line(62_000, None), "a (build 62000 ms, exec 7 ms)");
+        assert_eq!(line(62_000, None), "a (62.0 s: build 62.0 s, exec 7 ms)");
         let why = "in the build phase: exit status 1";
         assert_eq!(line(7, Some(why)), format!("a (build 7 ms): {why}"));
     }

@@ -15,8 +15,8 @@
 //! state user vault
 //! locations dispatch_show secret_input directory_identity prompt stdin stop
 //! output strict task_choice
-//! dispatch_args end_signal local grant_arg stdout worker
-//! bounds exit flag host_program line_buffer outfile project remote
+//! dispatch_args end_signal exec_report local grant_arg stdout worker
+//! bounds exit flag host_program line_buffer outfile project remote task_time
 //! ```
 
 mod agent;
@@ -38,6 +38,7 @@ mod doctor;
 mod end_signal;
 mod envd;
 mod exec;
+mod exec_report;
 mod exit;
 mod failure;
 mod flag;
@@ -83,6 +84,7 @@ mod stop;
 mod strict;
 mod tail;
 mod task_choice;
+mod task_time;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ use super::client::{Client, segment};
 use super::connection::Connection;
 use super::exit::Exit;
 use super::locations::Locations;
+use super::task_time::TaskTime;
 use super::{output, run};
 
 #[derive(Debug, Args)]
@@ -91,11 +92,14 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
         let outcome = step.outcome()?.unwrap_or_default();
         let key = step.task_key.as_ref().map_or("", |key| key.as_str());
         let cache = outcome.cache.as_ref().map_or("", |report| report.outcome.as_str());
+        let metrics = outcome.metrics.filter(|_| !step.status.is_open());
+        let took = metrics.map(|metrics| TaskTime::of(&metrics, step.error.as_deref()).total());
         let limits: Vec<&str> = outcome.limits_reached.iter().map(|kind| kind.as_str()).collect();
         rows.push(vec![
             step.step_id.to_string(),
             step.attempt.to_string(),
             step.status.as_str().to_owned(),
+            took.unwrap_or_default(),
             cache.to_owned(),
             key.chars().take(16).collect(),
             limits.join(","),
@@ -107,7 +111,7 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     }
     output::line("");
     output::line(&format!("execution mode  {}", header.execution_mode.as_str()));
-    let columns = ["STEP", "ATTEMPT", "STATUS", "CACHE", "TASK KEY", "LIMITS", "ERROR"];
+    let columns = ["STEP", "ATTEMPT", "STATUS", "TOOK", "CACHE", "TASK KEY", "LIMITS", "ERROR"];
     output::table(&columns, rows);
     Ok(())
 }
