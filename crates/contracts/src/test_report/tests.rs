@@ -30,7 +30,7 @@ fn names(report: &TestReport) -> Vec<&str> {
 
 macro_rules! real {
     ($name:literal) => {
-        content(include_bytes!(concat!("../../tests/reports/", $name)))
+        content(include_bytes!(concat!("../../corpus/test_report/", $name)))
     };
 }
 
@@ -262,19 +262,19 @@ fn a_file_beyond_64_mib_is_a_fault_and_is_not_read_to_its_end() {
 /// A fault names bytes near which it is, and a cut anywhere is one.
 #[test]
 fn a_report_that_is_cut_anywhere_is_not_whole() {
-    let junit = include_bytes!("../../tests/reports/pytest.xml");
+    let junit = include_bytes!("../../corpus/test_report/pytest.xml");
     let end = junit.len() - 1;
     for cut in (60..end).step_by(37).chain([end - 1]) {
         let report = content(&junit[..cut]).report;
         assert_eq!(report.fault.map(|fault| fault.kind), Some(ReportFaultKind::Truncated), "{cut}");
     }
-    let tap = include_str!("../../tests/reports/node.tap");
+    let tap = include_str!("../../corpus/test_report/node.tap");
     let plan = tap.find("\n1..5").unwrap();
     for cut in (30..plan).step_by(41) {
         let report = content(&tap.as_bytes()[..cut]).report;
         assert_ne!(report.totals.map(|totals| totals.errored), Some(0), "{cut}: no plan");
     }
-    let lcov = include_bytes!("../../tests/reports/geninfo.info");
+    let lcov = include_bytes!("../../corpus/test_report/geninfo.info");
     for cut in 8..lcov.len() - 2 {
         let report = content(&lcov[..cut]).report;
         assert!(report.coverage.is_none() && report.fault.is_some(), "{cut}");
