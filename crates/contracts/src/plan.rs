@@ -19,6 +19,7 @@ use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, InputFile, SandboxRequest, SandboxSpec};
 use crate::shell;
 use crate::template::{Globber, RenderBudget, Scope, TemplateError, render, render_value};
+use crate::test_report::ReportSpec;
 use crate::timeout::{self, Wall};
 use crate::user::UserName;
 use crate::work::AgentRole;
@@ -441,11 +442,19 @@ fn rendered(
             .iter()
             .map(|a| text(a, scope, "artifacts"))
             .collect::<Result<_, _>>()?,
+        reports: reports(spec, scope)?,
         build,
         repo,
         spec: extra_spec(spec, cache_of(spec, scope)?),
     };
     Ok(PlanTask { name, work: Work::Sandbox(Box::new(request)) })
+}
+
+fn reports(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Vec<ReportSpec>, Fault> {
+    let one = |report: &ReportSpec| {
+        Ok(ReportSpec { path: text(&report.path, scope, "reports")?, kind: report.kind })
+    };
+    spec.reports.iter().map(one).collect()
 }
 
 /// The repository that a task finds, and the mount that shows one of the host.

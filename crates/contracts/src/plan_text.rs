@@ -102,6 +102,9 @@ fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
         "artifacts": request.artifacts, "spec": request.spec,
     });
     lines.push(format!("    with {more}"));
+    if !request.reports.is_empty() {
+        lines.push(format!("    reports {}", json!(request.reports)));
+    }
 }
 
 fn variables(env: &BTreeMap<String, String>, lines: &mut Vec<String>) {

@@ -21,6 +21,7 @@ use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::secret::SecretUse;
 use crate::service::Service;
+use crate::test_report::ReportSpec;
 use crate::user;
 
 /// Bytes of a recipe's text; a recipe is written by hand.
@@ -304,6 +305,11 @@ pub struct TaskSpec {
     /// Globs of the files to keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<String>,
+    /// Test reports and coverage that it writes, each a glob or `{path, kind}`: at most 20. They are kept as artifacts, and their
+    /// totals are shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub reports: Vec<ReportSpec>,
 }
 
 impl Recipe {

@@ -5,6 +5,8 @@
 //!                                                              \--(wipe)--> WipeEvidence
 //! ```
 //! A field that the host cannot enforce fails the request before anything runs; it is never ignored.
+//!
+//! One file: a request and its result are one exchange, and their fields are read side by side.
 
 mod input;
 
@@ -23,6 +25,7 @@ use crate::model::ModelsSpec;
 use crate::patch::InputRepo;
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
+use crate::test_report::ReportSpec;
 use crate::user::{EffectiveUser, UserName};
 pub use crate::wipe::{
     ProcessIdentity, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus, WipeSubject,
@@ -130,6 +133,7 @@ impl SandboxRequest {
             template_key: None,
             deps_hash: None,
             artifacts: Vec::new(),
+            reports: Vec::new(),
             build: None,
             repo: None,
             spec: None,
@@ -286,6 +290,10 @@ pub struct SandboxRequest {
     /// Globs, relative to the working directory, of the files to keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<String>,
+    /// Test reports to read and keep: globs, relative to the working directory, at most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub reports: Vec<ReportSpec>,
     /// A command that runs first.
     pub build: Option<BuildPhase>,
     /// The repository that the build phase checks out at `/work`; what changes there is kept as a patch.
@@ -398,6 +406,9 @@ pub struct SandboxResult {
     pub cache: Option<CacheReport>,
     /// What an agent did, where the task was one.
     pub agent: Option<Box<crate::agent_report::AgentReport>>,
+    /// Globs of its `reports` that matched no file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched_reports: Vec<String>,
 }
 
 impl SandboxResult {
@@ -424,6 +435,7 @@ impl SandboxResult {
             violations_unlisted: 0,
             cache: None,
             agent: None,
+            unmatched_reports: Vec::new(),
         }
     }
 }

@@ -22,6 +22,8 @@ mod lcov;
 mod line_input;
 mod line_set;
 mod reader;
+mod run_reports;
+mod spec;
 mod summary;
 mod tap;
 #[cfg(test)]
@@ -41,6 +43,12 @@ pub use bounds::{
 };
 pub use line_set::LineSet;
 pub use reader::{ReportContent, read};
+pub use run_reports::{
+    MAX_RUN_REPORT_BYTES, MAX_RUN_REPORTS, MAX_TASK_REPORT_BYTES, ReportRow, RunReports,
+    TaskReports,
+};
+pub(crate) use spec::check;
+pub use spec::{MAX_REPORT_SPECS, MAX_REPORTS, ReportSpec};
 pub use summary::merged;
 
 named! {

@@ -43,6 +43,7 @@ use cofferdam_contracts::secret::{
 };
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::step::{StepRow, TaskOutcome};
+use cofferdam_contracts::test_report::RunReports;
 use cofferdam_contracts::webhook::{
     DeliveryReplay, DeliveryRow, GateEvent, RunEvent, WebhookRemoval, WebhookRequest,
     WebhookResponse, WebhookRow,
@@ -117,6 +118,7 @@ fn published() -> Vec<(&'static str, Value)> {
         Repro,
         RetryResponse,
         RunHeader,
+        RunReports,
         RunRequest,
         SandboxEffective,
         SandboxRequest,

@@ -104,6 +104,8 @@ fn fields() -> Vec<(&'static str, Value)> {
         ("workdir", json!({"workdir": "/a/../b"})),
         ("artifacts[0]", json!({"artifacts": ["../x"]})),
         ("artifacts[1]", json!({"artifacts": ["ok", "/etc/passwd"]})),
+        ("reports[1]", json!({"reports": ["ok.xml", {"path": "../x", "kind": "tap"}]})),
+        ("reports", json!({"reports": vec!["x"; 21]})),
         ("filesIn[0].path", file(json!({"path": "/a/../b", "inline": ""}))),
         ("filesIn[0].inline", file(json!({"path": "/a"}))),
         ("filesIn[0].access", file(json!({"path": "/a", "inline": "", "access": "full"}))),

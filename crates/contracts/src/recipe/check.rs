@@ -6,7 +6,7 @@ use super::{MAX_RECIPE_BYTES, MAX_TASKS, Recipe, TaskSpec};
 use crate::error::{ErrorCode, Refusal};
 use crate::schema::Validator;
 use crate::yaml::{self, YamlError};
-use crate::{secret, shell, user};
+use crate::{secret, shell, test_report, user};
 
 impl Recipe {
     /// Parses YAML (and so JSON). `origin` names the text in errors: a file name.
@@ -100,6 +100,10 @@ impl TaskSpec {
             }
             models.check()?;
         }
+        if self.exec.is_none() && !self.reports.is_empty() {
+            return Err("reports: a task with `value` runs no tests; remove `reports`".into());
+        }
+        test_report::check(&self.reports)?;
         for (i, file) in self.files.iter().enumerate() {
             if file.from.is_some() == file.text.is_some() {
                 return Err(format!("files[{i}]: give exactly one of `from` and `text`"));

@@ -423,12 +423,20 @@ impl Sandbox {
         root: &str,
         globs: &[String],
     ) -> Result<Vec<CollectedFile>, SandboxError> {
-        let request = CollectRequest {
-            root: root.to_owned(),
-            globs: globs.to_vec(),
-            max_bytes: MAX_COLLECT_BYTES,
-            max_files: u64::try_from(MAX_COLLECT_FILES).unwrap_or(u64::MAX),
-        };
+        let max_files = u64::try_from(MAX_COLLECT_FILES).unwrap_or(u64::MAX);
+        self.collect_at_most(root, globs, MAX_COLLECT_BYTES, max_files).await
+    }
+
+    /// The same within bounds of the caller's.
+    pub async fn collect_at_most(
+        &self,
+        root: &str,
+        globs: &[String],
+        max_bytes: u64,
+        max_files: u64,
+    ) -> Result<Vec<CollectedFile>, SandboxError> {
+        let (root, globs) = (root.to_owned(), globs.to_vec());
+        let request = CollectRequest { root, globs, max_bytes, max_files };
         let limit = Duration::from_millis(COLLECT_MS);
         match tokio::time::timeout(limit, self.agent.collect(&request)).await {
             Ok(Ok(files)) => Ok(files),

@@ -9,6 +9,7 @@ use cofferdam_contracts::sandbox::{
     AccessMode, Egress, MAX_TIMEOUT_MS, PhaseSpec, SandboxRequest, SandboxSpec,
 };
 use cofferdam_contracts::secret::{self, SecretUse, UseFault};
+use cofferdam_contracts::test_report::MAX_REPORT_SPECS;
 use cofferdam_guest::glob::Glob;
 
 use crate::spec::facts::HostFacts;
@@ -217,6 +218,12 @@ fn globs(request: &SandboxRequest) -> Check {
     for (index, text) in request.artifacts.iter().enumerate() {
         if let Err(error) = Glob::parse(text) {
             return Err(PlanError::new(format!("artifacts[{index}]"), error.to_string()));
+        }
+    }
+    require(request.reports.len() <= MAX_REPORT_SPECS, "reports", "at most 20 entries")?;
+    for (index, report) in request.reports.iter().enumerate() {
+        if let Err(error) = Glob::parse(&report.path) {
+            return Err(PlanError::new(format!("reports[{index}]"), error.to_string()));
         }
     }
     Ok(())

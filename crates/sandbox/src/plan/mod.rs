@@ -113,6 +113,7 @@ pub(crate) fn plan_on(
         large: is_large,
         stream_limit_bytes: limits.output_bytes.unwrap_or(MAX_STREAM_BYTES),
         artifacts: request.artifacts.clone(),
+        reports: request.reports.clone(),
         effective,
         traces,
     })

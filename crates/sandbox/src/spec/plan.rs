@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cofferdam_contracts::sandbox::{AccessMode, EffectivePolicy, Mount};
+use cofferdam_contracts::test_report::ReportSpec;
 use cofferdam_guest::wire::User;
 use serde_json::Value;
 
@@ -76,6 +77,8 @@ pub struct Plan {
     pub task: Command,
     /// Globs of files to keep, relative to the task's working directory.
     pub artifacts: Vec<String>,
+    /// Test reports to read and keep, relative to the task's working directory.
+    pub reports: Vec<ReportSpec>,
     /// The dependencies that the build phase leaves for other tasks.
     pub(crate) cache: Option<cache::CachePlan>,
     /// The names of each phase.
