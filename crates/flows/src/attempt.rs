@@ -5,6 +5,7 @@ use cofferdam_contracts::sandbox::{EffectivePolicy, ErrCode, SandboxResult, Wipe
 use cofferdam_contracts::session::Attestation;
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::tasks::{TaskContext, TaskEnd};
+use cofferdam_ledger::test_reports::NewReport;
 
 /// How an attempt ended, before it is committed.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct End {
     pub effective: Option<EffectivePolicy>,
     /// What is kept of it.
     pub artifacts: Vec<NewArtifact>,
+    /// What its test reports say.
+    pub reports: Vec<NewReport>,
     /// That nothing is left of its sandbox.
     pub evidence: Option<WipeEvidence>,
     /// What its sandbox really was.
@@ -30,6 +33,7 @@ impl End {
             result,
             effective: None,
             artifacts: Vec::new(),
+            reports: Vec::new(),
             evidence,
             attestation: None,
             canceled: false,
@@ -57,6 +61,7 @@ impl End {
             result: &self.result,
             effective: self.effective.as_ref(),
             artifacts: &self.artifacts,
+            reports: &self.reports,
             evidence: self.evidence.as_ref(),
             attestation: self.attestation.as_ref(),
             runtime: None,

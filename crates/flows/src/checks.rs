@@ -22,10 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const OF_TENANT: usize = 2;
 
 /// The slots of this process.
-static PLACES: LazyLock<CheckSlots> = LazyLock::new(|| {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    CheckSlots::new(processors.div_euclid(2).max(1), PATIENCE)
-});
+static PLACES: LazyLock<CheckSlots> = LazyLock::new(|| CheckSlots::of_host(PATIENCE));
 
 /// A tenant's slot, until it is dropped.
 #[derive(Debug)]
@@ -34,8 +31,9 @@ pub struct CheckSlot<'a> {
     places: &'a CheckSlots,
 }
 
+/// Slots of tenants, and processors for what they check.
 #[derive(Debug)]
-struct CheckSlots {
+pub(crate) struct CheckSlots {
     /// Processors that checks may have.
     common: Semaphore,
     tenants: TenantSlots,
@@ -76,6 +74,20 @@ impl CheckSlot<'_> {
             _ => work(),
         })
     }
+
+    /// The same for seconds of work, on a thread apart. `None`: it panicked.
+    pub(crate) async fn run_apart<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let turn = tokio::time::timeout(self.places.patience, self.places.common.acquire());
+        let _turn = turn.await.ok()?.ok()?;
+        let work = || {
+            let _usual = UsualPriority::begin();
+            work()
+        };
+        tokio::task::spawn_blocking(work).await.ok()
+    }
 }
 
 /// A thread that waits for processors as sandboxes do, and goes first again once this is dropped: a check is a tenant's own work.
@@ -100,11 +112,18 @@ impl Drop for UsualPriority {
 }
 
 impl CheckSlots {
+    /// Half of this host's processors.
+    pub(crate) fn of_host(patience: Duration) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::new(processors.div_euclid(2).max(1), patience)
+    }
+
     fn new(common: usize, patience: Duration) -> Self {
         Self { common: Semaphore::new(common), tenants: TenantSlots::of(OF_TENANT), patience }
     }
 
-    async fn take(&self, tenant: &TenantId) -> Result<CheckSlot<'_>, Refusal> {
+    /// Waits for a slot of this tenant's.
+    pub(crate) async fn take(&self, tenant: &TenantId) -> Result<CheckSlot<'_>, Refusal> {
         let own = self.tenants.take(tenant, self.patience).await.ok_or_else(|| self.late())?;
         Ok(CheckSlot { _own: own, places: self })
     }

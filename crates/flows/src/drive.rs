@@ -38,6 +38,7 @@ use crate::patience::patiently;
 use crate::project_patch;
 use crate::settle::alert;
 use crate::task_streams::{CommandOutput, TaskStreams};
+use crate::test_reports::{self, ReportFile};
 use crate::verdict;
 
 /// How often a running task's output is offered to watchers.
@@ -120,7 +121,11 @@ pub(crate) async fn drive(
         return End::bare(result, None);
     }
     let canceled = judged.canceled();
-    let evidence = wipe(executor, sandbox, canceled, &mut result).await;
+    let declared = std::mem::take(&mut kept.reports);
+    let (evidence, mut reports) = tokio::join!(
+        wipe(executor, sandbox, canceled, &mut result),
+        test_reports::contents(&task.tenant, &mut kept.files, declared),
+    );
     let outputs = watched.into_outputs();
     result.stdout = outputs.stdout.excerpt();
     result.stderr = outputs.stderr.excerpt();
@@ -134,10 +139,12 @@ pub(crate) async fn drive(
     }
     calls.end(&executor.flows.ledger, &result).await;
     let artifacts = artifacts(&mut result, outputs, kept, services);
+    test_reports::with_digests(&mut reports, &result.files_out);
     End {
         result,
         effective: Some(effective),
         artifacts,
+        reports,
         evidence: Some(evidence),
         attestation: Some(attestation),
         canceled,
@@ -473,6 +480,8 @@ struct TaskOutputs {
     /// What its agent leaves beside files.
     notes: Vec<NewArtifact>,
     patch: Vec<NewArtifact>,
+    /// Which of the files are reports, and which could not be read out.
+    reports: Vec<ReportFile>,
 }
 
 async fn collect(
@@ -485,7 +494,8 @@ async fn collect(
 ) -> TaskOutputs {
     let mut kept = TaskOutputs::default();
     let repo = task.work.request().and_then(|request| request.repo.as_ref());
-    if agent.is_none() && repo.is_none() && plan.artifacts.is_empty() {
+    let declares_files = !(plan.artifacts.is_empty() && plan.reports.is_empty());
+    if agent.is_none() && repo.is_none() && !declares_files {
         return kept;
     }
     executor.session_states.set(sandbox.id(), SessionState::Collecting);
@@ -505,6 +515,7 @@ async fn collect(
             }
         }
     }
+    kept.reports = test_reports::collect(sandbox, plan, &mut kept.files, result).await;
     kept
 }
 
@@ -513,7 +524,7 @@ async fn collect(
 fn artifacts(
     result: &mut SandboxResult,
     outputs: Outputs,
-    TaskOutputs { files, notes, patch }: TaskOutputs,
+    TaskOutputs { files, notes, patch, .. }: TaskOutputs,
     services: Vec<ServiceEnd>,
 ) -> Vec<NewArtifact> {
     let mut artifacts = Vec::with_capacity(files.len() + 4);

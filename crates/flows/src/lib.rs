@@ -26,7 +26,7 @@
 //! compile dispatches flight intents models::calls ops retry settle submit
 //! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys runs strict
 //! static_recipe dispatches::agents dispatches::model executor gates::reply task_secrets models::ask models::prompt
-//!    models::providers models::send notify project_patch recipes
+//!    models::providers models::send notify project_patch recipes test_reports
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
 //! ask attempt session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
@@ -106,6 +106,7 @@ mod task;
 mod task_secrets;
 mod task_streams;
 pub mod tenant_slots;
+mod test_reports;
 mod vault;
 mod verdict;
 pub mod webhooks;

@@ -14,7 +14,8 @@ use crate::executors::LeaderTerm;
 use crate::families::Tasks;
 use crate::grants::{answers_take, asks_lock};
 use crate::sessions::attestation_json;
-use crate::tasks::{TaskEnd, terminal_state};
+use crate::tasks::{TaskContext, TaskEnd, terminal_state};
+use crate::test_reports::{NewReport, ReportColumns};
 
 /// Everything that the usual end writes. `s` and `w` are a session whose wipe is verified; where an earlier look
 /// had failed, that is told on record.
@@ -34,6 +35,12 @@ const END: &str = "WITH u AS (
      a AS (
        INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
        SELECT run_id, step_id, $1, attempt, (n - 1)::int, kind, name, uri, inline, sha256, size, 'engine-dbos' FROM x
+       ON CONFLICT DO NOTHING),
+     t AS (
+       INSERT INTO app.test_reports (run_id, step_id, task_key, attempt, idx, path, kind, report, sha256, origin)
+       SELECT u.run_id, u.step_id, $1, u.attempt, (r.n - 1)::int, r.path, r.kind, r.report::jsonb, r.sha256, 'engine-dbos'
+         FROM u CROSS JOIN unnest($23::text[], $24::text[], $25::text[], $26::text[])
+           WITH ORDINALITY AS r(path, kind, report, sha256, n)
        ON CONFLICT DO NOTHING),
      s AS (
        UPDATE app.remote_execution_sessions
@@ -145,6 +152,7 @@ impl Tasks<'_> {
         let (task, result, wipe) = (end.task, end.result, end.evidence);
         let index = index(task, end.artifacts)?;
         let rows = Rows::of(task, &index, end.artifacts);
+        let reports = ReportColumns::of(end.reports)?;
         let row = sqlx::query(END)
             .bind(task.key.as_str())
             .bind(json("sbx_runs.response", result)?)
@@ -168,6 +176,10 @@ impl Tasks<'_> {
             .bind(wipe.map(|w| w.method.as_str()))
             .bind(wipe.map(|w| json("secure_wipe_evidence.evidence", w)).transpose()?)
             .bind(attestation_json(end.attestation)?)
+            .bind(&reports.paths)
+            .bind(&reports.kinds)
+            .bind(&reports.reports)
+            .bind(&reports.digests)
             .fetch_one(self.pool())
             .await?;
         Ok(row.try_get("written")?)
@@ -209,6 +221,7 @@ impl Tasks<'_> {
                 budget_answers_take(&mut tx, &task.key).await?;
             }
             artifacts_insert(&mut tx, task, end.artifacts).await?;
+            reports_insert(&mut tx, task, end.reports).await?;
             if matches!(task.work, Work::Agent(_)) {
                 dispatch_settle(&mut tx, &task.run).await?;
             }
@@ -221,4 +234,33 @@ impl Tasks<'_> {
         tx.commit().await?;
         Ok(written)
     }
+}
+
+/// The reports of one attempt, in the caller's transaction; nothing where there are none.
+async fn reports_insert(
+    conn: &mut sqlx::PgConnection,
+    task: &TaskContext,
+    reports: &[NewReport],
+) -> Result<()> {
+    if reports.is_empty() {
+        return Ok(());
+    }
+    let columns = ReportColumns::of(reports)?;
+    sqlx::query(
+        "INSERT INTO app.test_reports (run_id, step_id, task_key, attempt, idx, path, kind, report, sha256, origin)
+         SELECT $1, $2, $3, $4, (n - 1)::int, path, kind, report::jsonb, sha256, 'engine-dbos'
+           FROM unnest($5::text[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY AS x(path, kind, report, sha256, n)
+         ON CONFLICT DO NOTHING",
+    )
+    .bind(task.run.as_str())
+    .bind(task.step_id.as_str())
+    .bind(task.key.as_str())
+    .bind(i32::try_from(task.attempt).unwrap_or(i32::MAX))
+    .bind(&columns.paths)
+    .bind(&columns.kinds)
+    .bind(&columns.reports)
+    .bind(&columns.digests)
+    .execute(conn)
+    .await?;
+    Ok(())
 }

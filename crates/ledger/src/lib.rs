@@ -14,7 +14,7 @@
 //! budgets cache config engine live live_stop live_networks models retries secrets signing_keys snapshots template_files
 //!    template_tags webhooks
 //! applies audit dispatch_end executors grants stored_files keys listen live_events load migrate database_identity planner
-//!    policies prompts proofs health quota streams wire
+//!    policies prompts proofs health quota streams test_reports wire
 //! cluster error failpoint families
 //! ```
 
@@ -75,6 +75,7 @@ pub mod template_files;
 pub mod template_layers;
 pub mod template_tags;
 pub mod template_views;
+pub mod test_reports;
 pub mod webhooks;
 mod wire;
 

@@ -41,6 +41,7 @@ migrations! {
     "0053_lives_that_are_to_end",
     "0054_lives_follow_one_table",
     "0055_places_of_tasks",
+    "0056_test_reports",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -15,6 +15,7 @@ use crate::artifacts::NewArtifact;
 use crate::error::{LedgerError, Result, id, json, load};
 use crate::families::Tasks;
 use crate::policies::{NewPolicySnapshot, PhasePolicy};
+use crate::test_reports::NewReport;
 
 /// A task attempt to be queued.
 #[derive(Debug, Clone)]
@@ -143,6 +144,8 @@ pub struct TaskEnd<'a> {
     pub effective: Option<&'a EffectivePolicy>,
     /// Artifacts that the task left, without their index.
     pub artifacts: &'a [NewArtifact],
+    /// What its test reports say, each of a file among the artifacts.
+    pub reports: &'a [NewReport],
     /// The wipe, unless it was an engine-only task.
     pub evidence: Option<&'a WipeEvidence>,
     /// What its sandbox really was, if one was made.
