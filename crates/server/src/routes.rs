@@ -40,6 +40,7 @@ use cofferdam_contracts::snapshot::{
     LiveFork, LiveForkResult, LivePause, LiveResume, SnapshotRequest, SnapshotView,
 };
 use cofferdam_contracts::step::StepRow;
+use cofferdam_contracts::test_report::RunReports;
 use cofferdam_contracts::webhook::{
     DeliveryReplay, DeliveryRow, WebhookRemoval, WebhookRequest, WebhookResponse, WebhookRow,
 };
@@ -114,6 +115,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}", READ, [], None, 200, s::<RunHeader>(), handlers::runs::run_get, "One run, by its id or its workflow's"),
     route!("GET" "/api/runs/{id}/steps", READ, [], None, 200, s::<Vec<StepRow>>(), handlers::runs::run_steps, "Its steps and its tasks' attempts"),
     route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<ArtifactRow>>(), handlers::runs::run_artifacts, "Its artifacts"),
+    route!("GET" "/api/runs/{id}/reports", READ, [], None, 200, s::<RunReports>(), handlers::runs::run_reports, "What its test reports say, by task, and their sum"),
     route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<WipeView>>(), handlers::runs::run_wipes, "Its sandboxes and their wipe evidence"),
     route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "Names its sandboxes may reach, by phase, with approver"),
     route!("GET" "/api/runs/{id}/models", READ, [], None, 200, s::<Vec<ModelSpend>>(), handlers::models::spent, "What its calls of models took, by model"),

@@ -9,7 +9,7 @@
 //! apply run sandbox sandbox_snapshot tail
 //! cache changes config follow gate key model ops prove question recipe sandbox_cp sandbox_shell secret
 //!    sessions webhook
-//! connection dispatch_import doctor envd failure plan_show sandbox_network serve
+//! connection dispatch_import doctor envd failure plan_show sandbox_network serve test_reports
 //! client node signing_key template
 //! agent database image
 //! state user vault
@@ -86,6 +86,7 @@ mod tail;
 mod task_choice;
 mod task_time;
 mod template;
+mod test_reports;
 #[cfg(test)]
 mod tests;
 mod user;

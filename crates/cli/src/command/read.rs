@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::exit::Exit;
 use super::locations::Locations;
 use super::task_time::TaskTime;
-use super::{output, run};
+use super::{output, run, test_reports};
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
@@ -113,7 +113,7 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     output::line(&format!("execution mode  {}", header.execution_mode.as_str()));
     let columns = ["STEP", "ATTEMPT", "STATUS", "TOOK", "CACHE", "TASK KEY", "LIMITS", "ERROR"];
     output::table(&columns, rows);
-    Ok(())
+    test_reports::print(client, &header).await
 }
 
 /// The steps that are recorded, as `fork --step` counts them.

@@ -23,7 +23,7 @@ use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{FollowEnd, FollowOptions, follow};
 use super::locations::Locations;
-use super::{failure, output};
+use super::{failure, output, test_reports};
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -95,7 +95,12 @@ async fn submit_and_follow(
     let options = FollowOptions { yes: args.yes, quiet: args.json, for_output: false };
     let followed = follow(client, header.run_id.as_str(), options).await?;
     match &followed {
-        FollowEnd::Ended { header, .. } => report(client, header, args.json).await?,
+        FollowEnd::Ended { header, .. } => {
+            report(client, header, args.json).await?;
+            if !args.json {
+                test_reports::print(client, header).await?;
+            }
+        }
         FollowEnd::Left(_) if session.is_local() => {
             output::note("no worker runs; start `cofferdam up` to execute it");
         }
@@ -250,6 +255,8 @@ pub(crate) async fn report(
             fields.insert("steps".into(), json!(steps));
             let egress: Vec<EgressSnapshot> = client.get(&format!("{path}/egress")).await?;
             fields.insert("egress".into(), json!(egress));
+            let reports = test_reports::of_run(client, header).await?;
+            fields.insert("reports".into(), json!(reports));
         }
         output::json(&whole);
         return Ok(());

@@ -77,6 +77,11 @@ pub(crate) async fn run_artifacts(call: Call) -> AnswerResult {
     ok(&call.flows().ledger.artifacts().list(&run).await?)
 }
 
+pub(crate) async fn run_reports(call: Call) -> AnswerResult {
+    let run = call.run_id().await?;
+    ok(&call.flows().ledger.artifacts().reports(&run).await?)
+}
+
 pub(crate) async fn run_wipes(call: Call) -> AnswerResult {
     let run = call.run_id().await?;
     ok(&call.flows().ledger.sessions().wipes(&run).await?)
