@@ -88,6 +88,7 @@ mod strict;
 mod supply;
 mod support;
 mod terminal;
+mod test_reports;
 mod timeouts;
 mod users;
 mod waiting;

@@ -41,9 +41,9 @@ async fn make_ask(up: &Server) {
     assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
 }
 
-/// One sandboxed run with bytes that are too many for a row, one engine-only, one behind a gate.
+/// One sandboxed run with bytes that are too many for a row and a test report, one engine-only, one behind a gate.
 async fn make_runs(up: &Server) -> Vec<String> {
-    let big = "id: big\nv: \"1\"\nplan:\n  tasks:\n    - name: big\n      exec: {run: \"head -c 300000 /dev/urandom > big.bin; echo big\", timeout: 30s}\n      artifacts: [big.bin]\n";
+    let big = "id: big\nv: \"1\"\nplan:\n  tasks:\n    - name: big\n      exec: {run: \"head -c 300000 /dev/urandom > big.bin; echo 1..1 > r.tap; echo ok 1 >> r.tap; echo big\", timeout: 30s}\n      artifacts: [big.bin]\n      reports: [r.tap]\n";
     let read = |name: &str| {
         std::fs::read_to_string(cofferdam_tests::repository().join("examples").join(name)).unwrap()
     };

@@ -388,6 +388,15 @@ pub const TAMPERINGS: &[Tampering] = &[
         "UPDATE app.artifacts SET inline = 'forged', sha256 = encode(sha256('forged'), 'hex'), size = 6 WHERE kind = 'file'"),
     tamper!("artifacts_are_in_their_index":
         "UPDATE app.artifacts SET kind = 'stderr' WHERE kind = 'stdout'"),
+    tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET sha256 = '$H'"),
+    tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET path = 'big.bin'"),
+    tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET attempt = 2"),
+    tamper!("reports_are_of_artifacts": "DELETE FROM app.artifacts WHERE name = 'files/r.tap'"),
+    tamper!("reports_are_of_artifacts": "unbind app.test_reports", "UPDATE app.test_reports SET sha256 = NULL"),
+    tamper!("reports_are_of_artifacts":
+        "UPDATE app.test_reports SET sha256 = NULL, report = report || '{\"fault\":{\"kind\":\"empty\",\"byte\":0}}'"),
+    tamper!("reports_are_of_artifacts":
+        "INSERT INTO app.test_reports SELECT run_id, step_id, task_key, attempt, 1, 'forged.tap', kind, report, '$H', origin, created_at FROM app.test_reports"),
     tamper!("task_keys_hold": "UPDATE app.sbx_runs SET request = replace(request::text, 'echo', 'true')::jsonb WHERE request::text LIKE '%echo%'"),
     tamper!("task_keys_hold": "UPDATE app.sbx_runs SET step_id = 'ExecuteST:another' WHERE task_key = (SELECT min(task_key) FROM app.sbx_runs)"),
     tamper!("results_are_their_raw":
