@@ -507,7 +507,7 @@ async fn collect(
         (kept.files, kept.notes) = (files, notes.into_iter().map(note).collect());
     }
     if !plan.artifacts.is_empty() {
-        match sandbox.collect(&plan.task.cwd, &plan.artifacts).await {
+        match sandbox.files().collect(&plan.task.cwd, &plan.artifacts).await {
             Ok(found) => kept.files = found,
             Err(e) => {
                 tracing::info!(task = %task.key, error = %e, "a task's files were not collected");

@@ -18,7 +18,7 @@ use cofferdam_contracts::test_report::{
     ReportSpec, TestReport, read,
 };
 use cofferdam_ledger::test_reports::NewReport;
-use cofferdam_sandbox::{CollectedFile, Excess, Plan, Sandbox, SandboxError};
+use cofferdam_sandbox::{CollectBounds, CollectedFile, Excess, Plan, Sandbox, SandboxError};
 
 use crate::checks::CheckSlots;
 
@@ -50,9 +50,8 @@ pub(crate) async fn collect(
     for (at, spec) in plan.reports.iter().enumerate() {
         let globs = [spec.path.clone()];
         let others = plan.reports.len().saturating_sub(at + 1);
-        let most = found.left(others);
-        let collected =
-            sandbox.collect_at_most(&plan.task.cwd, &globs, found.left_bytes, most).await;
+        let bounds = CollectBounds { bytes: found.left_bytes, files: found.left(others) };
+        let collected = sandbox.files().collect_at_most(&plan.task.cwd, &globs, bounds).await;
         if matches!(collected, Err(SandboxError::Killed)) {
             break;
         }

@@ -127,12 +127,12 @@ pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};
 pub use host::weight::go_first;
 pub use life::{
-    BootRecord, DiscardGuard, DropCounts, EarlySandbox, ExecOutcome, FrozenSandbox, Host,
-    HostConfig, InitialFiles, KillHandle, LayerSnapshotError, LayerSnapshotter, Name,
+    BootRecord, CollectBounds, DiscardGuard, DropCounts, EarlySandbox, ExecOutcome, FrozenSandbox,
+    Host, HostConfig, InitialFiles, KillHandle, LayerSnapshotError, LayerSnapshotter, Name,
     NameReservation, Network, NetworkError, NoSnapshotReason, ProvisionError, ResumeError, Sandbox,
-    SandboxError, SandboxNames, ServiceEnd, SleepError, SleepHandle, Traffic, abandoned,
-    destroy_orphans, has_swap, provision, provision_filled, provision_on, reconcile, remains,
-    resume, verify_absent, verify_again,
+    SandboxError, SandboxFiles, SandboxNames, ServiceEnd, SleepError, SleepHandle, Traffic,
+    abandoned, destroy_orphans, has_swap, provision, provision_filled, provision_on, reconcile,
+    remains, resume, verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::exit::Exit;
 
-/// The object.
+/// The one object that `exec --json` prints.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExecReport {

@@ -72,7 +72,7 @@ fn line(element: &XmlElement, lines: &mut FileLines) -> Result<(), ReportFaultKi
     Ok(())
 }
 
-/// `50% (1/2)`.
+/// Branches as Cobertura says them beside a line: `50% (1/2)`.
 fn branches(line: u32, conditions: &str) -> Option<LineBranches> {
     let (_, inner) = conditions.split_once('(')?;
     let (inner, _) = inner.split_once(')')?;

@@ -48,7 +48,7 @@ pub struct TaskReports {
     pub unmatched: Vec<String>,
 }
 
-/// One report.
+/// One report of a task, as it was read.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
