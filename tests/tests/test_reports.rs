@@ -223,7 +223,7 @@ async fn reports_are_refused_where_they_cannot_be() {
     ] {
         let (status, body) = import(task).await;
         assert_eq!(status, 400, "{body}");
-        assert!(body["message"].as_str().unwrap().contains(word), "{word}: {body}");
+        assert!(body["error"].as_str().unwrap().contains(word), "{word}: {body}");
     }
     let (status, body) =
         import("{name: t, exec: {run: 'true'}, reports: [a, {path: b, kind: tap}]}").await;

@@ -17,7 +17,8 @@
 //! gate patch::repo
 //! live_network model patch::build rollback sandbox::input
 //! patch patch::mail patch::raw policy schema secret tree_change wipe
-//! artifact canonical delegation egress key limit wipe_subject ops output patch::apply patch::commit patch::path
+//! artifact canonical delegation egress input key limit wipe_subject ops output patch::apply patch::commit patch::path
+//!    run_name
 //!    service shell::scan test_report
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
@@ -44,6 +45,7 @@ pub mod gate_spec;
 mod grant;
 pub mod health;
 pub mod id;
+pub mod input;
 pub mod instant;
 pub mod key;
 pub mod life;
@@ -68,6 +70,7 @@ pub mod recipe_book;
 pub mod reply;
 pub mod rollback;
 pub mod run;
+pub mod run_name;
 pub mod sandbox;
 pub mod schema;
 pub mod secret;

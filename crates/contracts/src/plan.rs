@@ -425,6 +425,7 @@ fn rendered(
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
         user: user(spec.user.as_deref(), scope, "user")?,
         stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
+        input: exec.input,
         timeout_ms: config
             .wall(exec.timeout.as_deref(), spec, scope, WallTimeKind::Exec)?
             .unwrap_or(config.settings.default_timeout_ms()),

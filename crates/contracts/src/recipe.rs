@@ -14,6 +14,7 @@ use crate::canonical::{self, CanonicalError};
 use crate::enum_names::named;
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, RecipeId};
+use crate::input::InputMode;
 use crate::model::ModelsSpec;
 use crate::own_schema::own_schema;
 use crate::patch::RepoSpec;
@@ -260,6 +261,9 @@ pub struct ExecSpec {
     pub workdir: Option<String>,
     /// A file of the sandbox that is its standard input, absolute; default: none.
     pub stdin: Option<String>,
+    /// Standard input that the client sends while it runs: `stream`, or `terminal`. One task of a recipe; needs a start with
+    /// `output=true`.
+    pub input: Option<InputMode>,
 }
 
 /// A task. Exactly one of `exec` (a sandbox) and `value` (the engine stores a text, no sandbox).
@@ -322,6 +326,12 @@ impl Recipe {
     /// The recipe's hash: over its canonical form, so that comments and layout do not matter.
     pub fn hash(&self) -> Result<Digest, CanonicalError> {
         canonical::digest(self)
+    }
+
+    /// What a task of it takes from the client that starts it.
+    #[must_use]
+    pub fn input(&self) -> Option<InputMode> {
+        self.plan.tasks.iter().find_map(|task| task.exec.as_ref()?.input)
     }
 
     /// The form's schema; a recipe without one takes no inputs.
@@ -402,6 +412,25 @@ mod tests {
         let err = Recipe::from_yaml("x.yaml", &GOOD.replace("exec: {run: echo hi}", "image: host"))
             .unwrap_err();
         assert!(err.message.contains("plan.tasks[0].exec"), "{err}");
+    }
+
+    #[test]
+    fn one_task_reads_what_the_client_sends() {
+        let tasks = |tasks: &str| format!("id: r\nv: \"1\"\nplan:\n  tasks:\n{tasks}");
+        let reads = "    - {name: a, exec: {run: cat, input: stream}}\n";
+        let recipe = Recipe::from_yaml("x.yaml", &tasks(reads)).unwrap();
+        assert_eq!(recipe.input(), Some(InputMode::Stream));
+        assert_eq!(Recipe::from_yaml("x.yaml", GOOD).unwrap().input(), None);
+        for (refused, word) in [
+            (format!("{reads}{}", reads.replace("name: a", "name: b")), "tasks[1].exec.input"),
+            (reads.replace("name: a", "name: \"a${item}\", each: [1, 2]"), "`each`"),
+            (reads.replace("input: stream", "input: terminal, stdin: /in"), "`stdin`"),
+            (reads.replace("stream", "file"), "exec.input"),
+        ] {
+            let err = Recipe::from_yaml("x.yaml", &tasks(&refused)).unwrap_err();
+            assert_eq!(err.code, ErrorCode::RecipeInvalid);
+            assert!(err.message.contains(word), "{refused}: {err}");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub use crate::cache::{CacheReport, CacheSpec};
 pub use crate::egress::{Egress, EgressGrant, Phase, Violation, ViolationReason};
 use crate::enum_names::named;
 use crate::id::TaskKey;
+pub use crate::input::InputMode;
 pub use crate::limit::LimitKind;
 use crate::model::ModelsSpec;
 use crate::patch::InputRepo;
@@ -125,6 +126,7 @@ impl SandboxRequest {
             workdir: None,
             user: None,
             stdin: None,
+            input: None,
             timeout_ms,
             limits: Limits::default(),
             egress: Egress::None,
@@ -269,6 +271,8 @@ pub struct SandboxRequest {
     pub user: Option<UserName>,
     /// A file of the sandbox that is the task's standard input, absolute. Default: none.
     pub stdin: Option<String>,
+    /// Standard input that the client sends while the task runs, which needs a start with `output=true`. Default: none.
+    pub input: Option<InputMode>,
     /// Wall time of the task in milliseconds: 1 to 86,400,000.
     pub timeout_ms: u64,
     /// Resource limits of the sandbox; an absent one is the operator's default.

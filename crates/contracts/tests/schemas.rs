@@ -19,6 +19,7 @@ use cofferdam_contracts::gate::{
     InteractionRow, Prompt, PromptResult, ReplyRequest, ReplyResponse,
 };
 use cofferdam_contracts::health::Health;
+use cofferdam_contracts::input::{InputReceipt, TerminalSize};
 use cofferdam_contracts::key::{KeyRequest, KeyResponse, KeyRevocation, KeyRow};
 use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkResponse, LinkView};
 use cofferdam_contracts::model::{
@@ -81,6 +82,7 @@ fn published() -> Vec<(&'static str, Value)> {
         ImportRequest,
         ImportResponse,
         InboxRow,
+        InputReceipt,
         InteractionRow,
         IntentResponse,
         IntentRequest,
@@ -134,6 +136,7 @@ fn published() -> Vec<(&'static str, Value)> {
         Settlement,
         StepRow,
         TaskOutcome,
+        TerminalSize,
         WebhookResponse,
         WebhookRemoval,
         WebhookRequest,

@@ -21,7 +21,7 @@
 //! live_sandboxes resume
 //! drive ready_sandbox
 //! deps gates::wait
-//! gates::consent host_plan task_streams
+//! gates::consent host_plan task_input task_streams
 //! dispatches::import dispatches::watch takeover workflow_context
 //! compile dispatches flight intents models::calls ops retry settle submit
 //! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys runs strict
@@ -29,10 +29,12 @@
 //!    models::providers models::send notify project_patch recipes test_reports
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
-//! ask attempt session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
-//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed fresh_ids gates guesses
+//! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
+//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
 //!    outbound output patches tenant_slots sign slots active_workflows vault verdict
+//! client_input
+//! input_queue
 //! ```
 
 mod active_workflows;
@@ -44,6 +46,7 @@ mod box_future;
 mod cache;
 pub mod checks;
 mod claims;
+mod client_input;
 mod compile;
 pub mod config;
 pub mod decide;
@@ -68,6 +71,7 @@ mod handoff;
 mod heartbeat;
 mod host;
 mod host_plan;
+mod input_queue;
 pub mod intents;
 pub mod keys;
 pub mod links;
@@ -103,6 +107,7 @@ mod strict;
 pub mod submit;
 mod takeover;
 mod task;
+mod task_input;
 mod task_secrets;
 mod task_streams;
 pub mod tenant_slots;

@@ -7,7 +7,7 @@
 //! # Floors
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
-//! ends links ops settlements
+//! ends links ops run_pages settlements
 //! remote_commands gates live_start rounds sessions template_views
 //! artifacts builds dispatches forks steps tasks
 //! intents recipes runs template_layers
@@ -61,6 +61,7 @@ pub mod recipes;
 pub mod remote_commands;
 pub mod retries;
 mod rounds;
+pub mod run_pages;
 pub mod runs;
 pub mod secrets;
 pub mod sessions;

@@ -42,6 +42,7 @@ migrations! {
     "0054_lives_follow_one_table",
     "0055_places_of_tasks",
     "0056_test_reports",
+    "0057_pages_of_runs",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

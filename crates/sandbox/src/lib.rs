@@ -92,7 +92,8 @@ pub use agent::excess::Excess;
 pub use agent::stop::CommandStopper;
 pub use agent::{
     Agent, AgentError, AgentFiles, CollectedFile, CommandControl, CommandEvent, CommandHandle,
-    ExecOptions, FileReader, IgnoreRules, OutputSink, SnapshotError, Stream, WatchStream,
+    CommandInput, ExecOptions, FileReader, IgnoreRules, OutputSink, SnapshotError, Stream,
+    WatchStream,
 };
 pub use cache::{
     BaseLookup, BaseRequest, CacheBase, CacheBounds, CacheError, Caches, Flight, FlightOutcome,
@@ -127,12 +128,12 @@ pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};
 pub use host::weight::go_first;
 pub use life::{
-    BootRecord, CollectBounds, DiscardGuard, DropCounts, EarlySandbox, ExecOutcome, FrozenSandbox,
-    Host, HostConfig, InitialFiles, KillHandle, LayerSnapshotError, LayerSnapshotter, Name,
-    NameReservation, Network, NetworkError, NoSnapshotReason, ProvisionError, ResumeError, Sandbox,
-    SandboxError, SandboxFiles, SandboxNames, ServiceEnd, SleepError, SleepHandle, Traffic,
-    abandoned, destroy_orphans, has_swap, provision, provision_filled, provision_on, reconcile,
-    remains, resume, verify_absent, verify_again,
+    BootRecord, CollectBounds, CommandTalk, DiscardGuard, DropCounts, EarlySandbox, ExecOutcome,
+    FrozenSandbox, Host, HostConfig, InitialFiles, KillHandle, LayerSnapshotError,
+    LayerSnapshotter, Name, NameReservation, Network, NetworkError, NoSnapshotReason,
+    ProvisionError, ResumeError, Sandbox, SandboxError, SandboxFiles, SandboxNames, ServiceEnd,
+    SleepError, SleepHandle, Traffic, abandoned, destroy_orphans, has_swap, provision,
+    provision_filled, provision_on, reconcile, remains, resume, verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};

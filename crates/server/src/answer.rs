@@ -12,6 +12,8 @@ use serde_json::Value;
 pub(crate) enum Answer {
     /// JSON with a status.
     Json(StatusCode, Value),
+    /// A page of a list as JSON; the header `Link` leads to the page after it, where there is one.
+    List { rows: Value, next: Option<String> },
     /// An artifact; the ETag is its digest.
     Bytes(ArtifactAnswer),
     /// A range behind the last byte of an artifact of this size.
@@ -46,10 +48,17 @@ pub(crate) type AnswerResult = Result<Answer, Error>;
 
 /// JSON with a status.
 pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> AnswerResult {
-    let value = serde_json::to_value(value).map_err(|e| {
-        Refusal::new(ErrorCode::Internal, format!("an answer has no JSON form: {e}"))
-    })?;
-    Ok(Answer::Json(status, value))
+    Ok(Answer::Json(status, json_of(value)?))
+}
+
+/// A page of a list; `next` is the path of the page after it.
+pub(crate) fn list<T: Serialize>(rows: &[T], next: Option<String>) -> AnswerResult {
+    Ok(Answer::List { rows: json_of(rows)?, next })
+}
+
+fn json_of<T: Serialize + ?Sized>(value: &T) -> Result<Value, Refusal> {
+    serde_json::to_value(value)
+        .map_err(|e| Refusal::new(ErrorCode::Internal, format!("an answer has no JSON form: {e}")))
 }
 
 pub(crate) fn ok<T: Serialize>(value: &T) -> AnswerResult {
@@ -61,6 +70,14 @@ pub(crate) fn ok<T: Serialize>(value: &T) -> AnswerResult {
 pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
     match answered {
         Ok(Answer::Json(status, value)) => with_json(status, &value),
+        Ok(Answer::List { rows, next }) => {
+            let mut response = with_json(StatusCode::OK, &rows);
+            let link = next.map(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")));
+            if let Some(Ok(link)) = link {
+                response.headers_mut().insert(header::LINK, link);
+            }
+            response
+        }
         Ok(Answer::Bytes(artifact)) => bytes(artifact),
         Ok(Answer::BeyondEnd { size }) => beyond_end(size),
         Ok(Answer::Page { html, nonce }) => {
@@ -160,6 +177,21 @@ mod tests {
             matched,
         };
         respond(Ok(Answer::Bytes(artifact)))
+    }
+
+    #[test]
+    fn a_page_of_a_list_leads_to_the_page_after_it() {
+        let link = |next: Option<&str>| {
+            let response = respond(list(&[1], next.map(str::to_owned)));
+            assert_eq!(response.status(), 200);
+            let link = response.headers().get(header::LINK);
+            link.map(|link| link.to_str().unwrap().to_owned())
+        };
+        assert_eq!(link(None), None);
+        assert_eq!(
+            link(Some("/api/runs?after=rn_1")).as_deref(),
+            Some("</api/runs?after=rn_1>; rel=\"next\"")
+        );
     }
 
     #[test]

@@ -67,9 +67,19 @@ impl Route {
         self.method == "POST" && REPLAYS.contains(&self.path)
     }
 
+    /// Whether its list has pages, each of which leads to the one after it.
+    pub(crate) fn has_pages(&self) -> bool {
+        self.method == "GET" && self.query.contains(&"after")
+    }
+
     /// Whether it answers the bytes of an artifact.
     pub(crate) fn is_bytes(&self) -> bool {
         self.path == "/api/artifacts/{*uri}"
+    }
+
+    /// Whether its body is bytes of any kind, and no JSON.
+    pub(crate) fn takes_bytes(&self) -> bool {
+        self.path == "/api/runs/{id}/input"
     }
 
     /// Whether a browser gets a page in place of JSON.

@@ -27,7 +27,7 @@ use super::line_buffer::{LineBuffer, last_lines};
 use super::locations::Locations;
 use super::tail::{StreamEvent, StreamName, StreamQuery, tail};
 use super::task_choice::{LogTask, TaskChoice, TaskSelection};
-use super::{output, stdout};
+use super::{output, run_lookup, stdout};
 
 /// Lines that may be asked for: more is all of it.
 const MAX_TAIL: u64 = 1_000_000;
@@ -36,7 +36,7 @@ const FIRST_BYTES: u64 = 16 * 1024;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Run id, workflow id or task key
+    #[arg(help = super::flag::RUN_OR_TASK)]
     pub id: String,
     /// Only this task, by its name or a beginning that no other name has; may be repeated
     #[arg(long = "task", value_name = "NAME")]
@@ -94,9 +94,10 @@ async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
         return of_task(client, args).await;
     }
     let choice = TaskChoice { names: args.tasks.clone(), failures_only: args.failed };
+    let path = format!("/api/runs/{}", segment(&run_lookup::run_id(client, &args.id).await?));
     match args.follow {
-        true => follow_run(client, args, &choice).await,
-        false => of_run(client, args, &choice).await,
+        true => follow_run(client, args, &path, &choice).await,
+        false => of_run(client, args, &path, &choice).await,
     }
 }
 
@@ -123,8 +124,12 @@ async fn of_task(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
 }
 
 /// What the tasks of a run wrote so far.
-async fn of_run(client: &Client, args: &LogsArgs, choice: &TaskChoice) -> anyhow::Result<()> {
-    let path = format!("/api/runs/{}", segment(&args.id));
+async fn of_run(
+    client: &Client,
+    args: &LogsArgs,
+    path: &str,
+    choice: &TaskChoice,
+) -> anyhow::Result<()> {
     let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
     let tasks = choice.of(&steps)?.complete()?;
     if tasks.is_empty() {
@@ -223,13 +228,17 @@ async fn follow_stream(client: &Client, mut printer: LogPrinter, from: i64) -> a
     Ok(())
 }
 
-/// Shows a run's output as it comes, that of tasks to come too, until the run is over or nobody reads it.
-async fn follow_run(client: &Client, args: &LogsArgs, choice: &TaskChoice) -> anyhow::Result<()> {
-    let path = format!("/api/runs/{}", segment(&args.id));
+/// Shows a run's output as it comes, that of tasks to come too, until the run or its reader is gone.
+async fn follow_run(
+    client: &Client,
+    args: &LogsArgs,
+    path: &str,
+    choice: &TaskChoice,
+) -> anyhow::Result<()> {
     let mut known = BTreeSet::new();
     let mut tails = FuturesUnordered::new();
     loop {
-        let header: RunHeader = client.get(&path).await?;
+        let header: RunHeader = client.get(path).await?;
         let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
         let selection: TaskSelection = choice.of(&steps)?;
         let only = selection.tasks.len() == 1;

@@ -23,7 +23,12 @@ use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{FollowEnd, FollowOptions, follow};
 use super::locations::Locations;
+use super::progress::summary;
+use super::table::{self, extra, key, usual};
 use super::{failure, output, test_reports};
+
+/// Artifacts that a summary names: a run may have thousands.
+const MAX_ARTIFACTS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -38,6 +43,9 @@ pub(crate) struct RunArgs {
     /// One JSON object on stdout at the end
     #[arg(long)]
     pub json: bool,
+    /// Show progress as lines that stay, as off a terminal, with TERM=dumb or in CI
+    #[arg(long)]
+    pub no_progress: bool,
     /// Print the ids and return at once
     #[arg(long)]
     pub detach: bool,
@@ -78,6 +86,7 @@ async fn submit_and_follow(
     inputs: Map<String, Value>,
 ) -> anyhow::Result<Exit> {
     let client = &session.client;
+    let title = recipe.as_ref().and_then(|recipe| recipe.title.clone());
     let header = submit(client, args, recipe, inputs).await?;
     if args.detach {
         let ids = json!({"schemaVersion": 1, "runId": header.run_id, "workflowID": header.workflow_id, "status": header.status});
@@ -90,9 +99,14 @@ async fn submit_and_follow(
         return Ok(Exit::Ok);
     }
     if !args.json {
-        output::note(&format!("run {} of intent {}", header.run_id, header.intent_id));
+        output::note(&format!("run {} of {}", header.run_id, asked(&header, title.as_deref())));
     }
-    let options = FollowOptions { yes: args.yes, quiet: args.json, for_output: false };
+    let options = FollowOptions {
+        yes: args.yes,
+        quiet: args.json,
+        for_output: false,
+        no_progress: args.no_progress,
+    };
     let followed = follow(client, header.run_id.as_str(), options).await?;
     match &followed {
         FollowEnd::Ended { header, .. } => {
@@ -122,6 +136,16 @@ fn local_recipe(named: &str) -> anyhow::Result<Option<Recipe>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the recipe {named}"))?;
     Ok(Some(Recipe::from_yaml(named, &text)?))
+}
+
+/// What a run is of, in words: its recipe, with the title where that is known. The intent of a recipe's run has a digest for a name.
+/// Pure.
+fn asked(header: &RunHeader, title: Option<&str>) -> String {
+    match (&header.recipe_ref, title) {
+        (Some(recipe), Some(title)) => format!("{}@{} ({title})", recipe.id, recipe.v),
+        (Some(recipe), None) => format!("{}@{}", recipe.id, recipe.v),
+        (None, _) => format!("intent {}", header.intent_id),
+    }
 }
 
 /// `name=value`: JSON where it parses as such, text otherwise.
@@ -290,48 +314,37 @@ pub(crate) async fn report(
         }
     }
     failure::last_words(client, header, &steps, &artifacts, only).await?;
-    print_artifacts(&artifacts);
-    print_wipes(&wipes);
+    print_artifacts(header, &artifacts);
+    summary_lines(header, &steps, &wipes).iter().for_each(|line| output::line(line));
     Ok(())
 }
 
-/// What the tasks left, without what Cofferdam itself keeps beside it.
-fn print_artifacts(artifacts: &[ArtifactRow]) {
-    let own = [ArtifactKind::ArtifactIndex, ArtifactKind::Raw, ArtifactKind::Timings];
-    let rows: Vec<Vec<String>> = artifacts
-        .iter()
-        .filter(|row| !own.contains(&row.kind))
-        .map(|row| {
-            let digest: String = row.sha256.as_str().chars().take(12).collect();
-            vec![row.step_id.to_string(), row.name.clone(), row.size.to_string(), digest]
-        })
-        .collect();
-    if !rows.is_empty() {
-        output::line("");
-        output::table(&["STEP", "ARTIFACT", "BYTES", "SHA256"], rows);
-    }
+/// Totals and evidence, a line each.
+fn summary_lines(header: &RunHeader, steps: &[StepRow], wipes: &[WipeView]) -> Vec<String> {
+    [summary::totals(header, steps), summary::evidence(wipes)].into_iter().flatten().collect()
 }
 
-fn print_wipes(wipes: &[WipeView]) {
-    let row = |wipe: &WipeView| {
-        let status = match (&wipe.settlement, wipe.status) {
-            (Some(_), _) => "settled",
-            (None, Some(status)) => status.as_str(),
-            (None, None) => "",
-        };
-        let checks = wipe.evidence.as_ref().map_or(0, |evidence| evidence.checks.len());
-        vec![
-            wipe.sandbox_id.to_string(),
-            wipe.state.as_str().to_owned(),
-            status.to_owned(),
-            wipe.method.clone().unwrap_or_default(),
-            checks.to_string(),
-        ]
+/// What the tasks left, without what Cofferdam itself keeps beside it: few by name, and how many there are.
+fn print_artifacts(header: &RunHeader, artifacts: &[ArtifactRow]) {
+    let row = |row: &ArtifactRow| {
+        let digest: String = row.sha256.as_str().chars().take(12).collect();
+        vec![row.step_id.to_string(), row.name.clone(), row.size.to_string(), digest]
     };
-    let rows: Vec<Vec<String>> = wipes.iter().map(row).collect();
+    let mut rows: Vec<Vec<String>> = summary::own_artifacts(artifacts).map(row).collect();
+    let more = rows.len().saturating_sub(MAX_ARTIFACTS);
+    rows.truncate(MAX_ARTIFACTS);
+    output::line("");
     if !rows.is_empty() {
-        output::line("");
-        output::table(&["SANDBOX", "STATE", "WIPE", "METHOD", "CHECKS"], rows);
+        table::print(
+            &[usual("STEP").least(10), key("ARTIFACT").least(12), key("BYTES"), extra("SHA256")],
+            rows,
+        );
+    }
+    if more > 0 {
+        output::line(&format!("and {more} more: cofferdam show {} --json", header.run_id));
+    }
+    if let Some(words) = summary::artifacts(artifacts) {
+        output::line(&words);
     }
 }
 

@@ -6,6 +6,7 @@
 mod archive;
 mod body;
 pub(crate) mod changes;
+mod command_input;
 mod doors;
 pub(crate) mod excess;
 #[cfg(test)]
@@ -43,6 +44,7 @@ use tokio::sync::watch;
 use crate::agent::excess::Excess;
 use crate::host::task::Driver;
 
+pub use command_input::CommandInput;
 pub(crate) use doors::DoorConnection;
 pub use run::{CommandControl, CommandEvent, CommandHandle, ExecOptions};
 pub use sink::{OutputSink, Stream};

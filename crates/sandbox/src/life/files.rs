@@ -28,7 +28,7 @@ pub struct SandboxFiles<'a> {
 pub struct CollectBounds {
     /// Of all files together.
     pub bytes: u64,
-    /// Regular files.
+    /// How many regular files.
     pub files: u64,
 }
 

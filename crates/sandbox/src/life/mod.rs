@@ -63,7 +63,7 @@ pub use provision::{provision, provision_filled, provision_on};
 pub use recheck::verify_again;
 pub use reconcile::{abandoned, destroy_orphans, reconcile, remains, verify_absent};
 pub use resume::{ResumeError, resume};
-pub use sandbox::{BootRecord, KillHandle, Sandbox};
+pub use sandbox::{BootRecord, CommandTalk, KillHandle, Sandbox};
 pub use service::ServiceEnd;
 pub use snapshot::{
     FrozenSandbox, InitialFiles, LayerSnapshotError, LayerSnapshotter, NoSnapshotReason,

@@ -18,7 +18,7 @@ use super::cache_mounts;
 use super::egress::Traffic;
 use crate::agent::changes::UpperLocation;
 use crate::agent::stop::{self, CommandStopper};
-use crate::agent::{Agent, AgentError, OutputSink, Stream};
+use crate::agent::{Agent, AgentError, CommandInput, OutputSink, Stream};
 use crate::cache::{self, BaseRequest, CacheBase, CacheError, Caches, Promotion};
 use crate::class;
 use crate::class::RemoteLine;
@@ -114,6 +114,15 @@ impl KillHandle {
     fn was_used(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }
+}
+
+/// What a command is told while it runs, beside what it was started with.
+#[derive(Debug, Default)]
+pub struct CommandTalk<'a> {
+    /// What ends it.
+    pub end: Option<&'a CommandStopper>,
+    /// Its standard input.
+    pub input: Option<CommandInput>,
 }
 
 /// How a sandbox began.
@@ -274,15 +283,15 @@ impl Sandbox {
         command: &Command,
         sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
-        self.exec_until(command, None, sink).await
+        self.exec_until(command, CommandTalk::default(), sink).await
     }
 
-    /// The same for a command that `end` may end: the outcome says what it did until then. One that does not
-    /// end so is killed with its sandbox.
+    /// The same for a command that is talked to. One that `end` ends has an outcome, which says what it did until then; one
+    /// that does not end so is killed with its sandbox.
     pub async fn exec_until(
         &self,
         command: &Command,
-        end: Option<&CommandStopper>,
+        talk: CommandTalk<'_>,
         sink: impl OutputSink,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut env = BTreeMap::new();
@@ -298,7 +307,7 @@ impl Sandbox {
         }
         let by_proxy = || self.network.egress().map_or(0, Egress::refused);
         let before = (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.looked()));
-        let mut ended = run(self, command, env, end, sink).await;
+        let mut ended = run(self, command, env, talk, sink).await;
         if let Ok(outcome) = &mut ended
             && outcome.err_code != ErrCode::None
             && before != (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.look()))
@@ -415,7 +424,7 @@ async fn run(
     sandbox: &Sandbox,
     command: &Command,
     env: BTreeMap<String, String>,
-    end: Option<&CommandStopper>,
+    talk: CommandTalk<'_>,
     sink: impl OutputSink,
 ) -> Result<ExecOutcome, SandboxError> {
     let clock = Stopwatch::start();
@@ -437,6 +446,9 @@ async fn run(
         stream_limit_bytes: heard.asked(outliving(sandbox).is_some()),
     };
     let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
+    let CommandTalk { end, input } = talk;
+    let own = input.as_ref().map(|_| CommandStopper::default());
+    let end = end.or(own.as_ref());
     let running = async {
         let Some(end) = end else {
             let Some(line) = outliving(sandbox).filter(|_| request.jail.is_none()) else {
@@ -447,7 +459,7 @@ async fn run(
             let name = sandbox.commands.take();
             return line.run(&sandbox.agent, name, request, &mut output).await;
         };
-        match stop::follow(&sandbox.agent, request, end, &mut heard).await? {
+        match stop::follow(&sandbox.agent, request, end, input, &mut heard).await? {
             Some(ended) => Ok(ended),
             None => {
                 sandbox.kill.kill();

@@ -31,6 +31,7 @@ pub(crate) fn request(request: &SandboxRequest, facts: &HostFacts) -> Check {
     )?;
     if let Some(file) = &request.stdin {
         absolute("stdin", file)?;
+        require(request.input.is_none(), "input", "cannot be combined with `stdin`")?;
     }
     if let Some(dir) = &request.workdir {
         absolute("workdir", dir)?;

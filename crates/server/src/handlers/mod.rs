@@ -12,6 +12,8 @@ pub(crate) mod models;
 pub(crate) mod ops;
 pub(crate) mod proofs;
 pub(crate) mod recipes;
+pub(crate) mod run_input;
+pub(crate) mod run_list;
 pub(crate) mod runs;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;
