@@ -160,7 +160,8 @@ async fn reported(client: &Client, header: &RunHeader) -> anyhow::Result<Exit> {
         }
     }
     let exit = exit_of(header.status, &outcome);
-    let report = ExecReport::of(header, outcome, why, stdout, stderr).with_wipes(wipes);
+    let report = ExecReport::of(header, outcome, why, stdout, stderr);
+    let report = report.with_artifacts(&artifacts).with_wipes(wipes);
     output::json(&serde_json::to_value(report)?);
     Ok(exit)
 }
