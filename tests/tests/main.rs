@@ -15,6 +15,7 @@ mod agents;
 mod ahead;
 mod architecture;
 mod archive;
+mod artifacts;
 mod auditors;
 mod browser;
 mod busy;

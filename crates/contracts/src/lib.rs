@@ -14,12 +14,11 @@
 //! life patch::receipt_text project recipe shell::words snapshot tally template_build timeout
 //! agent_plan config dispatch::record floor gate_spec live plan_text::agent profile session step
 //! cache link sandbox
-//! gate patch::repo
+//! gate patch::repo run_file
 //! live_network model patch::build rollback sandbox::input
 //! patch patch::mail patch::raw policy schema secret tree_change wipe
-//! artifact canonical delegation egress input key limit wipe_subject ops output patch::apply patch::commit patch::path
-//!    run_name
-//!    service shell::scan test_report
+//! artifact artifact_spec canonical delegation egress input key limit wipe_subject ops output patch::apply
+//!    patch::commit patch::path run_name service shell::scan test_report
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
 //! own_schema
@@ -29,6 +28,7 @@ pub mod address;
 pub mod agent_plan;
 pub mod agent_report;
 pub mod artifact;
+pub mod artifact_spec;
 pub mod cache;
 pub mod canonical;
 pub mod config;
@@ -70,6 +70,7 @@ pub mod recipe_book;
 pub mod reply;
 pub mod rollback;
 pub mod run;
+pub mod run_file;
 pub mod run_name;
 pub mod sandbox;
 pub mod schema;

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::artifact_spec::ArtifactSpec;
 use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
@@ -438,17 +439,18 @@ fn rendered(
         secrets: exec.secrets.clone(),
         template_key: None,
         deps_hash: None,
-        artifacts: spec
-            .artifacts
-            .iter()
-            .map(|a| text(a, scope, "artifacts"))
-            .collect::<Result<_, _>>()?,
+        artifacts: artifacts(spec, scope)?,
         reports: reports(spec, scope)?,
         build,
         repo,
         spec: extra_spec(spec, cache_of(spec, scope)?),
     };
     Ok(PlanTask { name, work: Work::Sandbox(Box::new(request)) })
+}
+
+fn artifacts(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Vec<ArtifactSpec>, Fault> {
+    let path = |one: &ArtifactSpec| text(&one.path, scope, "artifacts");
+    spec.artifacts.iter().map(|one| Ok(ArtifactSpec { path: path(one)?, ..one.clone() })).collect()
 }
 
 fn reports(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Vec<ReportSpec>, Fault> {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent_plan::AgentSpec;
+use crate::artifact_spec::ArtifactSpec;
 use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::enum_names::named;
@@ -306,9 +307,10 @@ pub struct TaskSpec {
     pub isolation: Option<IsolationSpec>,
     /// Models that it may call while it executes.
     pub models: Option<ModelsSpec>,
-    /// Globs of the files to keep.
+    /// Files to keep, each a glob or `{path, required}`: a task fails without a file that is required. Links, execute bits and
+    /// empty directories are kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub artifacts: Vec<String>,
+    pub artifacts: Vec<ArtifactSpec>,
     /// Test reports and coverage that it writes, each a glob or `{path, kind}`: at most 20. They are kept as artifacts, and their
     /// totals are shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

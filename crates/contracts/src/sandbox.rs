@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::artifact::OutputFile;
+use crate::artifact::{FileOmission, OutputFile};
+use crate::artifact_spec::ArtifactSpec;
 pub use crate::cache::{CacheReport, CacheSpec};
 pub use crate::egress::{Egress, EgressGrant, Phase, Violation, ViolationReason};
 use crate::enum_names::named;
@@ -291,9 +292,9 @@ pub struct SandboxRequest {
     pub template_key: Option<String>,
     /// Hash of the dependencies' lock files.
     pub deps_hash: Option<String>,
-    /// Globs, relative to the working directory, of the files to keep.
+    /// Globs, relative to the working directory, of the files to keep; or `{path, required}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub artifacts: Vec<String>,
+    pub artifacts: Vec<ArtifactSpec>,
     /// Test reports to read and keep: globs, relative to the working directory, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
@@ -413,6 +414,11 @@ pub struct SandboxResult {
     /// Globs of its `reports` that matched no file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmatched_reports: Vec<String>,
+    /// Globs of its `artifacts` that matched nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
+    /// Files that match its `artifacts` and are beyond a bound; those that fit are kept.
+    pub omitted: Option<FileOmission>,
 }
 
 impl SandboxResult {
@@ -440,6 +446,8 @@ impl SandboxResult {
             cache: None,
             agent: None,
             unmatched_reports: Vec::new(),
+            unmatched: Vec::new(),
+            omitted: None,
         }
     }
 }

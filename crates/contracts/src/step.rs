@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::artifact::FileOmission;
 use crate::cache::CacheReport;
 use crate::enum_names::named;
 use crate::id::{StepId, TaskKey};
@@ -157,6 +158,12 @@ pub struct TaskOutcome {
     /// Bytes of its output beyond what is kept of each stream: they are counted and lost.
     #[serde(skip_serializing_if = "is_zero")]
     pub dropped_bytes: u64,
+    /// Globs of its `artifacts` that matched nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
+    /// Files that match its `artifacts` and are beyond a bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<FileOmission>,
 }
 
 fn is_zero(n: &u64) -> bool {

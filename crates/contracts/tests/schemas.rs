@@ -35,6 +35,7 @@ use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use cofferdam_contracts::run::{
     IntentRequest, IntentResponse, RecipeRunRequest, Repro, RetryResponse, RunHeader, RunRequest,
 };
+use cofferdam_contracts::run_file::RunFiles;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
@@ -120,6 +121,7 @@ fn published() -> Vec<(&'static str, Value)> {
         Repro,
         RetryResponse,
         RunHeader,
+        RunFiles,
         RunReports,
         RunRequest,
         SandboxEffective,

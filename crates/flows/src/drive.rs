@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::artifact::{ArtifactKind, OutputFile};
+use cofferdam_contracts::artifact::{ArtifactKind, ArtifactMode, OutputFile};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_contracts::egress::EgressGrant;
 use cofferdam_contracts::plan::Work;
+use cofferdam_contracts::run_file::FILES;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
@@ -21,7 +22,7 @@ use cofferdam_ledger::remote_commands::RemoteCommand;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
     CollectedFile, Command, CommandStopper, CommandTalk, DropCounts, ExecOutcome, Plan, Sandbox,
-    SandboxError, ServiceEnd,
+    SandboxError, ServiceEnd, encode_name,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -541,12 +542,16 @@ async fn collect(
         kept.patch = patches::patch(sandbox, plan, repo, result).await;
     } else if let Some(agent) = agent {
         let (files, notes) = dispatches::changes(sandbox, agent.place(), result).await;
-        let note = |(name, bytes)| NewArtifact { kind: ArtifactKind::File, name, bytes };
+        let note = |(name, bytes)| NewArtifact::plain(ArtifactKind::File, name, bytes);
         (kept.files, kept.notes) = (files, notes.into_iter().map(note).collect());
     }
     if !plan.artifacts.is_empty() {
-        match sandbox.files().collect(&plan.task.cwd, &plan.artifacts).await {
-            Ok(found) => kept.files = found,
+        let globs = plan.artifacts.iter().map(|artifact| artifact.path.clone()).collect();
+        match sandbox.files().collect_declared(&plan.task.cwd, globs).await {
+            Ok(found) => {
+                verdict::collected(result, &plan.artifacts, &found.unmatched, found.omitted);
+                kept.files = found.files;
+            }
             Err(e) => {
                 tracing::info!(task = %task.key, error = %e, "a task's files were not collected");
                 verdict::uncollected(result, &e);
@@ -567,22 +572,28 @@ fn artifacts(
 ) -> Vec<NewArtifact> {
     let mut artifacts = Vec::with_capacity(files.len() + 4);
     for file in files {
+        let (mode, encoded) = (file.mode, file.is_encoded());
+        let target = (mode == ArtifactMode::Link).then(|| encode_name(&file.bytes));
         result.files_out.push(OutputFile {
             path: file.path.clone(),
-            encoded: file.is_encoded(),
+            encoded,
             sha256: digest_bytes(&file.bytes),
             size: u64::try_from(file.bytes.len()).unwrap_or(u64::MAX),
+            mode,
+            target: target.clone(),
         });
         artifacts.push(NewArtifact {
             kind: ArtifactKind::File,
-            name: format!("files/{}", file.path),
+            name: format!("{FILES}{}", file.path),
             bytes: file.bytes,
+            mode,
+            target,
         });
     }
     artifacts.extend(notes);
     artifacts.extend(patch);
     let mut text = |kind, name: &str, bytes: Vec<u8>| {
-        artifacts.push(NewArtifact { kind, name: name.into(), bytes });
+        artifacts.push(NewArtifact::plain(kind, name, bytes));
     };
     text(ArtifactKind::Stdout, "stdout.log", outputs.stdout.into_bytes());
     text(ArtifactKind::Stderr, "stderr.log", outputs.stderr.into_bytes());

@@ -32,7 +32,7 @@
 //! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output patches tenant_slots sign slots active_workflows vault verdict
+//!    outbound output patches run_files tenant_slots sign slots active_workflows vault verdict
 //! client_input
 //! input_queue
 //! ```
@@ -95,6 +95,7 @@ pub mod retry;
 mod retry_entry;
 mod round;
 mod run;
+pub mod run_files;
 mod runs;
 pub mod secrets;
 mod session_states;

@@ -185,12 +185,17 @@ pub(crate) fn with_digests(reports: &mut [NewReport], kept: &[OutputFile]) {
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_contracts::artifact::ArtifactMode;
     use cofferdam_contracts::canonical::digest_bytes;
 
     use super::*;
 
     fn file(path: &str, text: &str) -> CollectedFile {
-        CollectedFile { path: path.to_owned(), bytes: text.as_bytes().to_vec() }
+        CollectedFile {
+            path: path.to_owned(),
+            bytes: text.as_bytes().to_vec(),
+            mode: ArtifactMode::File,
+        }
     }
 
     fn spec(path: &str, kind: Option<ReportKind>) -> ReportSpec {
@@ -251,6 +256,8 @@ mod tests {
             encoded: false,
             sha256: digest_bytes(b"1..1\nok 1\n"),
             size: 10,
+            mode: ArtifactMode::File,
+            target: None,
         };
         with_digests(&mut rows, std::slice::from_ref(&output));
         let [tap, unknown, gone] = rows.as_slice() else { panic!("{rows:?}") };

@@ -8,7 +8,7 @@
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
 //! ends links ops run_pages settlements
-//! remote_commands gates live_start rounds sessions template_views
+//! remote_commands gates live_start rounds run_files sessions template_views
 //! artifacts builds dispatches forks steps tasks
 //! intents recipes runs template_layers
 //! budgets cache config engine live live_stop live_networks models retries secrets signing_keys snapshots template_files
@@ -61,6 +61,7 @@ pub mod recipes;
 pub mod remote_commands;
 pub mod retries;
 mod rounds;
+pub mod run_files;
 pub mod run_pages;
 pub mod runs;
 pub mod secrets;

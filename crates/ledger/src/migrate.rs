@@ -43,6 +43,7 @@ migrations! {
     "0055_places_of_tasks",
     "0056_test_reports",
     "0057_pages_of_runs",
+    "0058_modes_of_artifacts",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

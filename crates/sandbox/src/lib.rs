@@ -91,16 +91,18 @@ pub use agent::changes::{Changes, ChangesError};
 pub use agent::excess::Excess;
 pub use agent::stop::CommandStopper;
 pub use agent::{
-    Agent, AgentError, AgentFiles, CollectedFile, CommandControl, CommandEvent, CommandHandle,
-    CommandInput, ExecOptions, FileReader, IgnoreRules, OutputSink, SnapshotError, Stream,
-    WatchStream,
+    Agent, AgentError, AgentFiles, CollectedFile, Collection, CommandControl, CommandEvent,
+    CommandHandle, CommandInput, ExecOptions, FileReader, IgnoreRules, OutputSink, SnapshotError,
+    Stream, WatchStream,
 };
 pub use cache::{
     BaseLookup, BaseRequest, CacheBase, CacheBounds, CacheError, Caches, Flight, FlightOutcome,
     Promotion, Removal,
 };
 pub use class::memory_support::MemorySupport;
+pub use cofferdam_guest::glob::{Glob, GlobError, names as glob_names};
 pub use cofferdam_guest::jail::{Jail, JailRefusal, JailRefusalKind, JailReport};
+pub use cofferdam_guest::name::{decode as decode_name, encode as encode_name};
 pub use cofferdam_guest::wire::User;
 pub use doctor::{
     Finding, Grade, ProbeResult, SelfTest, SelfTestError, monitors, self_test_in, self_test_of,

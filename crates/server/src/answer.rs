@@ -20,8 +20,18 @@ pub(crate) enum Answer {
     BeyondEnd { size: u64 },
     /// A page of ours whose script has this nonce. Its address is a secret, so nothing keeps or tells it.
     Page { html: String, nonce: String },
+    /// An archive as it is written.
+    Archive(ArchiveAnswer),
     /// Lines or events as they come.
     Stream { content_type: &'static str, body: Body },
+}
+
+/// An archive of a run's files.
+pub(crate) struct ArchiveAnswer {
+    pub content_type: &'static str,
+    /// What a browser saves it as: an id and an extension.
+    pub name: String,
+    pub body: Body,
 }
 
 /// An artifact, or one range of it.
@@ -101,6 +111,7 @@ pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
             }
             response
         }
+        Ok(Answer::Archive(archive)) => archived(archive),
         Ok(Answer::Stream { content_type, body }) => {
             let mut response = Response::new(body);
             let headers = response.headers_mut();
@@ -113,6 +124,19 @@ pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
             refuse(error.refusal())
         }
     }
+}
+
+fn archived(archive: ArchiveAnswer) -> Response<Body> {
+    let ArchiveAnswer { content_type, name, body } = archive;
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Ok(name) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
+        headers.insert(header::CONTENT_DISPOSITION, name);
+    }
+    response
 }
 
 fn bytes(artifact: ArtifactAnswer) -> Response<Body> {

@@ -11,6 +11,7 @@ use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::output::MAX_PIECE;
 use cofferdam_contracts::run::RunStatus;
+use cofferdam_contracts::run_file::FilesFormat;
 use cofferdam_contracts::run_name::RunName;
 use cofferdam_contracts::sandbox::SessionState;
 use cofferdam_contracts::schema::schema_of;
@@ -179,6 +180,14 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
         ("status", _) => {
             (one_of(DispatchStatus::ALL, DispatchStatus::as_str), "dispatches of this state")
         }
+        ("format", _) => {
+            (one_of(FilesFormat::ALL, FilesFormat::as_str), "a list, or an archive of the files")
+        }
+        ("glob", _) => (
+            json!({"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$"}),
+            "files whose path matches, or lies below a directory that does: relative, without `..`; `*` stays in a directory, `**` does not",
+        ),
+        ("task", _) => (text(), "one task alone, by its name"),
         ("state", "/api/sessions") => {
             (one_of(SessionState::ALL, SessionState::as_str), "sessions of this state")
         }

@@ -60,6 +60,9 @@ fn success(route: &Route, schema: Option<&Value>) -> Value {
         (Some(schema), _) if route.has_page() => {
             json!({"application/json": {"schema": schema}, "text/html": {"schema": {"type": "string"}}})
         }
+        (Some(schema), _) if route.is_archive() => {
+            json!({"application/json": {"schema": schema}, "application/x-tar": {}, "application/zip": {}})
+        }
         (Some(_), _) => json_of(schema),
         (None, true) => {
             json!({"application/octet-stream": {}, "application/json": {}, "text/plain": {"schema": {"type": "string"}}})

@@ -32,6 +32,7 @@ use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use cofferdam_contracts::run::{
     IntentRequest, IntentResponse, RecipeRunRequest, Repro, RetryResponse, RunHeader, RunRequest,
 };
+use cofferdam_contracts::run_file::RunFiles;
 use cofferdam_contracts::schema::schema_of;
 use cofferdam_contracts::secret::{
     SecretPut, SecretRemoval, SecretRotate, SecretRow, SecretUseRow,
@@ -116,6 +117,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}", READ, [], None, 200, s::<RunHeader>(), handlers::runs::run_get, "One run, by its id, the beginning of it, its workflow's id, or `last`"),
     route!("GET" "/api/runs/{id}/steps", READ, [], None, 200, s::<Vec<StepRow>>(), handlers::runs::run_steps, "Its steps and its tasks' attempts"),
     route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<ArtifactRow>>(), handlers::runs::run_artifacts, "Its artifacts"),
+    route!("GET" "/api/runs/{id}/files", READ, ["glob", "task", "format"], None, 200, s::<RunFiles>(), handlers::files::run_files, "What its tasks left, of their last attempts: a list, or an archive as it is read; with several tasks it has a directory for each"),
     route!("GET" "/api/runs/{id}/reports", READ, [], None, 200, s::<RunReports>(), handlers::runs::run_reports, "What its test reports say, by task, and their sum"),
     route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<WipeView>>(), handlers::runs::run_wipes, "Its sandboxes and their wipe evidence"),
     route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "Names its sandboxes may reach, by phase, with approver"),

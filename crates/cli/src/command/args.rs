@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use super::agent::AgentArgs;
 use super::apply::{ApplyArgs, PatchArgs};
+use super::artifacts::ArtifactsArgs;
 use super::cache::CacheArgs;
 use super::changes::{ChangesArgs, RevertArgs};
 use super::config::ConfigArgs;
@@ -66,6 +67,8 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// Print a run's output
     Logs(LogsArgs),
+    /// List, fetch and print the files that a run's tasks left
+    Artifacts(ArtifactsArgs),
     /// Cancel a run or task, with its sandboxes
     Cancel(ActArgs),
     /// Resume a canceled run

@@ -223,10 +223,13 @@ impl Client {
         self.artifact_bytes(uri, None).await
     }
 
+    /// The bytes of an artifact as they come.
+    pub(crate) async fn artifact_stream(&self, uri: &str) -> anyhow::Result<Response> {
+        self.open(&artifact_path(uri)).await
+    }
+
     async fn artifact_bytes(&self, uri: &str, range: Option<String>) -> anyhow::Result<Vec<u8>> {
-        // A task's name and a file's path may have what means something else in a URL.
-        let parts = uri.trim_start_matches("artifact://").split('/').map(segment);
-        let path = format!("/api/artifacts/{}", parts.collect::<Vec<_>>().join("/"));
+        let path = artifact_path(uri);
         let mut request = self.keyed(Method::GET, &path);
         if let Some(range) = range {
             request = request.header(RANGE, range);
@@ -317,6 +320,12 @@ async fn refused(answer: Response) -> anyhow::Error {
 /// The address that a header `Link` gives for the page after: the only one that we write.
 fn next_of(link: &str) -> Option<&str> {
     link.strip_prefix('<')?.strip_suffix(">; rel=\"next\"")
+}
+
+/// Where an artifact is read. A task's name and a file's path may have what means something else in a URL.
+fn artifact_path(uri: &str) -> String {
+    let parts = uri.trim_start_matches("artifact://").split('/').map(segment);
+    format!("/api/artifacts/{}", parts.collect::<Vec<_>>().join("/"))
 }
 
 /// A path segment.

@@ -7,22 +7,25 @@
 //! exec
 //! dispatch exec_recipe input_relay logs read relay
 //! apply run sandbox sandbox_snapshot tail
-//! cache changes config follow gate key model ops prove ps question recipe sandbox_cp sandbox_shell secret
+//! artifacts cache changes config follow gate key model ops prove ps question recipe sandbox_cp sandbox_shell secret
 //!    sessions webhook
 //! connection dispatch_import doctor envd failure live_output plan_show run_lookup sandbox_network serve test_reports
 //! client node progress signing_key template
 //! agent database image
 //! state user vault
-//! locations dispatch_show secret_input directory_identity prompt stdin stop
+//! file_transfer locations dispatch_show secret_input directory_identity prompt stdin stop
 //! table
-//! output strict task_choice
+//! artifact_notes output strict
 //! dispatch_args end_signal env_arg exec_args exec_report local grant_arg stdout worker
-//! bounds exit flag host_program line_buffer outfile project raw_terminal remote task_time
+//! output_directory task_choice
+//! bounds destination exit flag host_program line_buffer outfile project raw_terminal remote task_time
 //! ```
 
 mod agent;
 mod apply;
 mod args;
+mod artifact_notes;
+mod artifacts;
 mod bounds;
 mod cache;
 mod changes;
@@ -30,6 +33,7 @@ mod client;
 mod config;
 mod connection;
 mod database;
+mod destination;
 mod directory_identity;
 mod dispatch;
 mod dispatch_args;
@@ -45,6 +49,7 @@ mod exec_recipe;
 mod exec_report;
 mod exit;
 mod failure;
+mod file_transfer;
 mod flag;
 mod follow;
 mod gate;
@@ -63,6 +68,7 @@ mod node;
 mod ops;
 mod outfile;
 mod output;
+mod output_directory;
 mod plan_show;
 mod progress;
 mod project;
@@ -181,6 +187,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Ps(args) => ps::ps(&at, &args).await,
         Command::Show(args) => read::show(&at, &args).await,
         Command::Logs(args) => logs::logs(&at, &args).await,
+        Command::Artifacts(args) => artifacts::artifacts(&at, &args).await,
         Command::Cancel(args) => ops::cancel(&at, &args).await,
         Command::Resume(args) => ops::resume(&at, &args).await,
         Command::Retry(args) => ops::retry(&at, &args).await,

@@ -93,6 +93,14 @@ pub(crate) fn note(text: &str) {
     say(&printable::line(text));
 }
 
+/// A line about how far something is, which the next one replaces; an empty one takes it away. Only where a terminal shows stderr.
+pub(crate) fn progress(text: &str) {
+    let mut err = std::io::stderr();
+    if err.is_terminal() {
+        let _ = write!(err, "\r\x1b[K{}", printable::line(text)).and_then(|()| err.flush());
+    }
+}
+
 /// A line about what is going on, marked as good or bad.
 pub(crate) fn mark(good: bool, text: &str) {
     let (sign, color) = if good { ("ok", "32") } else { ("FAILED", "31") };

@@ -1,6 +1,6 @@
 //! `run`: submit, follow, report.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
@@ -25,7 +25,7 @@ use super::follow::{FollowEnd, FollowOptions, follow};
 use super::locations::Locations;
 use super::progress::summary;
 use super::table::{self, extra, key, usual};
-use super::{failure, output, test_reports};
+use super::{artifact_notes, artifacts, failure, output, test_reports};
 
 /// Artifacts that a summary names: a run may have thousands.
 const MAX_ARTIFACTS: usize = 20;
@@ -61,12 +61,21 @@ pub(crate) struct RunArgs {
     /// Where its sandboxes are to be; default: the worker's own
     #[arg(long, value_name = "MODE", value_parser = flag::one_of(ExecutionMode::ALL, ExecutionMode::as_str))]
     pub execution_mode: Option<String>,
+    /// At its end, write the files that its tasks left into DIR, which is new or empty: DIR/PATH, or DIR/TASK/PATH with several tasks
+    #[arg(long, value_name = "DIR", conflicts_with = "detach")]
+    pub keep: Option<PathBuf>,
+    /// With --keep: replace files that exist
+    #[arg(long, requires = "keep")]
+    pub force: bool,
 }
 
 pub(crate) async fn run(at: &Locations, args: &RunArgs) -> anyhow::Result<Exit> {
     // What the command line alone can get wrong is said before anything starts.
     let recipe = local_recipe(&args.recipe)?;
     let inputs = parse_inputs(&args.inputs)?;
+    if let Some(dir) = &args.keep {
+        artifacts::check_directory(dir, args.force)?;
+    }
     let session = if args.detach {
         Connection::reading(at).await?
     } else {
@@ -113,6 +122,9 @@ async fn submit_and_follow(
             report(client, header, args.json).await?;
             if !args.json {
                 test_reports::print(client, header).await?;
+            }
+            if let Some(dir) = &args.keep {
+                artifacts::keep(client, header.run_id.as_str(), dir, args.force).await?;
             }
         }
         FollowEnd::Left(_) if session.is_local() => {
@@ -315,6 +327,7 @@ pub(crate) async fn report(
     }
     failure::last_words(client, header, &steps, &artifacts, only).await?;
     print_artifacts(header, &artifacts);
+    artifact_notes::lines(&steps)?.iter().for_each(|line| output::line(line));
     summary_lines(header, &steps, &wipes).iter().for_each(|line| output::line(line));
     Ok(())
 }

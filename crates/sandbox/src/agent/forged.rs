@@ -51,8 +51,13 @@ async fn exec(body: Vec<u8>) -> AgentError {
 async fn collect(frames: &[(Kind, &[u8])]) -> AgentError {
     let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
     let (agent, _driver) = forger(StatusCode::OK, body).await;
-    let request =
-        CollectRequest { root: "/".into(), globs: vec!["*".into()], max_bytes: 10, max_files: 2 };
+    let request = CollectRequest {
+        root: "/".into(),
+        globs: vec!["*".into()],
+        max_bytes: 10,
+        max_files: 2,
+        exact: true,
+    };
     agent.collect(&request).await.unwrap_err()
 }
 
@@ -93,6 +98,8 @@ async fn collections_that_leave_their_bounds_are_errors() {
     let (a, b, c) = (head("a", 0), head("b", 0), head("c", 0));
     let (up, abs) = (head("../a", 0), head("/a", 0));
     let (four, vast) = (head("a", 4), head("a", 11));
+    let dir = b"{\"path\":\"a\",\"size\":1,\"kind\":\"directory\"}".to_vec();
+    let link = b"{\"path\":\"a\",\"size\":0,\"kind\":\"link\"}".to_vec();
     for frames in [
         vec![(Kind::Chunk, b"x".as_slice())],
         vec![(Kind::File, up.as_slice())],
@@ -105,6 +112,8 @@ async fn collections_that_leave_their_bounds_are_errors() {
         vec![(Kind::File, &four), (Kind::Chunk, b"1"), (Kind::End, &one)],
         vec![(Kind::File, &a), (Kind::End, &none)],
         vec![(Kind::Stdout, b"x")],
+        vec![(Kind::File, &dir)],
+        vec![(Kind::File, &link)],
     ] {
         let error = collect(&frames).await;
         assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");

@@ -8,7 +8,7 @@ use cofferdam_guest::wire::CollectRequest;
 
 use crate::agent::changes::{self, Changes, ChangesError, UpperLocation};
 use crate::agent::gitignore::{self, GitIgnore};
-use crate::agent::{Agent, AgentError, CollectedFile};
+use crate::agent::{Agent, AgentError, CollectedFile, Collection};
 use crate::host::task::blocking;
 use crate::life::error::SandboxError;
 
@@ -60,10 +60,26 @@ impl SandboxFiles<'_> {
     ) -> Result<Vec<CollectedFile>, SandboxError> {
         let CollectBounds { bytes: max_bytes, files: max_files } = bounds;
         let (root, globs) = (root.to_owned(), globs.to_vec());
-        let request = CollectRequest { root, globs, max_bytes, max_files };
+        let request = CollectRequest { root, globs, max_bytes, max_files, exact: false };
+        self.collected(&request).await.map(|collection| collection.files)
+    }
+
+    /// Reads out what a task declared: regular files with their execute bits, symbolic links as such, and empty directories.
+    /// What is beyond the default bounds is counted, and what fits is there.
+    pub async fn collect_declared(
+        self,
+        root: &str,
+        globs: Vec<String>,
+    ) -> Result<Collection, SandboxError> {
+        let CollectBounds { bytes: max_bytes, files: max_files } = CollectBounds::default();
+        let root = root.to_owned();
+        self.collected(&CollectRequest { root, globs, max_bytes, max_files, exact: true }).await
+    }
+
+    async fn collected(self, request: &CollectRequest) -> Result<Collection, SandboxError> {
         let limit = Duration::from_millis(COLLECT_MS);
-        match tokio::time::timeout(limit, self.agent.collect(&request)).await {
-            Ok(Ok(files)) => Ok(files),
+        match tokio::time::timeout(limit, self.agent.collect(request)).await {
+            Ok(Ok(collection)) => Ok(collection),
             Ok(Err(AgentError::Excess(excess))) => Err(SandboxError::Excess(excess)),
             Ok(Err(_)) if self.killed.load(Ordering::Acquire) => Err(SandboxError::Killed),
             Ok(Err(error)) => Err(error.into()),

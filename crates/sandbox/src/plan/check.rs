@@ -216,8 +216,8 @@ fn written_through(request: &SandboxRequest, facts: &HostFacts) -> Check {
 
 fn globs(request: &SandboxRequest) -> Check {
     require(request.artifacts.len() <= MAX_ITEMS, "artifacts", "at most 4,096 globs")?;
-    for (index, text) in request.artifacts.iter().enumerate() {
-        if let Err(error) = Glob::parse(text) {
+    for (index, artifact) in request.artifacts.iter().enumerate() {
+        if let Err(error) = Glob::parse(&artifact.path) {
             return Err(PlanError::new(format!("artifacts[{index}]"), error.to_string()));
         }
     }

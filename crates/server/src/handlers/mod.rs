@@ -4,6 +4,7 @@ pub(crate) mod cache;
 pub(crate) mod config;
 pub(crate) mod delegations;
 pub(crate) mod dispatches;
+pub(crate) mod files;
 pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
