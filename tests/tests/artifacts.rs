@@ -155,16 +155,7 @@ async fn a_run_leaves_files_links_and_directories_that_come_back_as_they_were() 
         assert!(fs::symlink_metadata(out.join(gone)).is_err(), "{gone}");
     }
 
-    // A second time only by force, and then never through a link.
-    let again = home.run(&["artifacts", "get", &run, "-o", at]);
-    assert_eq!(again.status.code(), Some(2), "{}", said(&again));
-    let other = dir.path().join("other");
-    fs::create_dir(&other).unwrap();
-    fs::remove_dir_all(out.join("out/deep")).unwrap();
-    symlink(&other, out.join("out/deep")).unwrap();
-    let forced = home.run(&["artifacts", "get", &run, "-o", at, "--force"]);
-    assert_eq!(forced.status.code(), Some(2), "{}", said(&forced));
-    assert_eq!(fs::read_dir(&other).unwrap().count(), 0, "nothing was written through a link");
+    a_second_time_takes_force_and_follows_no_link(&home, &run, &out);
 
     // Globs, directories, and none.
     let cat = home.run(&["artifacts", "cat", &run, "out/run.sh"]);
@@ -179,9 +170,35 @@ async fn a_run_leaves_files_links_and_directories_that_come_back_as_they_were() 
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(!table.contains('\u{1b}') && table.contains("out/absolute -> /etc/passwd"), "{table}");
 
-    // As archives, which Python reads alike.
-    let tar = archive(&up, &format!("/api/runs/{run}/files?format=tar")).await;
-    let zip = archive(&up, &format!("/api/runs/{run}/files?format=zip")).await;
+    archives_hold_the_same(&home, &up, &run).await;
+    // Another tenant's key reads nothing of it.
+    let (_, other) = up.new_key(&json!({"tenant": "other", "roles": ["auditor"]})).await;
+    for format in ["list", "tar", "zip"] {
+        let path = format!("/api/runs/{run}/files?format={format}");
+        assert_eq!(up.get_as(&other, &path).await.0, 404);
+    }
+    assert_proven(&home);
+}
+
+/// A second time only by force, and then never through a link.
+fn a_second_time_takes_force_and_follows_no_link(home: &Home, run: &str, out: &Path) {
+    let at = out.to_str().unwrap();
+    let again = home.run(&["artifacts", "get", run, "-o", at]);
+    assert_eq!(again.status.code(), Some(2), "{}", said(&again));
+    let other = out.with_file_name("other");
+    fs::create_dir(&other).unwrap();
+    fs::remove_dir_all(out.join("out/deep")).unwrap();
+    symlink(&other, out.join("out/deep")).unwrap();
+    let forced = home.run(&["artifacts", "get", run, "-o", at, "--force"]);
+    assert_eq!(forced.status.code(), Some(2), "{}", said(&forced));
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 0, "nothing was written through a link");
+}
+
+/// As archives, which Python reads alike.
+async fn archives_hold_the_same(home: &Home, up: &Server, run: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let tar = archive(up, &format!("/api/runs/{run}/files?format=tar")).await;
+    let zip = archive(up, &format!("/api/runs/{run}/files?format=zip")).await;
     let (tar, zip) = (read_by_python("tar", &tar), read_by_python("zip", &zip));
     assert_eq!(tar, zip);
     assert_eq!(tar.as_array().unwrap().len(), 12);
@@ -194,17 +211,9 @@ async fn a_run_leaves_files_links_and_directories_that_come_back_as_they_were() 
     assert_eq!(one(b"out/absolute")[1], "link");
     assert_eq!(one(b"out/large")[3], 3_000_000);
     let file = dir.path().join("all.zip");
-    let kept = home.run(&["artifacts", "get", &run, "out/run.sh", "--zip", file.to_str().unwrap()]);
+    let kept = home.run(&["artifacts", "get", run, "out/run.sh", "--zip", file.to_str().unwrap()]);
     assert!(kept.status.success(), "{}", said(&kept));
     assert_eq!(read_by_python("zip", &fs::read(&file).unwrap()).as_array().unwrap().len(), 1);
-
-    // Another tenant's key reads nothing of it.
-    let (_, other) = up.new_key(&json!({"tenant": "other", "roles": ["auditor"]})).await;
-    for format in ["list", "tar", "zip"] {
-        let path = format!("/api/runs/{run}/files?format={format}");
-        assert_eq!(up.get_as(&other, &path).await.0, 404);
-    }
-    assert_proven(&home);
 }
 
 #[tokio::test(flavor = "multi_thread")]

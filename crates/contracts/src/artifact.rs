@@ -63,7 +63,7 @@ named! {
     pub enum ArtifactBound {
         /// Bytes of all of them.
         Bytes = "bytes",
-        /// Their number.
+        /// How many files there are.
         Files = "files",
     }
 }

@@ -32,7 +32,7 @@ named! {
 pub struct RunFile {
     /// Name of the task that left it.
     pub task: String,
-    /// Its step.
+    /// The step of its task.
     pub step_id: StepId,
     /// The attempt that left it.
     pub task_key: TaskKey,

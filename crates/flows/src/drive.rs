@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::artifact::{ArtifactKind, ArtifactMode, OutputFile};
-use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_contracts::egress::EgressGrant;
 use cofferdam_contracts::plan::Work;
-use cofferdam_contracts::run_file::FILES;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
@@ -22,7 +20,7 @@ use cofferdam_ledger::remote_commands::RemoteCommand;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
     CollectedFile, Command, CommandStopper, CommandTalk, DropCounts, ExecOutcome, Plan, Sandbox,
-    SandboxError, ServiceEnd, encode_name,
+    SandboxError, ServiceEnd,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -34,6 +32,7 @@ use crate::driver::{DriverJob, PlannerDriver};
 use crate::executor::{Executor, meant};
 use crate::models::{CallGateway, Calls};
 use crate::output::Outputs;
+use crate::output_files;
 use crate::patches;
 use crate::patience::patiently;
 use crate::project_patch;
@@ -570,26 +569,8 @@ fn artifacts(
     TaskOutputs { files, notes, patch, .. }: TaskOutputs,
     services: Vec<ServiceEnd>,
 ) -> Vec<NewArtifact> {
-    let mut artifacts = Vec::with_capacity(files.len() + 4);
-    for file in files {
-        let (mode, encoded) = (file.mode, file.is_encoded());
-        let target = (mode == ArtifactMode::Link).then(|| encode_name(&file.bytes));
-        result.files_out.push(OutputFile {
-            path: file.path.clone(),
-            encoded,
-            sha256: digest_bytes(&file.bytes),
-            size: u64::try_from(file.bytes.len()).unwrap_or(u64::MAX),
-            mode,
-            target: target.clone(),
-        });
-        artifacts.push(NewArtifact {
-            kind: ArtifactKind::File,
-            name: format!("{FILES}{}", file.path),
-            bytes: file.bytes,
-            mode,
-            target,
-        });
-    }
+    let (kept, mut artifacts) = output_files::records(files);
+    result.files_out = kept;
     artifacts.extend(notes);
     artifacts.extend(patch);
     let mut text = |kind, name: &str, bytes: Vec<u8>| {

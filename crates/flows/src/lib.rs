@@ -32,7 +32,7 @@
 //! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output patches run_files tenant_slots sign slots active_workflows vault verdict
+//!    outbound output output_files patches run_files tenant_slots sign slots active_workflows vault verdict
 //! client_input
 //! input_queue
 //! ```
@@ -82,6 +82,7 @@ mod notify;
 pub mod ops;
 mod outbound;
 mod output;
+mod output_files;
 mod own_tasks;
 mod patches;
 mod patience;

@@ -19,7 +19,7 @@ pub struct FilePosition {
 /// A file of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredFile {
-    /// The file.
+    /// The file as callers see it.
     pub file: RunFile,
     /// Its bytes, where they were asked for and are few enough.
     pub bytes: Option<Vec<u8>>,
@@ -30,7 +30,7 @@ pub struct StoredFile {
 /// Which files a page has.
 #[derive(Debug, Clone, Copy)]
 pub struct FileQuery<'a> {
-    /// Their run.
+    /// The run whose files are asked for.
     pub run: &'a RunId,
     /// One task alone, by its name.
     pub task: Option<&'a str>,

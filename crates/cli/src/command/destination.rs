@@ -26,7 +26,7 @@ pub(crate) enum DestinationKind {
     Link { target: PathBuf },
     /// A symbolic link that leads out, which is not made.
     OutwardLink,
-    /// A directory.
+    /// A directory, which may be there already.
     Directory,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Destination {
 /// Why a file has no destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DestinationFault {
-    /// Its path is absolute, has `..`, or is no path.
+    /// Its path is absolute, has `..`, or cannot be one.
     Path(String),
     /// Another file has its place, or is a directory of its path.
     Taken(String),

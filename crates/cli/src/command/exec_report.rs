@@ -171,7 +171,7 @@ mod tests {
         let wanted = json!({
             "runId": header.run_id, "status": "failed", "exit": 4, "errCode": "CMD_NONZERO", "error": "why",
             "stdout": "größer\n", "stderr": "a\u{fffd}", "stderrBase64": "Yf8=", "dropped": 12,
-            "limitsReached": ["output"], "wallMs": 12, "buildMs": 30, "wipe": [],
+            "limitsReached": ["output"], "wallMs": 12, "buildMs": 30, "artifacts": [], "wipe": [],
         });
         assert_eq!(object, wanted);
     }

@@ -26,7 +26,7 @@ use super::output_directory::OutputDirectory;
 
 /// Pieces between the connection and the files.
 const QUEUED: usize = 8;
-/// One write.
+/// Bytes of a file that are written at once.
 const WRITE_BYTES: usize = 128 * 1024;
 /// Between two lines of progress; none comes before.
 const SHOWN_MS: u64 = 500;

@@ -39,7 +39,7 @@ async fn wanted(call: &Call) -> Result<RunQuery, Error> {
         until_ms: instant(query, "until")?,
         limit: call.number("limit", 1..=MAX_PAGE, 50)?,
         after: match parsed::<RunName>(query, "after", "a run")? {
-            Some(name) => Some(whole(&call.named(&name).await?)?),
+            Some(name) => Some(whole(&call.named(&name).await.map_err(cursor)?)?),
             None => None,
         },
     })
@@ -57,6 +57,16 @@ fn parsed<T: std::str::FromStr>(
 fn instant(query: &Query, name: &str) -> Result<Option<i64>, Refusal> {
     let instant = parsed::<Instant>(query, name, "an instant, such as 2026-01-19T08:30:00Z")?;
     Ok(instant.map(Instant::ms))
+}
+
+/// A page after no run is a query that is wrong, and no resource that is missing. Pure.
+fn cursor(error: Error) -> Error {
+    match error {
+        Error::Refused(refusal) if refusal.code == ErrorCode::NotFound => {
+            query_error("after", "a run that the list may have").into()
+        }
+        error => error,
+    }
 }
 
 fn whole(run: &str) -> Result<RunId, Refusal> {
