@@ -165,12 +165,10 @@ mod tests {
         let report = row("junit.xml", SHARD).report;
         let size = serde_json::to_string(&report).unwrap().len();
         let mut left = size + 10;
-        let (first, second) = (report.clone(), report.clone());
-        first.fit(&mut left).unwrap();
+        let mut stored = || serde_json::from_str(&report.fit(&mut left).unwrap()).unwrap();
+        let (first, second): (TestReport, TestReport) = (stored(), stored());
         assert_eq!((first, left), (report.clone(), 10));
-        let text = second.fit(&mut left).unwrap();
-        assert_eq!((second.failures.len(), second.slowest.len(), left), (0, 0, 10));
+        assert_eq!((second.failures.len(), second.slowest.len()), (0, 0));
         assert_eq!(second.totals, report.totals);
-        assert_eq!(serde_json::from_str::<TestReport>(&text).unwrap(), second);
     }
 }
