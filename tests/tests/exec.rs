@@ -4,13 +4,13 @@ use crate::support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use cofferdam_tests::Home;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use support::{ended, said, signal};
+use support::{ended, exit_code, said, signal};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -21,20 +21,6 @@ fn with_input(home: &Home, args: &[&str], input: &[u8]) -> Output {
     let mut command = home.command(args);
     command.stdin(Stdio::from(file));
     ended(command, LIMIT)
-}
-
-fn end(child: &mut Child) -> Option<i32> {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
-        }
-        if Instant::now() > deadline {
-            signal(i32::try_from(child.id()).unwrap(), Signal::SIGKILL);
-            panic!("it did not end within {LIMIT:?}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -52,7 +38,7 @@ fn e2_output_comes_while_the_command_runs_and_ctrl_c_keeps_it_and_exits_130() {
     assert_eq!((one.as_str(), two.as_str()), ("one\n", "two\n"));
     assert!(child.try_wait().unwrap().is_none(), "it still runs");
     signal(i32::try_from(child.id()).unwrap(), Signal::SIGINT);
-    let code = end(&mut child);
+    let code = exit_code(&mut child, LIMIT);
     let (mut rest, mut words) = (String::new(), String::new());
     out.read_to_string(&mut rest).unwrap();
     err.read_to_string(&mut words).unwrap();
@@ -96,7 +82,7 @@ fn e2_a_reader_that_goes_ends_the_command() {
     out.read_line(&mut line).unwrap();
     assert_eq!(line, "y\n");
     drop(out);
-    assert_eq!(end(&mut child), Some(141));
+    assert_eq!(exit_code(&mut child, LIMIT), Some(141));
     let runs = home.run_json(&["ps", "--json"]);
     assert_eq!(runs["runs"][0]["status"], "canceled", "{runs}");
 }

@@ -1,17 +1,18 @@
 //! What a command of `exec` is given: variables, standard input of any kind and length, a terminal.
 
+use crate::secrets::scan;
 use crate::support;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use cofferdam_tests::{Home, Server, text};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::pty::{CTRL_C, Interrupt, Terminal};
-use support::{ended, said, signal};
+use support::{ended, exit_code, said, signal};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// What no row may have.
@@ -35,18 +36,6 @@ fn piped(home: &Home, args: &[&str], input: Vec<u8>) -> Output {
     let output = ended(command, LIMIT);
     writer.join().unwrap();
     output
-}
-
-fn code(child: &mut Child, limit: Duration) -> Option<i32> {
-    let deadline = Instant::now() + limit;
-    while Instant::now() < deadline {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.code();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    signal(i32::try_from(child.id()).unwrap(), Signal::SIGKILL);
-    panic!("it did not end within {limit:?}");
 }
 
 #[test]
@@ -89,7 +78,7 @@ fn input_comes_as_it_is_written_and_a_command_that_reads_no_more_goes_on() {
     drop(input);
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
-    assert_eq!((rest.as_str(), code(&mut child, LIMIT)), ("over\n", Some(5)));
+    assert_eq!((rest.as_str(), exit_code(&mut child, LIMIT)), ("over\n", Some(5)));
     for (script, want) in [("head -c 3 | wc -c", "3\n"), ("exec <&-; sleep 1; echo done", "done\n")]
     {
         let mut command = home.command(&["exec", "-i", "--", "sh", "-c", script]);
@@ -108,20 +97,8 @@ async fn no_row_has_streamed_input() {
     let output = piped(&home, &["exec", "-i", "--", "wc", "-c"], input);
     assert_eq!(output.stdout, size.as_bytes(), "{}", said(&output));
     let sql = up.sql().await;
-    let tables: Vec<String> = sqlx::query_scalar(
-        "SELECT format('%I.%I', table_schema, table_name) FROM information_schema.tables
-         WHERE table_schema IN ('app', 'dbos') AND table_type = 'BASE TABLE'",
-    )
-    .fetch_all(&sql)
-    .await
-    .unwrap();
-    assert!(tables.len() > 20, "{tables:?}");
-    for table in tables {
-        let query = format!("SELECT count(*) FROM {table} t WHERE t::text LIKE '%{MARK}%'");
-        let found: i64 =
-            sqlx::query_scalar(sqlx::AssertSqlSafe(query)).fetch_one(&sql).await.unwrap();
-        assert_eq!(found, 0, "{table}");
-    }
+    let found = scan::in_rows(&sql, &scan::forms(MARK)).await;
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]

@@ -98,3 +98,5 @@ mod users;
 mod waiting;
 mod webhooks;
 mod wipes;
+
+use cofferdam_tests::port_reservation;

@@ -2,52 +2,21 @@
 
 use crate::support;
 
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cofferdam_tests::{Home, text};
 use serde_json::{Value, json};
 use support::pty::{CTRL_C, Interrupt, Terminal};
-use support::{ended, recipe, said};
+use support::{ended, recipe, said, tasks, until};
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// A recipe of tasks by name, each with its script.
-fn tasks(id: &str, tasks: &[(&str, &str)]) -> String {
-    let tasks: Vec<Value> = tasks
-        .iter()
-        .map(|(name, run)| json!({"name": name, "exec": {"run": run, "timeout": "15m"}}))
-        .collect();
-    json!({"id": id, "v": "1", "plan": {"tasks": tasks}}).to_string()
-}
 
 /// A run of a recipe on a terminal of this size.
 fn on_terminal(home: &Home, yaml: &str, columns: u16, env: &[(&str, &str)]) -> Terminal {
     let file = recipe(home.path(), "recipe.yaml", yaml);
     let mut command = home.command(&["run", &file, "--yes"]);
     command.env("TERM", "xterm").env_remove("CI").envs(env.iter().copied());
-    // The size is there before the command looks.
-    let sized = sized(&command, columns);
-    let terminal = Terminal::start(&sized, Interrupt::Usual);
-    terminal.resize(24, columns);
-    terminal
-}
-
-/// The same command, once its terminal has this width.
-fn sized(plain: &Command, columns: u16) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", "stty rows 24 cols \"$0\" && exec \"$@\"", &columns.to_string()]);
-    command.arg(plain.get_program()).args(plain.get_args());
-    for (name, value) in plain.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    if let Some(dir) = plain.get_current_dir() {
-        command.current_dir(dir);
-    }
-    command
+    Terminal::sized(&command, Interrupt::Usual, 24, columns)
 }
 
 /// What was drawn: pieces between the sequences that move a cursor, without them.
@@ -221,15 +190,11 @@ async fn a_running_attempt_has_its_phase_and_one_that_ended_has_none() {
     let header = up.run_recipe(&tasks("phases", &[("t", "sleep 5")]), json!({}), json!({})).await;
     let run = text(&header, "runId");
     let path = format!("/api/runs/{run}/steps");
-    let begun = Instant::now();
-    loop {
+    let executes = async || {
         let (_, steps) = up.get(&path).await;
-        if steps.as_array().unwrap().iter().any(|step| step["phase"] == "exec") {
-            break;
-        }
-        assert!(begun.elapsed() < LIMIT, "{steps}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        steps.as_array().unwrap().iter().any(|step| step["phase"] == "exec")
+    };
+    until("it executes", LIMIT, executes).await;
     assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
     let (_, steps) = up.get(&path).await;
     assert!(steps.as_array().unwrap().iter().all(|step| step.get("phase").is_none()), "{steps}");

@@ -1,7 +1,6 @@
 //! Lists of runs and names of runs: pages, filters, beginnings of ids, `last`, and how wide a terminal's table is.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::Duration;
 
 use crate::support::pty::{Interrupt, Terminal};
@@ -297,17 +296,8 @@ async fn a_beginning_of_several_ids_is_refused_with_those_of_the_tenant() {
 
 /// What a command shows on a terminal that is so wide.
 fn on_terminal(home: &Home, columns: u16, args: &[&str]) -> String {
-    let plain = home.command(args);
-    let mut sized = Command::new("sh");
-    sized.args(["-c", &format!("stty cols {columns} rows 24; exec \"$0\" \"$@\"")]);
-    sized.arg(plain.get_program()).args(plain.get_args());
-    for (name, value) in plain.get_envs() {
-        match value {
-            Some(value) => sized.env(name, value),
-            None => sized.env_remove(name),
-        };
-    }
-    let (status, shown) = Terminal::start(&sized, Interrupt::Usual).ended(Duration::from_secs(60));
+    let terminal = Terminal::sized(&home.command(args), Interrupt::Usual, 24, columns);
+    let (status, shown) = terminal.ended(Duration::from_secs(60));
     assert!(status.success(), "{shown}");
     shown
 }
@@ -326,6 +316,11 @@ async fn tables_fit_terminals_of_40_and_80_columns() {
         .unwrap();
     let label = "label ".repeat(10);
     server.new_key(&json!({"roles": ["auditor", "operator"], "label": label})).await;
+    let plan = json!({"tasks": [{"name": "t", "value": "v"}]});
+    let titled = json!({"id": "a-recipe-with-a-long-name-of-its-own", "v": "1", "title": long, "plan": plan});
+    let (status, imported) =
+        server.post("/api/recipes/import", &json!({"recipe": titled, "origin": "test"})).await;
+    assert_eq!(status, 201, "{imported}");
     for args in
         [&["ps"][..], &["ps", "--all"], &["key", "ls"], &["recipe", "ls"], &["session", "ls"]]
     {
@@ -338,6 +333,8 @@ async fn tables_fit_terminals_of_40_and_80_columns() {
                 assert!(cells <= usize::from(columns), "{args:?} at {columns}: {line:?}");
             }
             assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
+            // No sandbox was made.
+            assert!(args[0] == "session" || shown.lines().count() > 1, "{args:?}: {shown}");
         }
     }
     let narrow = on_terminal(&home, 40, &["ps"]);

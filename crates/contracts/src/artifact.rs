@@ -46,6 +46,12 @@ impl ArtifactMode {
         matches!(self, Self::File)
     }
 
+    /// Whether it has bytes of its own.
+    #[must_use]
+    pub const fn has_content(self) -> bool {
+        matches!(self, Self::File | Self::Executable)
+    }
+
     /// Permission bits of the file.
     #[must_use]
     pub const fn permissions(self) -> u32 {

@@ -3,7 +3,7 @@
 use schemars::json_schema;
 use serde::{Deserialize, Serialize};
 
-use crate::own_schema::own_schema;
+use crate::own_schema::{own_schema, text_or_object};
 
 /// An entry of a task's `artifacts`: a glob, or a glob and whether it must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,29 +40,12 @@ impl Serialize for ArtifactSpec {
     }
 }
 
-impl<'de> Deserialize<'de> for ArtifactSpec {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = ArtifactSpec;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an artifact: a glob, or {path, required}")
-            }
-            fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<ArtifactSpec, E> {
-                Ok(ArtifactSpec { path: path.to_owned(), required: false })
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                map: A,
-            ) -> Result<ArtifactSpec, A::Error> {
-                let map = serde::de::value::MapAccessDeserializer::new(map);
-                let ArtifactFields { path, required } = ArtifactFields::deserialize(map)?;
-                Ok(ArtifactSpec { path, required })
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
+text_or_object!(
+    ArtifactSpec,
+    "an artifact: a glob, or {path, required}",
+    |path| Ok(ArtifactSpec { path: path.to_owned(), required: false }),
+    ArtifactFields => |ArtifactFields { path, required }| ArtifactSpec { path, required }
+);
 
 #[cfg(test)]
 mod tests {

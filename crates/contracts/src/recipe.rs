@@ -23,7 +23,7 @@ use crate::profile::Language;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::secret::SecretUse;
 use crate::service::Service;
-use crate::test_report::ReportSpec;
+use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
 use crate::user;
 
 /// Bytes of a recipe's text; a recipe is written by hand.
@@ -314,7 +314,7 @@ pub struct TaskSpec {
     /// Test reports and coverage that it writes, each a glob or `{path, kind}`: at most 20. They are kept as artifacts, and their
     /// totals are shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 20))]
+    #[schemars(length(max = MAX_REPORT_SPECS))]
     pub reports: Vec<ReportSpec>,
 }
 

@@ -71,14 +71,15 @@ pub struct RunFiles {
 }
 
 impl RunFile {
-    /// The directory of its task: the step without `ExecuteST:`. It is one name, and never `.` or `..`.
+    /// The directory of its task: what follows the first `:` of its step. It is one name, never `.` or `..`, and no other task's.
     #[must_use]
     pub fn directory(&self) -> String {
         let step = self.step_id.as_str();
         let name = step.split_once(':').map_or(step, |(_, name)| name);
-        match name {
+        // One that has the mark already gets another, so that both have directories of their own.
+        match name.trim_start_matches('_') {
             "" | "." | ".." => format!("_{name}"),
-            name => name.to_owned(),
+            _ => name.to_owned(),
         }
     }
 
@@ -106,7 +107,13 @@ mod tests {
     fn several_tasks_have_a_directory_each_and_none_leads_out() {
         assert_eq!(file("ExecuteST:build").path_among(1), "dist/a");
         assert_eq!(file("ExecuteST:build").path_among(2), "build/dist/a");
-        for (step, name) in [("ExecuteST:..", "_.."), ("ExecuteST:.", "_."), ("ExecuteST:", "_")] {
+        for (step, name) in [
+            ("ExecuteST:..", "_.."),
+            ("ExecuteST:.", "_."),
+            ("ExecuteST:", "_"),
+            ("ExecuteST:_.", "__."),
+            ("ExecuteST:_", "__"),
+        ] {
             assert_eq!(file(step).path_among(2), format!("{name}/dist/a"));
         }
         assert_eq!(file("ExecuteST").directory(), "ExecuteST");

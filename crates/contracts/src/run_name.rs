@@ -6,11 +6,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::json_schema;
 use serde_json::json;
 
 use crate::error::{ErrorCode, Refusal};
-use crate::id::{IdError, RunId, WorkflowId};
+use crate::id::{IdError, RunId, WorkflowId, is_lower_hex};
 use crate::own_schema::own_schema;
 
 /// Digits that a beginning has at least: a tenant with 16,000 runs has one run in a thousand that shares six of them.
@@ -49,7 +48,7 @@ impl RunPrefix {
 
     fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(HEAD).unwrap_or(text);
-        let is_hex = digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_hex = is_lower_hex(digits, digits.len());
         ((MIN_DIGITS..=DIGITS).contains(&digits.len()) && is_hex)
             .then(|| Self(format!("{HEAD}{digits}")))
     }
@@ -79,10 +78,7 @@ impl fmt::Display for RunName {
     }
 }
 
-own_schema!(
-    RunName,
-    |_| json_schema!({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_:.\\-]{0,255}$"})
-);
+own_schema!(RunName, |generator| <WorkflowId as schemars::JsonSchema>::json_schema(generator));
 
 impl RunName {
     /// The run that the name means, among those that were found for it: at most one more than [`MAX_CANDIDATES`]. Pure.

@@ -27,7 +27,7 @@ use crate::model::ModelsSpec;
 use crate::patch::InputRepo;
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
-use crate::test_report::ReportSpec;
+use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
 use crate::user::{EffectiveUser, UserName};
 pub use crate::wipe::{
     ProcessIdentity, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus, WipeSubject,
@@ -297,7 +297,7 @@ pub struct SandboxRequest {
     pub artifacts: Vec<ArtifactSpec>,
     /// Test reports to read and keep: globs, relative to the working directory, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 20))]
+    #[schemars(length(max = MAX_REPORT_SPECS))]
     pub reports: Vec<ReportSpec>,
     /// A command that runs first.
     pub build: Option<BuildPhase>,
@@ -452,7 +452,7 @@ impl SandboxResult {
     }
 }
 
-fn is_zero(n: &u64) -> bool {
+pub(crate) fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 

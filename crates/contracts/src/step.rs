@@ -8,7 +8,7 @@ use crate::artifact::FileOmission;
 use crate::cache::CacheReport;
 use crate::enum_names::named;
 use crate::id::{StepId, TaskKey};
-use crate::sandbox::{EffectivePolicy, ErrCode, LimitKind, Metrics, SessionState};
+use crate::sandbox::{EffectivePolicy, ErrCode, LimitKind, Metrics, SessionState, is_zero};
 
 /// How the cause of an attempt begins whose build phase failed: its task's command did not run.
 pub const IN_BUILD: &str = "in the build phase: ";
@@ -164,10 +164,6 @@ pub struct TaskOutcome {
     /// Files that match its `artifacts` and are beyond a bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub omitted: Option<FileOmission>,
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 #[cfg(test)]

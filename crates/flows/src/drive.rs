@@ -417,9 +417,10 @@ impl CommandRun<'_> {
             watch: self.watch,
             end: end.as_ref(),
         };
-        let talk = CommandTalk { end: end.as_ref(), input };
+        let talk = end.as_ref().map(|end| CommandTalk { end, input });
         let running = self.sandbox.exec_until(command, talk, heard);
         tokio::pin!(running);
+        let is_fed = pump.is_some();
         let mut given: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match (pump, &end) {
             (Some(pump), Some(end)) => Box::pin(pump.run(end)),
             _ => Box::pin(std::future::pending()),
@@ -444,7 +445,8 @@ impl CommandRun<'_> {
             tokio::select! {
                 biased;
                 mut ended = &mut running => {
-                    if let Ok(outcome) = &mut ended {
+                    // Another attempt's client is not why this one failed.
+                    if is_fed && let Ok(outcome) = &mut ended {
                         task_input::explain(outcome, self.watched.feed());
                     }
                     return ended;

@@ -13,7 +13,7 @@ use cofferdam_contracts::input::InputReceipt;
 
 /// Bytes that wait for the command. What a request has beyond them is not taken.
 const WINDOW: usize = 1 << 20;
-/// Bytes of a piece that grows while it waits.
+/// Bytes of a piece.
 const PIECE: usize = 64 * 1024;
 
 /// A part of the input, as a client sends it.
@@ -80,15 +80,16 @@ impl InputQueue {
         Ok(InputReceipt { next: self.end, closed: self.is_closed.then_some(true) })
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
+    /// What is given out is beside the window, so that no piece is larger than one.
+    fn keep(&mut self, mut bytes: &[u8]) {
         self.held = self.held.saturating_add(bytes.len());
-        match self.pieces.back_mut() {
-            Some(last) if last.len() < PIECE => last.extend_from_slice(bytes),
-            _ => self.pieces.push_back(BytesMut::from(bytes)),
+        if let Some(last) = self.pieces.back_mut() {
+            let space = PIECE.saturating_sub(last.len()).min(bytes.len());
+            let (head, rest) = bytes.split_at_checked(space).unwrap_or((bytes, &[]));
+            last.extend_from_slice(head);
+            bytes = rest;
         }
+        self.pieces.extend(bytes.chunks(PIECE).map(BytesMut::from));
     }
 
     /// The next piece for the command, or the end; `None`: it is not here yet.

@@ -47,7 +47,8 @@ impl FileChoice {
         let seen = String::from_utf8_lossy(&bytes);
         // As the agent compares: with the name as it is written, and with one character for what is not UTF-8.
         let mut is = false;
-        for text in [file.path.as_str(), &seen] {
+        let seen = (seen != file.path).then_some(&*seen);
+        for text in std::iter::once(file.path.as_str()).chain(seen) {
             let names = glob_names(text);
             for upto in (1..=names.len()).rev() {
                 let part = names.get(..upto).unwrap_or_default();

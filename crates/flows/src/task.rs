@@ -156,7 +156,8 @@ async fn finish(
         let text = serde_json::to_string(&request);
         text.is_ok_and(|text| text.contains(path))
     };
-    let hidden = |cause: String| own::hidden_but(&cause, &is_named).into_owned();
+    // An agent's words may have a NUL, which no record takes.
+    let hidden = |cause: String| own::hidden_but(&cause, &is_named).replace('\0', "\u{fffd}");
     end.result.cause = end.result.cause.map(hidden);
     let runtime = executor.host.facts().runtime.name.as_str();
     let committed = TaskEnd { runtime: Some(runtime), ..end.committed(task) };

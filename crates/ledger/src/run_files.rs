@@ -44,9 +44,8 @@ pub struct FileQuery<'a> {
 
 /// `$2` to `$6`: task, step and index of the file before the first, number, bytes that come along. A link's target is its bytes.
 const PAGE: &str = "WITH l AS (
-       SELECT DISTINCT ON (s.step_id) s.step_id, s.task_key, s.task_name, s.attempt
-         FROM app.sbx_runs s WHERE s.run_id = $1 AND s.response IS NOT NULL
-        ORDER BY s.step_id, s.attempt DESC),
+       SELECT s.step_id, s.task_key, s.task_name, s.attempt FROM app.last_ended_attempts s
+        WHERE s.run_id = $1 AND ($3::text IS NULL OR s.step_id >= $3)),
      p AS (
        SELECT l.step_id, l.task_key, l.task_name, l.attempt, a.idx, a.name, a.uri, a.inline, a.sha256, a.size, a.mode,
               app.ms(a.created_at) AS at

@@ -19,7 +19,7 @@ use super::outfile::Target;
 use super::output_directory::OutputDirectory;
 use super::table::{self, extra, key, usual};
 use super::task_choice::TaskChoice;
-use super::{output, stdout};
+use super::{output, run_lookup, stdout};
 
 #[derive(Debug, Args)]
 pub(crate) struct ArtifactsArgs {
@@ -55,11 +55,11 @@ pub(crate) enum ArtifactsCommand {
     },
     /// Print their content, in the order of their paths
     Cat {
-        /// Run id or workflow id
+        #[arg(help = super::flag::RUN)]
         run: String,
         /// Files whose path matches, such as 'dist/*.txt'
         glob: String,
-        /// One task alone, by name
+        /// One task alone, by its name or a beginning that no other name has
         #[arg(long, value_name = "NAME")]
         task: Option<String>,
     },
@@ -67,11 +67,11 @@ pub(crate) enum ArtifactsCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct FileChoiceArgs {
-    /// Run id or workflow id
+    #[arg(help = super::flag::RUN)]
     pub run: String,
     /// Files whose path matches, or lies below a directory that does: 'dist/*.whl', 'logs', '**/*.xml'
     pub glob: Option<String>,
-    /// One task alone, by name
+    /// One task alone, by its name or a beginning that no other name has
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,
 }
@@ -151,17 +151,18 @@ pub(crate) async fn keep(
 impl FileRequest {
     /// With the whole name of the task, of which a beginning is enough.
     async fn of(client: &Client, args: &FileChoiceArgs) -> anyhow::Result<Self> {
+        let run = run_lookup::run_id(client, &args.run).await?;
         let task = match &args.task {
             None => None,
             Some(name) => {
-                let path = format!("/api/runs/{}/steps", segment(&args.run));
+                let path = format!("/api/runs/{}/steps", segment(&run));
                 let steps: Vec<StepRow> = client.get(&path).await?;
                 let choice = TaskChoice { names: vec![name.clone()], failures_only: false };
                 let tasks = choice.of(&steps)?.complete()?;
                 tasks.into_iter().next().map(|task| task.name)
             }
         };
-        Ok(Self { run: args.run.clone(), glob: args.glob.clone(), task })
+        Ok(Self { run, glob: args.glob.clone(), task })
     }
 
     fn path(&self, format: FilesFormat) -> String {
@@ -247,9 +248,9 @@ async fn write(
     force: bool,
 ) -> anyhow::Result<()> {
     let directory = OutputDirectory::open(out, force)?;
-    planned(&found, &directory)?;
+    let all = planned(&found, &directory)?;
     let answer = client.open(&request.path(FilesFormat::Tar)).await?;
-    let totals = unpack(answer, found, directory).await?;
+    let totals = unpack(answer, found, all, directory).await?;
     let files = if totals.files == 1 { "file" } else { "files" };
     let (count, bytes, named) = (totals.files, byte_count(totals.bytes), out.display());
     output::note(&format!("{count} {files}, {bytes}, in {named}"));
@@ -299,9 +300,7 @@ async fn archive(
 
 async fn cat(client: &Client, request: &FileRequest) -> anyhow::Result<()> {
     let found = request.found(client).await?;
-    let is_file =
-        |file: &&RunFile| matches!(file.mode, ArtifactMode::File | ArtifactMode::Executable);
-    let files: Vec<&RunFile> = found.files.iter().filter(is_file).collect();
+    let files: Vec<&RunFile> = found.files.iter().filter(|file| file.mode.has_content()).collect();
     if files.is_empty() {
         let glob = request.glob.as_deref().unwrap_or_default();
         return Err(Negative(format!("{glob:?} matches links or directories alone")).into());
@@ -316,7 +315,7 @@ async fn cat(client: &Client, request: &FileRequest) -> anyhow::Result<()> {
             verifier.add(&piece);
             output::raw(&piece);
         }
-        verifier.verify(file)?;
+        verifier.verify(file).context("what was printed is not the file")?;
     }
     Ok(())
 }

@@ -288,10 +288,7 @@ async fn success(answer: Response) -> anyhow::Result<Response> {
 }
 
 async fn read<T: DeserializeOwned>(answer: Response) -> anyhow::Result<T> {
-    if !answer.status().is_success() {
-        return Err(refused(answer).await);
-    }
-    answer.json().await.context(
+    success(answer).await?.json().await.context(
         "the server's answer does not fit this version; use the client of the server's version",
     )
 }

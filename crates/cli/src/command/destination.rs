@@ -72,7 +72,6 @@ pub(crate) fn destinations(
     tasks: u64,
 ) -> Result<Vec<Destination>, DestinationFault> {
     let mut taken = BTreeSet::new();
-    let mut above = BTreeSet::new();
     let mut all = Vec::with_capacity(files.len());
     for file in files {
         let text = file.path_among(tasks);
@@ -82,7 +81,6 @@ pub(crate) fn destinations(
         }
         let depth = bytes.split(|byte| *byte == b'/').count().saturating_sub(1);
         let path = PathBuf::from(OsString::from_vec(bytes));
-        above.extend(path.ancestors().skip(1).take(depth).map(PathBuf::from));
         if !taken.insert(path.clone()) {
             return Err(DestinationFault::Taken(text));
         }
@@ -100,9 +98,10 @@ pub(crate) fn destinations(
         };
         all.push(Destination { path, kind });
     }
-    // A file where another one needs a directory.
-    match taken.intersection(&above).next() {
-        Some(path) => Err(DestinationFault::Taken(path.to_string_lossy().into_owned())),
+    // A file where another one needs a directory: what lies below a path stands right behind it.
+    let mut pairs = taken.iter().zip(taken.iter().skip(1));
+    match pairs.find(|(path, next)| next.starts_with(path)) {
+        Some((path, _)) => Err(DestinationFault::Taken(path.to_string_lossy().into_owned())),
         None => Ok(all),
     }
 }

@@ -14,6 +14,9 @@ const MAX_VARIABLES: usize = 4_096;
 /// Bytes of a name and its value together, as a request may have them.
 const MAX_VARIABLE_BYTES: usize = 131_070;
 
+/// Characters of a name in a message.
+const SHOWN: usize = 64;
+
 type Variables = BTreeMap<String, String>;
 
 /// All of them: files in their order, then the single ones. The last word on a name holds.
@@ -40,7 +43,7 @@ pub(crate) fn variables(files: &[PathBuf], single: &[String]) -> anyhow::Result<
         let (name, value) = variable(text, own).map_err(|why| {
             // Never its value, which may be a secret.
             let name: String =
-                text.split('=').next().unwrap_or_default().chars().take(64).collect();
+                text.split('=').next().unwrap_or_default().chars().take(SHOWN).collect();
             Misuse(format!("--env {name:?}: {why}"))
         })?;
         all.insert(name, value);
@@ -69,19 +72,21 @@ fn variable(text: &str, own: impl Fn(&str) -> Option<String>) -> Result<(String,
         Some((name, value)) => (name, Some(value.to_owned())),
         None => (text.trim_end(), None),
     };
+    // A line without `=` may be one of a secret: no message has all of it.
+    let shown: String = name.chars().take(SHOWN).collect();
     if name.is_empty() {
         return Err("a name is missing before `=`: write NAME=VALUE".to_owned());
     }
     if name.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(format!(
-            "{name:?} cannot name a variable: it has a space or control character"
+            "{shown:?} cannot name a variable: it has a space or control character"
         ));
     }
     let value = value
         .or_else(|| own(name))
-        .ok_or_else(|| format!("{name} is not set here: write {name}=VALUE"))?;
+        .ok_or_else(|| format!("{shown} is not set here: write {shown}=VALUE"))?;
     if value.contains('\0') {
-        return Err(format!("the value of {name} has a NUL character"));
+        return Err(format!("the value of {shown} has a NUL character"));
     }
     if name.len().saturating_add(value.len()) > MAX_VARIABLE_BYTES {
         return Err(format!(

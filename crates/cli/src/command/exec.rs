@@ -74,10 +74,9 @@ async fn once(
     let options =
         FollowOptions { yes: false, quiet: true, for_output: !args.json, no_progress: true };
     if args.json {
-        let relay = Relay::begin(RelayStyle::Silent);
         let talk = async {
             match is_fed {
-                true => talk(client, run, &relay, input).await,
+                true => talk(client, run, &Relay::begin(RelayStyle::Silent), input).await,
                 false => std::future::pending().await,
             }
         };

@@ -7,14 +7,13 @@
 //! One request brings all of them, however many they are; what does not fit the list ends it.
 
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::Context;
 use bytes::{Buf, Bytes};
 use cofferdam_ambient::clock::Stopwatch;
-use cofferdam_contracts::artifact::ArtifactMode;
 use cofferdam_contracts::canonical::digest_of;
 use cofferdam_contracts::run_file::{RunFile, RunFiles};
-use cofferdam_sandbox::decode_name;
 use reqwest::Response;
 use sha2::{Digest as _, Sha256};
 use tar::Archive;
@@ -41,16 +40,18 @@ pub(crate) struct TransferTotals {
     pub outward: u64,
 }
 
-/// Writes what a list names from an archive of the same files.
+/// Writes what a list names from an archive of the same files, each to its own of these places.
 pub(crate) async fn unpack(
     answer: Response,
     found: RunFiles,
+    all: Vec<Destination>,
     mut directory: OutputDirectory,
 ) -> anyhow::Result<TransferTotals> {
     let (sender, receiver) = mpsc::channel(QUEUED);
     let sending = tokio::spawn(send(answer, sender));
     let reader = PieceReader { receiver, piece: Bytes::new() };
-    let writing = tokio::task::spawn_blocking(move || written(reader, &found, &mut directory));
+    let writing =
+        tokio::task::spawn_blocking(move || written(reader, &found.files, &all, &mut directory));
     let written = writing.await.context("the files were not written")?;
     sending.abort();
     written
@@ -102,18 +103,18 @@ impl Read for PieceReader {
 
 fn written(
     reader: impl Read,
-    found: &RunFiles,
+    files: &[RunFile],
+    all: &[Destination],
     directory: &mut OutputDirectory,
 ) -> anyhow::Result<TransferTotals> {
-    let all = destinations(&found.files, found.tasks)?;
-    let mut progress = TransferProgress::of(&found.files);
+    let mut progress = TransferProgress::of(files);
     let mut archive = Archive::new(reader);
     let mut entries = archive.entries()?;
-    for (file, destination) in found.files.iter().zip(&all) {
+    for (file, destination) in files.iter().zip(all) {
         let mut entry = entries.next().ok_or_else(other_files)?.context(BROKE_OFF)?;
         let name = entry.path_bytes();
         let name = name.strip_suffix(b"/").unwrap_or(&name);
-        if name != decode_name(&file.path_among(found.tasks)) {
+        if name != destination.path.as_os_str().as_bytes() {
             return Err(other_files());
         }
         match &destination.kind {
@@ -138,7 +139,6 @@ fn written(
     if entries.next().is_some() {
         return Err(other_files());
     }
-    progress.end();
     Ok(progress.totals)
 }
 
@@ -151,7 +151,7 @@ fn other_files() -> anyhow::Error {
 }
 
 /// Reads a file's bytes, and holds them to its size and digest.
-pub(crate) fn copy(
+fn copy(
     source: &mut impl Read,
     file: &RunFile,
     mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
@@ -162,7 +162,7 @@ pub(crate) fn copy(
         let count = source.read(&mut buffer).context(BROKE_OFF)?;
         let bytes = buffer.get(..count).unwrap_or_default();
         if bytes.is_empty() {
-            return verifier.verify(file);
+            return verifier.verify(file).context("it was not written");
         }
         verifier.add(bytes);
         take(bytes)?;
@@ -191,7 +191,7 @@ impl FileVerifier {
             return Ok(());
         }
         anyhow::bail!(
-            "{:?} has other bytes than its record says ({} bytes, SHA-256 {}): it was not written; see `cofferdam prove`",
+            "{:?} has other bytes than its record says ({} bytes, SHA-256 {}); see `cofferdam prove`",
             file.path,
             file.size,
             file.sha256
@@ -209,9 +209,7 @@ struct TransferProgress {
 
 impl TransferProgress {
     fn of(files: &[RunFile]) -> Self {
-        let is_file =
-            |file: &&RunFile| matches!(file.mode, ArtifactMode::File | ArtifactMode::Executable);
-        let bytes = files.iter().filter(is_file).map(|file| file.size);
+        let bytes = files.iter().filter(|file| file.mode.has_content()).map(|file| file.size);
         let of = TransferTotals {
             files: u64::try_from(files.len()).unwrap_or(u64::MAX),
             bytes: bytes.fold(0, u64::saturating_add),
@@ -231,9 +229,11 @@ impl TransferProgress {
             output::progress(&format!("{files} of {all} files, {done} of {of}"));
         }
     }
+}
 
-    /// Takes the line away.
-    fn end(&self) {
+impl Drop for TransferProgress {
+    /// Takes the line away, however the transfer ends.
+    fn drop(&mut self) {
         if self.shown_ms > 0 {
             output::progress("");
         }
@@ -293,9 +293,9 @@ mod tests {
         bytes: Vec<u8>,
     ) -> (anyhow::Result<TransferTotals>, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
-        let found = RunFiles { tasks: 1, files, more: false };
+        let all = destinations(&files, 1).unwrap();
         let mut directory = OutputDirectory::open(dir.path(), false).unwrap();
-        let end = written(Cursor::new(bytes), &found, &mut directory);
+        let end = written(Cursor::new(bytes), &files, &all, &mut directory);
         let names = fs::read_dir(dir.path()).unwrap();
         let mut names: Vec<String> =
             names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

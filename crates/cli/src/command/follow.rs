@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::cache::CacheReport;
+use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::ops::OpsResponse;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
@@ -164,7 +165,7 @@ impl Follower<'_> {
             return Ok(());
         }
         let steps: Vec<StepRow> = self.client.get(&format!("{}/steps", self.path)).await?;
-        let ends = ends(&steps)?;
+        let ends = ends(&steps, |key| self.screen.has_shown(key))?;
         self.screen.look(steps, ends);
         if let Some(words) = self.queue.look(header.waits_for.as_deref()) {
             self.screen.note(&words);
@@ -197,11 +198,8 @@ impl Follower<'_> {
         let waits_for_reader = self.options.for_output && !self.is_canceled;
         loop {
             tokio::select! {
-                line = lines.next(), if !is_terminal => {
-                    // A stream that ended says nothing more: the look goes on without it.
-                    if line.is_none() { clock::sleep(LOOK).await }
-                    return Event::Look;
-                }
+                // A stream that ended says nothing more: the look goes on without it.
+                Some(_) = lines.next(), if !is_terminal => return Event::Look,
                 () = &mut look => return Event::Look,
                 () = stdout::reader_gone(), if waits_for_reader => return Event::Unread,
                 signal = self.signals.recv() => return Event::Signal(signal),
@@ -209,7 +207,7 @@ impl Follower<'_> {
                     for TaskText { task, stream, chunk, .. } in &texts {
                         self.screen.wrote(task, stream, chunk);
                     }
-                    self.screen.draw();
+                    self.screen.draw_if_due();
                 }
             }
         }
@@ -309,11 +307,12 @@ fn is_live(header: &RunHeader) -> bool {
     matches!(header.durable_status.as_deref(), Some("PENDING" | "ENQUEUED"))
 }
 
-/// A line for each attempt that has ended.
-fn ends(steps: &[StepRow]) -> anyhow::Result<Vec<EndLine>> {
+/// A line for each attempt that has ended, but for those that were shown.
+fn ends(steps: &[StepRow], is_shown: impl Fn(&TaskKey) -> bool) -> anyhow::Result<Vec<EndLine>> {
     let mut ends = Vec::new();
     for step in steps {
-        let (Some(key), Some(outcome)) = (&step.task_key, step.outcome()?) else { continue };
+        let Some(key) = step.task_key.as_ref().filter(|key| !is_shown(key)) else { continue };
+        let Some(outcome) = step.outcome()? else { continue };
         if !step.status.is_open() {
             let is_good = step.status == StepStatus::Ok;
             ends.push(EndLine { key: key.clone(), is_good, text: ended(step, &outcome) });

@@ -76,19 +76,12 @@ impl InputRelay {
     /// Carries it to its end. Never ends: it is dropped once the run is over.
     pub(crate) async fn live(self, client: &Client, run: &str) -> Infallible {
         let path = format!("/api/runs/{}", segment(run));
-        let sizes = async {
-            if matches!(self, Self::Terminal) {
-                sizes(client, &path).await;
+        match self {
+            Self::Stream(read) => bytes(client, &path, read).await,
+            Self::Terminal => {
+                tokio::join!(sizes(client, &path), bytes(client, &path, Vec::new()));
             }
-        };
-        let bytes = async {
-            let read = match &self {
-                Self::Stream(read) => read.clone(),
-                Self::Terminal => Vec::new(),
-            };
-            bytes(client, &path, read).await;
-        };
-        tokio::join!(sizes, bytes);
+        }
         pending().await
     }
 }

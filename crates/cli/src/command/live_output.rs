@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
-use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt};
 use serde::Deserialize;
 
 use super::client::{Client, segment};
 use super::exit::Negative;
+use super::line_buffer::whole_lines;
 
 /// Bytes of one line: a chunk of 1 MiB, each byte of it an escape of six.
 const MAX_LINE: usize = 8 * 1024 * 1024;
@@ -27,72 +29,85 @@ pub(crate) struct TaskText {
     at: i64,
 }
 
+/// The bytes of an answer; `None`: it broke off.
+type LiveStream = BoxStream<'static, Option<Vec<u8>>>;
+
 /// Follows one run.
 pub(crate) struct LiveOutput<'a> {
     client: &'a Client,
     run: &'a str,
-    answer: Option<BoxStream<'static, Option<Vec<u8>>>>,
+    state: LiveState<'a>,
     pending: Vec<u8>,
     from_ms: i64,
+}
+
+enum LiveState<'a> {
     /// Nothing is asked for, or the server knows no such stream.
-    is_over: bool,
+    Over,
+    Opening(BoxFuture<'a, Option<LiveStream>>),
+    Open(LiveStream),
 }
 
 impl<'a> LiveOutput<'a> {
     /// `is_wanted`: the server is not asked otherwise.
     pub(crate) fn new(client: &'a Client, run: &'a str, is_wanted: bool) -> Self {
-        let is_over = !is_wanted;
-        Self { client, run, answer: None, pending: Vec::new(), from_ms: 0, is_over }
+        let state = match is_wanted {
+            true => LiveState::Opening(opened(client, run, 0, Duration::ZERO).boxed()),
+            false => LiveState::Over,
+        };
+        Self { client, run, state, pending: Vec::new(), from_ms: 0 }
     }
 
     /// What comes next; pending where nothing will. Dropped, it has lost nothing.
     pub(crate) async fn next(&mut self) -> Vec<TaskText> {
-        while !self.is_over {
-            let Some(answer) = &mut self.answer else {
-                self.open().await;
-                continue;
-            };
-            match answer.next().await.flatten() {
-                Some(bytes) => {
-                    self.pending.extend_from_slice(&bytes);
-                    let texts = taken(&mut self.pending);
-                    if self.pending.len() > MAX_LINE {
-                        self.is_over = true;
-                    }
-                    if let Some(last) = texts.last() {
-                        self.from_ms = last.at;
-                        return texts;
-                    }
+        loop {
+            match &mut self.state {
+                LiveState::Over => std::future::pending().await,
+                LiveState::Opening(answer) => {
+                    self.state = answer.await.map_or(LiveState::Over, LiveState::Open);
                 }
-                None => {
-                    self.answer = None;
-                    self.pending.clear();
-                    clock::sleep(AGAIN).await;
-                }
+                LiveState::Open(pieces) => match pieces.next().await.flatten() {
+                    Some(bytes) => {
+                        let texts = taken(&mut self.pending, &bytes);
+                        if self.pending.len() > MAX_LINE {
+                            self.state = LiveState::Over;
+                        }
+                        if let Some(last) = texts.last() {
+                            self.from_ms = last.at;
+                            return texts;
+                        }
+                    }
+                    None => {
+                        self.pending.clear();
+                        let again = opened(self.client, self.run, self.from_ms, AGAIN);
+                        self.state = LiveState::Opening(again.boxed());
+                    }
+                },
             }
         }
-        std::future::pending().await
     }
+}
 
-    async fn open(&mut self) {
-        let (run, from) = (segment(self.run), self.from_ms);
-        let path = format!("/api/runs/{run}/stream/all?follow=true&from={from}");
-        match self.client.open(&path).await {
+/// The stream from this time on, asked for until the server answers; `None`: one from before this stream.
+async fn opened(client: &Client, run: &str, from_ms: i64, after: Duration) -> Option<LiveStream> {
+    clock::sleep(after).await;
+    let run = segment(run);
+    let path = format!("/api/runs/{run}/stream/all?follow=true&from={from_ms}");
+    loop {
+        match client.open(&path).await {
             Ok(answer) => {
                 let bytes = answer.bytes_stream();
-                self.answer = Some(bytes.map(|part| part.ok().map(|part| part.to_vec())).boxed());
+                return Some(bytes.map(|part| part.ok().map(|part| part.to_vec())).boxed());
             }
-            // A server from before this stream.
-            Err(error) if error.is::<Negative>() => self.is_over = true,
+            Err(error) if error.is::<Negative>() => return None,
             Err(_) => clock::sleep(AGAIN).await,
         }
     }
 }
 
-/// The whole lines of what came; the rest stays.
-fn taken(pending: &mut Vec<u8>) -> Vec<TaskText> {
-    let Some(end) = pending.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
-    let lines: Vec<u8> = pending.drain(..=end).collect();
+/// The chunks of the lines that end in a piece; the rest stays.
+fn taken(pending: &mut Vec<u8>, piece: &[u8]) -> Vec<TaskText> {
+    let lines = whole_lines(pending, piece);
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
@@ -104,12 +119,12 @@ mod tests {
     #[test]
     fn lines_are_taken_whole_and_the_rest_waits() {
         let text = b"{\"task\":\"a\",\"stream\":\"stdout\",\"chunk\":\"x\\n\",\"seq\":0,\"at\":5,\"new\":1}\nnonsense\n{\"task\":";
-        let mut pending = text.to_vec();
-        let texts = taken(&mut pending);
+        let mut pending = Vec::new();
+        let texts = taken(&mut pending, text);
         let one =
             TaskText { task: "a".into(), stream: "stdout".into(), chunk: "x\n".into(), at: 5 };
         assert_eq!(texts, [one]);
         assert_eq!(pending, b"{\"task\":");
-        assert!(taken(&mut pending).is_empty());
+        assert!(taken(&mut pending, b"").is_empty());
     }
 }

@@ -18,7 +18,7 @@
 //! artifact_notes output strict
 //! dispatch_args end_signal env_arg exec_args exec_report local grant_arg stdout worker
 //! output_directory task_choice
-//! bounds destination exit flag host_program line_buffer outfile project raw_terminal remote task_time
+//! bounds cells destination exit flag host_program line_buffer outfile project raw_terminal remote task_time
 //! ```
 
 mod agent;
@@ -28,6 +28,7 @@ mod artifact_notes;
 mod artifacts;
 mod bounds;
 mod cache;
+mod cells;
 mod changes;
 mod client;
 mod config;

@@ -1,7 +1,7 @@
 //! stdout is data, stderr is everything else; color only on a terminal.
 //!
-//! **Text of others is escaped here and in tables, and nowhere else: what a terminal would act on is shown as it is
-//! written (`\\x1b`).** A program's own output stays as it is where no terminal reads it.
+//! **Text of others is escaped here, in tables, live lines, labels of `logs` and excerpts of failures: what a terminal would act on
+//! is shown as it is written (`\\x1b`).** A program's own output stays as it is where no terminal reads it.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};

@@ -3,7 +3,6 @@
 use clap::Args;
 use cofferdam_contracts::ops::OpsStep;
 use cofferdam_contracts::run::RunHeader;
-use cofferdam_contracts::step::StepRow;
 use serde_json::json;
 
 use super::client::{Client, segment};
@@ -38,12 +37,10 @@ pub(crate) async fn show(at: &Locations, args: &ShowArgs) -> anyhow::Result<Exit
 
 async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.id))).await?;
-    run::report(client, &header, args.json).await?;
+    let steps = run::report(client, &header, args.json).await?;
     if args.json {
         return Ok(());
     }
-    let steps: Vec<StepRow> =
-        client.get(&format!("/api/runs/{}/steps", segment(header.run_id.as_str()))).await?;
     let mut rows = Vec::with_capacity(steps.len());
     for step in &steps {
         let outcome = step.outcome()?.unwrap_or_default();

@@ -126,6 +126,10 @@ impl Relay {
     pub(crate) async fn live(&self, client: &Client, run: &str) -> Infallible {
         let mut fed = self.fed.subscribe();
         let elsewhere = async {
+            // Chunks are only shown.
+            if self.style == RelayStyle::Silent {
+                return;
+            }
             tokio::select! {
                 never = self.chunks(client, run) => match never {},
                 _ = fed.wait_for(|fed| *fed) => {}

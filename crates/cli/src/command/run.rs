@@ -272,12 +272,12 @@ async fn known_recipe(client: &Client, named: &str) -> anyhow::Result<(RecipeRef
     Ok((recipe.reference(), recipe.form_schema()))
 }
 
-/// Everything that the run left: for a program one object, for a person a summary.
+/// Everything that the run left: for a program one object, for a person a summary. Its steps.
 pub(crate) async fn report(
     client: &Client,
     header: &RunHeader,
     as_json: bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<StepRow>> {
     let path = format!("/api/runs/{}", segment(header.run_id.as_str()));
     let artifacts: Vec<ArtifactRow> = client.get(&format!("{path}/artifacts")).await?;
     let wipes: Vec<WipeView> = client.get(&format!("{path}/wipes")).await?;
@@ -295,7 +295,7 @@ pub(crate) async fn report(
             fields.insert("reports".into(), json!(reports));
         }
         output::json(&whole);
-        return Ok(());
+        return Ok(steps);
     }
     output::line(&format!("run {} {}", header.run_id, header.status.as_str()));
     if let Some(what) = &header.waits_for {
@@ -329,7 +329,7 @@ pub(crate) async fn report(
     print_artifacts(header, &artifacts);
     artifact_notes::lines(&steps)?.iter().for_each(|line| output::line(line));
     summary_lines(header, &steps, &wipes).iter().for_each(|line| output::line(line));
-    Ok(())
+    Ok(steps)
 }
 
 /// Totals and evidence, a line each.

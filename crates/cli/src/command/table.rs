@@ -7,18 +7,16 @@
 
 use std::io::IsTerminal;
 
+use super::cells::{cells_of, cut, fitting};
+use super::output;
 use cofferdam_contracts::id::RunId;
 use cofferdam_contracts::printable;
 use cofferdam_contracts::run_name::short;
-use unicode_width::UnicodeWidthChar;
-
-use super::output;
 
 /// Cells between columns.
 const GAP: usize = 2;
-/// Lines that a cell of the last column takes; what is longer ends in [`CUT`]. `show` and `--json` have all of it.
+/// Lines that a cell of the last column takes; what is longer is cut. `show` and `--json` have all of it.
 const MAX_LINES: usize = 4;
-const CUT: char = '…';
 
 /// Which columns go first where a terminal is too narrow; of equal ones the right-most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,33 +101,6 @@ fn fitted(columns: &[Column<'_>], natural: &[usize], width: usize) -> Vec<Option
 fn total(widths: &[Option<usize>]) -> usize {
     let stay = widths.iter().flatten();
     stay.clone().sum::<usize>() + GAP * stay.count().saturating_sub(1)
-}
-
-/// The cells that a text takes on a terminal: two of each wide character, none of a mark on the one before.
-fn cells_of(text: &str) -> usize {
-    text.chars().map(|c| c.width().unwrap_or(0)).sum()
-}
-
-/// The beginning of a text that fits, in bytes.
-fn fitting(text: &str, width: usize) -> usize {
-    let mut taken = 0;
-    for (at, c) in text.char_indices() {
-        taken += c.width().unwrap_or(0);
-        if taken > width {
-            return at;
-        }
-    }
-    text.len()
-}
-
-/// The text in so many cells; where it is longer it ends in [`CUT`]. Pure.
-fn cut(text: &str, width: usize) -> String {
-    if cells_of(text) <= width {
-        return text.to_owned();
-    }
-    let (kept, _) = text.split_at(fitting(text, width.saturating_sub(1)));
-    let mark = if width == 0 { String::new() } else { CUT.to_string() };
-    format!("{}{mark}", kept.trim_end())
 }
 
 /// The text in lines of so many cells, broken at spaces where there are some. Pure.

@@ -56,8 +56,13 @@ impl TaskTime {
 pub(crate) fn duration(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
-        _ => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        _ => seconds(ms),
     }
+}
+
+/// Tenths of a second, rounded down.
+pub(crate) fn seconds(ms: u64) -> String {
+    format!("{}.{} s", ms / 1_000, ms % 1_000 / 100)
 }
 
 #[cfg(test)]

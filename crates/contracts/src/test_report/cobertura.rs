@@ -38,7 +38,7 @@ fn classes(events: &mut XmlEvents<'_>, bounds: &ReportBounds) -> Result<LineSet,
             XmlEvent::Open { element, depth } => match (element.name.as_str(), &mut open) {
                 ("class", None) => {
                     let path = element.attribute("filename").ok_or(ReportFaultKind::Malformed)?;
-                    let path = path.replace('\0', "\u{fffd}");
+                    let path = path.to_owned();
                     open = Some(Class { depth, path, lines: FileLines::default() });
                 }
                 ("line", Some(class)) => line(&element, &mut class.lines)?,

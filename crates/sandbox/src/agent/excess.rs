@@ -52,8 +52,10 @@ pub enum Excess {
     },
 }
 
+/// As much of a path as is shown. An agent may name any; no record takes a NUL.
 fn shown(path: String) -> String {
-    path.chars().take(MAX_SHOWN).collect()
+    let kept = |c: char| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c };
+    path.chars().take(MAX_SHOWN).map(kept).collect()
 }
 
 /// A collection with what its agent says beside the files: nothing where it was not asked for. Pure.

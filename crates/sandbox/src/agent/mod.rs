@@ -224,7 +224,7 @@ impl Agent {
                     }
                     check_name(&head.path, files.last())?;
                     owed = head.size;
-                    let mode = mode_of(&head)?;
+                    let mode = mode_of(&head, is_exact)?;
                     files.push(CollectedFile { path: head.path, bytes: Vec::new(), mode });
                 }
                 Kind::Chunk => {
@@ -237,6 +237,9 @@ impl Agent {
                     return match (end.over, end.error) {
                         (Some(over), _) => Err(Excess::from(over).into()),
                         (None, Some(error)) => Err(AgentError::Collect(error)),
+                        (None, None) if files.iter().any(is_no_link) => {
+                            Err(AgentError::Forged("a link whose target has a NUL"))
+                        }
                         (None, None) if owed == 0 && end.files == wide(files.len()) => {
                             let (unmatched, omitted) = (end.unmatched, end.omitted);
                             Ok(excess::collection(request, files, unmatched, omitted))
@@ -338,14 +341,20 @@ async fn follow(
 }
 
 /// What a head announces: a link's target is a path of the kernel's, and a directory has no bytes.
-fn mode_of(head: &FileHead) -> Result<ArtifactMode> {
+fn mode_of(head: &FileHead, is_exact: bool) -> Result<ArtifactMode> {
     match head.kind {
         None => Ok(ArtifactMode::File),
+        Some(_) if !is_exact => Err(AgentError::Forged("a kind of file that was not asked for")),
         Some(FileKind::Executable) => Ok(ArtifactMode::Executable),
         Some(FileKind::Link) if (1..4_096).contains(&head.size) => Ok(ArtifactMode::Link),
         Some(FileKind::Directory) if head.size == 0 => Ok(ArtifactMode::Directory),
         Some(_) => Err(AgentError::Forged("a link or directory of another size")),
     }
+}
+
+/// A link that no kernel has: its target has a NUL, which no record takes.
+fn is_no_link(file: &CollectedFile) -> bool {
+    file.mode == ArtifactMode::Link && file.bytes.contains(&0)
 }
 
 /// Since this level an agent collects exactly.

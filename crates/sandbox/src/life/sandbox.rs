@@ -1,6 +1,4 @@
 //! A running sandbox.
-//!
-//! One file: a sandbox that runs; what it is made of has files of its own.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -117,10 +115,10 @@ impl KillHandle {
 }
 
 /// What a command is told while it runs, beside what it was started with.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CommandTalk<'a> {
     /// What ends it.
-    pub end: Option<&'a CommandStopper>,
+    pub end: &'a CommandStopper,
     /// Its standard input.
     pub input: Option<CommandInput>,
 }
@@ -283,7 +281,7 @@ impl Sandbox {
         command: &Command,
         sink: impl FnMut(Stream, &[u8]) + Send,
     ) -> Result<ExecOutcome, SandboxError> {
-        self.exec_until(command, CommandTalk::default(), sink).await
+        self.exec_until(command, None, sink).await
     }
 
     /// The same for a command that is talked to. One that `end` ends has an outcome, which says what it did until then; one
@@ -291,7 +289,7 @@ impl Sandbox {
     pub async fn exec_until(
         &self,
         command: &Command,
-        talk: CommandTalk<'_>,
+        talk: Option<CommandTalk<'_>>,
         sink: impl OutputSink,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut env = BTreeMap::new();
@@ -424,7 +422,7 @@ async fn run(
     sandbox: &Sandbox,
     command: &Command,
     env: BTreeMap<String, String>,
-    talk: CommandTalk<'_>,
+    talk: Option<CommandTalk<'_>>,
     sink: impl OutputSink,
 ) -> Result<ExecOutcome, SandboxError> {
     let clock = Stopwatch::start();
@@ -446,11 +444,8 @@ async fn run(
         stream_limit_bytes: heard.asked(outliving(sandbox).is_some()),
     };
     let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
-    let CommandTalk { end, input } = talk;
-    let own = input.as_ref().map(|_| CommandStopper::default());
-    let end = end.or(own.as_ref());
     let running = async {
-        let Some(end) = end else {
+        let Some(CommandTalk { end, input }) = talk else {
             let Some(line) = outliving(sandbox).filter(|_| request.jail.is_none()) else {
                 return sandbox.agent.exec(&request, &mut heard).await;
             };

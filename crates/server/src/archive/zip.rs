@@ -43,7 +43,6 @@ pub(crate) struct ZipWriter {
 struct OpenEntry {
     entry: ArchiveEntry,
     flags: u16,
-    is_large: bool,
     from: u64,
     owed: u64,
     crc: Hasher,
@@ -99,7 +98,7 @@ impl ZipWriter {
         self.put(&head, out);
         let owed = entry.size;
         let target = entry.target.clone();
-        self.open = Some(OpenEntry { entry, flags, is_large, from, owed, crc: Hasher::new() });
+        self.open = Some(OpenEntry { entry, flags, from, owed, crc: Hasher::new() });
         match target {
             Some(target) => self.data(&target, out),
             None => Ok(()),
@@ -117,7 +116,7 @@ impl ZipWriter {
 
     pub(super) fn end(&mut self, out: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let open = self.open.take().ok_or(ArchiveError::Size)?;
-        let OpenEntry { entry, flags, is_large, from, owed, crc } = open;
+        let OpenEntry { entry, flags, from, owed, crc } = open;
         let crc = crc.finalize();
         if owed > 0 || entry.crc.is_some_and(|known| known != crc) {
             return Err(ArchiveError::Size);
@@ -127,7 +126,7 @@ impl ZipWriter {
             put32(&mut descriptor, 0x0807_4b50);
             put32(&mut descriptor, crc);
             for _ in 0..2 {
-                match is_large {
+                match entry.size >= LARGE {
                     true => put64(&mut descriptor, entry.size),
                     false => put_u32(&mut descriptor, entry.size),
                 }

@@ -4,7 +4,7 @@
 //! ledger: pages of files, small ones with their bytes --choice--> archive writer --> body
 //!         parts of 1 MiB of the others ------------------------->
 //! ```
-//! Held is a page and a part, however much a run left. **Bytes that are fewer or others than the list says break the body off,
+//! Held is a page and a part, however much a run left. **Bytes that are gone, fewer or more than the list says break the body off,
 //! which no client takes for its end.**
 
 use std::collections::VecDeque;
@@ -165,7 +165,7 @@ impl ArchiveStream {
         out: &mut Vec<u8>,
     ) -> StreamResult<()> {
         let file = &stored.file;
-        let is_file = matches!(file.mode, ArtifactMode::File | ArtifactMode::Executable);
+        let is_file = file.mode.has_content();
         let is_short = is_file && file.size <= PART;
         if is_short && stored.bytes.is_none() {
             stored.bytes = Some(self.bytes(&stored, 0).await?);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::RunId;
 use cofferdam_contracts::input::TerminalSize;
 use cofferdam_contracts::output::MAX_PIECE;
 use cofferdam_flows::Error;
@@ -34,8 +35,15 @@ pub(crate) async fn resize(mut call: Call) -> AnswerResult {
 
 /// The run's, for the key that started it.
 async fn feed(call: &Call) -> Result<Arc<Feed>, Error> {
+    let feeds = &call.flows().runs.feeds;
+    // Its own key names the run whole, with each key that is typed: nothing needs to be looked up.
+    if let Ok(run) = call.param("id").parse::<RunId>()
+        && let Some(feed) = feeds.of(&run, &call.who.key_id)
+    {
+        return Ok(feed);
+    }
     let run = call.run().await?;
-    let found = call.flows().runs.feeds.giving(&run.run_id, &call.who.key_id);
+    let found = feeds.giving(&run.run_id, &call.who.key_id);
     Ok(found.map_err(|refusal| match refusal.code {
         ErrorCode::WrongServer if run.status.is_terminal() => {
             Refusal::new(ErrorCode::StateConflict, "the run is over: nothing reads its input")

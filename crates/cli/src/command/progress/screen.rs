@@ -47,6 +47,8 @@ pub(crate) struct Screen {
     output: LastLines,
     steps: Vec<StepRow>,
     shown: BTreeSet<TaskKey>,
+    /// When the lines that are there were drawn.
+    drawn_ms: Option<u64>,
     /// While lines are drawn.
     bar: Option<ProgressBar>,
 }
@@ -71,6 +73,7 @@ impl Screen {
             output: LastLines::default(),
             steps: Vec::new(),
             shown: BTreeSet::new(),
+            drawn_ms: None,
             bar: None,
         }
     }
@@ -83,6 +86,11 @@ impl Screen {
     /// Whether it shows what tasks write.
     pub(crate) fn is_live(&self) -> bool {
         self.mode == Mode::Live
+    }
+
+    /// Whether the end of this attempt was shown, or counted in its group's line.
+    pub(crate) fn has_shown(&self, attempt: &TaskKey) -> bool {
+        self.shown.contains(attempt)
     }
 
     /// Shows steps as they are now, and the ends that were not shown before.
@@ -111,11 +119,19 @@ impl Screen {
         self.output.push(task, stream, text);
     }
 
-    /// Draws the live lines, at most ten times a second.
-    pub(crate) fn draw(&mut self) {
+    /// Draws the live lines, at most ten times a second: what comes too soon, the next look draws.
+    pub(crate) fn draw_if_due(&mut self) {
+        let now = self.began.elapsed_ms();
+        if self.drawn_ms.is_none_or(|drawn| now.saturating_sub(drawn) >= 1_000 / u64::from(HZ)) {
+            self.draw();
+        }
+    }
+
+    fn draw(&mut self) {
         if self.mode != Mode::Live {
             return;
         }
+        self.drawn_ms = Some(self.began.elapsed_ms());
         let size = size();
         let height = size.lines.saturating_sub(FREE_LINES).max(1);
         let lines = self.view.apply(&self.steps, &self.output, self.began.elapsed_ms());
@@ -129,6 +145,7 @@ impl Screen {
 
     /// Takes the live lines away: something else is to be shown, and the next look draws them again.
     pub(crate) fn clear(&mut self) {
+        self.drawn_ms = None;
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

@@ -6,6 +6,7 @@ use cofferdam_contracts::sandbox::WipeStatus;
 use cofferdam_contracts::session::WipeView;
 use cofferdam_contracts::step::{StepRow, StepStatus};
 
+use super::super::file_transfer::byte_count;
 use super::super::task_choice::newest_attempts;
 use super::super::task_time::{TaskTime, duration};
 use super::task_line::{Count, counted};
@@ -102,19 +103,7 @@ pub(crate) fn own_artifacts(rows: &[ArtifactRow]) -> impl Iterator<Item = &Artif
 pub(crate) fn artifacts(rows: &[ArtifactRow]) -> Option<String> {
     let some: Vec<&ArtifactRow> = own_artifacts(rows).filter(|row| row.size > 0).collect();
     let bytes: u64 = some.iter().filter_map(|row| u64::try_from(row.size).ok()).sum();
-    (!some.is_empty()).then(|| format!("artifacts: {}, {}", some.len(), size(bytes)))
-}
-
-/// Bytes in the unit that a person reads, to a tenth.
-fn size(bytes: u64) -> String {
-    let tenths =
-        |unit: u64, name: &str| format!("{}.{} {name}", bytes / unit, bytes % unit / (unit / 10));
-    match bytes {
-        0..1_000 => format!("{bytes} bytes"),
-        1_000..1_000_000 => tenths(1_000, "kB"),
-        1_000_000..1_000_000_000 => tenths(1_000_000, "MB"),
-        _ => tenths(1_000_000_000, "GB"),
-    }
+    (!some.is_empty()).then(|| format!("artifacts: {}, {}", some.len(), byte_count(bytes)))
 }
 
 #[cfg(test)]
@@ -188,13 +177,5 @@ mod tests {
         );
         let many: Vec<WipeView> = (0..9).map(|n| wipe(n, Value::Null)).collect();
         assert!(evidence(&many).unwrap().contains(" and 4 more"));
-    }
-
-    #[test]
-    fn sizes_are_in_the_unit_that_a_person_reads() {
-        assert_eq!(size(999), "999 bytes");
-        assert_eq!(size(1_000), "1.0 kB");
-        assert_eq!(size(3_456_789), "3.4 MB");
-        assert_eq!(size(12_000_000_000), "12.0 GB");
     }
 }

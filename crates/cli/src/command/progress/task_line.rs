@@ -1,12 +1,11 @@
 //! One live line: as much of it as the terminal is wide.
 
 use cofferdam_contracts::printable;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::super::cells::{cells_of, cut};
 
 /// Columns between the parts of a line.
 const GAP: &str = "  ";
-/// Stands for what was cut off.
-const CUT: char = '…';
 
 /// How urgent a line is: what failed comes before what runs, and that before what waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,12 +37,13 @@ impl TaskLine {
     /// The line in so many columns, its name in at least `names` of them. Nothing in it acts on a terminal.
     pub(crate) fn text(&self, width: usize, names: usize) -> String {
         let name = cut(&printable::line(&self.name), width.div_ceil(3).max(names));
-        let mut text = format!("{name}{}", " ".repeat(names.saturating_sub(name.width())));
-        let last = printable::line(&uncolored(&self.last)).into_owned();
-        for part in [&self.words, &last] {
+        let mut text = format!("{name}{}", " ".repeat(names.saturating_sub(cells_of(&name))));
+        let words = printable::line(&self.words);
+        let last = uncolored(&self.last);
+        for part in [words, printable::line(&last)] {
             if !part.is_empty() {
                 text.push_str(GAP);
-                text.push_str(part);
+                text.push_str(&part);
             }
         }
         cut(&text, width)
@@ -57,7 +57,7 @@ pub(crate) fn fitted(lines: &[TaskLine], width: usize, height: usize) -> Vec<Str
         false => lines.len(),
     };
     let (above, below) = lines.split_at_checked(shown).unwrap_or((lines, &[]));
-    let widest = above.iter().map(|line| printable::line(&line.name).width()).max().unwrap_or(0);
+    let widest = above.iter().map(|line| cells_of(&printable::line(&line.name))).max().unwrap_or(0);
     // A long name of one task does not take the columns of all.
     let names = widest.min(width / 3);
     let mut texts: Vec<String> = above.iter().map(|line| line.text(width, names)).collect();
@@ -85,26 +85,6 @@ pub(crate) fn counted(counts: &[Count]) -> String {
     some.map(|Count { tasks, what }| format!("{tasks} {what}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The text in at most so many columns.
-fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let (mut shown, mut columns) = (String::new(), 1);
-    for c in text.chars() {
-        columns += c.width().unwrap_or(0);
-        if columns > width {
-            break;
-        }
-        shown.push(c);
-    }
-    let mut shown = shown.trim_end().to_owned();
-    if width > 0 {
-        shown.push(CUT);
-    }
-    shown
-}
-
 /// A line without the sequences that color it: what is left of other escapes is shown as text.
 fn uncolored(line: &str) -> String {
     let mut left = String::with_capacity(line.len());
@@ -126,6 +106,7 @@ fn uncolored(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::cells::CUT;
     use super::*;
 
     fn line(name: &str, last: &str) -> TaskLine {
@@ -146,7 +127,7 @@ mod tests {
         for width in [80, 40, 20, 3, 1] {
             let text = long.text(width, 0);
             // In few columns spaces before what was cut off are left out.
-            assert!(text.width() <= width && (text.width() == width || width < 40), "{text}");
+            assert!(cells_of(&text) <= width && (cells_of(&text) == width || width < 40), "{text}");
             assert!(text.ends_with(CUT), "{text}");
         }
         assert_eq!(long.text(0, 0), "");
@@ -154,7 +135,7 @@ mod tests {
         let name = line("a-very-long-name-of-a-task-of-a-matrix", "ok").text(40, 13);
         assert_eq!(name, "a-very-long-n…  exec 12.1 s  ok");
         let wide = line("test", &"日".repeat(60)).text(40, 0);
-        assert!((39..=40).contains(&wide.width()), "two columns a character: {wide}");
+        assert!((39..=40).contains(&cells_of(&wide)), "two columns a character: {wide}");
     }
 
     #[test]
