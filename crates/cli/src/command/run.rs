@@ -354,7 +354,7 @@ fn print_artifacts(header: &RunHeader, artifacts: &[ArtifactRow]) {
         );
     }
     if more > 0 {
-        output::line(&format!("and {more} more: cofferdam show {} --json", header.run_id));
+        output::line(&format!("and {more} more: cofferdam artifacts ls {}", header.run_id));
     }
     if let Some(words) = summary::artifacts(artifacts) {
         output::line(&words);

@@ -1,8 +1,11 @@
 //! What the test reports of a run say, for a person: totals, failed cases, slowest cases.
 
+use std::cmp::Reverse;
+
 use cofferdam_contracts::run::RunHeader;
 use cofferdam_contracts::test_report::{
-    Coverage, Ratio, ReportRow, RunReports, TaskReports, TestFailure, TestReport, TestTotals,
+    Coverage, Ratio, ReportRow, RunReports, TaskReports, TestFailure, TestReport, TestTime,
+    TestTotals,
 };
 
 use super::client::{Client, segment};
@@ -37,8 +40,8 @@ fn lines(reports: &RunReports, run: &str) -> Vec<String> {
     if let Some(total) = &reports.total {
         lines.extend(summary(total));
         lines.extend(uncounted(reports, total));
-        failed(total, run, &mut lines);
-        slowest(total, &mut lines);
+        failed(reports, total, run, &mut lines);
+        slowest(reports, total, &mut lines);
     }
     let faulty = reports.reports().filter_map(|(task, row)| fault(task, row));
     let unmatched = reports.tasks.iter().flat_map(|task| {
@@ -89,22 +92,34 @@ fn uncounted(reports: &RunReports, total: &TestReport) -> Option<String> {
         .then(|| format!("coverage: {covered} reports, each with its own lines in --json"))
 }
 
-fn failed(total: &TestReport, run: &str, lines: &mut Vec<String>) {
+/// A task's name, where another task has reports, too: cases of shards have equal names.
+fn shard<'a>(reports: &RunReports, task: &'a TaskReports) -> Option<&'a str> {
+    (reports.tasks.len() > 1).then_some(task.name.as_str())
+}
+
+fn failed(reports: &RunReports, total: &TestReport, run: &str, lines: &mut Vec<String>) {
     let counted = total.totals.as_ref().map_or(0, |totals| totals.failed + totals.errored);
     let all = usize::try_from(counted).unwrap_or(usize::MAX).max(total.failures.len());
-    let shown = total.failures.iter().take(MAX_FAILURES);
-    lines.extend(shown.clone().map(|failure| format!("  {}", failure_line(failure))));
+    let cases = reports.reports().flat_map(|(task, row)| {
+        let of = shard(reports, task);
+        row.report.failures.iter().map(move |failure| format!("  {}", failure_line(failure, of)))
+    });
+    let shown: Vec<String> = cases.take(MAX_FAILURES).collect();
     let more = all.saturating_sub(shown.len());
+    lines.extend(shown);
     if more > 0 {
         lines.push(format!("  and {more} more failed: cofferdam show {run} --json"));
     }
 }
 
-/// `test_sum (tests.money): assert 1 == 2 (tests/money.py:12)`
-fn failure_line(failure: &TestFailure) -> String {
+/// `test_sum (tests.money) in shard-2: assert 1 == 2 (tests/money.py:12)`
+fn failure_line(failure: &TestFailure, of: Option<&str>) -> String {
     let mut text = format!("FAILED {}", failure.name);
     if let Some(class) = failure.class.as_ref().filter(|class| **class != failure.name) {
         text.push_str(&format!(" ({class})"));
+    }
+    if let Some(task) = of {
+        text.push_str(&format!(" in {task}"));
     }
     if let Some(message) = failure.message.lines().map(str::trim).find(|line| !line.is_empty()) {
         text.push_str(": ");
@@ -118,15 +133,21 @@ fn failure_line(failure: &TestFailure) -> String {
     text
 }
 
-fn slowest(total: &TestReport, lines: &mut Vec<String>) {
+fn slowest(reports: &RunReports, total: &TestReport, lines: &mut Vec<String>) {
     if total.totals.as_ref().is_none_or(|totals| totals.cases < 2) {
         return;
     }
-    let shown = total.slowest.iter().take(MAX_SLOW);
-    let row = |time: &cofferdam_contracts::test_report::TestTime| {
-        format!("  slow {:>8}  {}", seconds(time.took_ms), time.name)
+    let times = reports.reports().flat_map(|(task, row)| {
+        let of = shard(reports, task);
+        row.report.slowest.iter().map(move |time| (time, of))
+    });
+    let mut times: Vec<(&TestTime, Option<&str>)> = times.collect();
+    times.sort_by_key(|(time, _)| Reverse(time.took_ms));
+    let row = |(time, of): &(&TestTime, Option<&str>)| {
+        let of = of.map(|task| format!(" in {task}")).unwrap_or_default();
+        format!("  slow {:>8}  {}{of}", seconds(time.took_ms), time.name)
     };
-    lines.extend(shown.map(row));
+    lines.extend(times.iter().take(MAX_SLOW).map(row));
 }
 
 fn fault(task: &TaskReports, row: &ReportRow) -> Option<String> {
@@ -197,6 +218,18 @@ mod tests {
     }
 
     #[test]
+    fn cases_of_shards_are_said_with_their_shard_and_the_slowest_come_first() {
+        let one = |time: &str| {
+            format!(
+                "<testsuite><testcase name='a' time='{time}'/><testcase name='b'><failure/></testcase></testsuite>"
+            )
+        };
+        let all = shown(vec![task("s-1", &[&one("1")], &[]), task("s-2", &[&one("3")], &[])]);
+        assert_eq!(all[1..3], ["  FAILED b in s-1", "  FAILED b in s-2"]);
+        assert_eq!(all[3..], ["  slow    3.0 s  a in s-2", "  slow    1.0 s  a in s-1"]);
+    }
+
+    #[test]
     fn twenty_failures_are_shown_and_the_others_counted() {
         let many: String =
             (0..30).map(|n| format!("<testcase name='t{n}'><error/></testcase>")).collect();
@@ -212,7 +245,7 @@ mod tests {
         let cut = "<testsuite><testcase name='a'><failure/></testcase>";
         let all = shown(vec![task("one", &[JUNIT], &["*.tap"]), task("two", &[cut], &[])]);
         assert_eq!(all[0], "tests: no totals, since a report could not be read to its end");
-        assert!(all.contains(&"  FAILED a".to_owned()), "{all:?}");
+        assert!(all.contains(&"  FAILED a in two".to_owned()), "{all:?}");
         let cut = "report r.xml of two: the report is incomplete";
         assert!(all.iter().any(|line| line.starts_with(cut)), "{all:?}");
         assert_eq!(all.last().unwrap(), "reports of one: *.tap matched no file");
