@@ -29,6 +29,9 @@
 //!    models::providers models::send notify project_patch recipes test_reports
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
+//! graph
+//! graph::state
+//! graph::action
 //! ask attempt session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
@@ -63,6 +66,7 @@ pub mod floor;
 mod flow;
 mod fresh_ids;
 mod gates;
+pub mod graph;
 mod guesses;
 mod handoff;
 mod heartbeat;

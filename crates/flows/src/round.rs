@@ -190,7 +190,7 @@ fn attempt_of(
     if let Work::Patched(work) = &mut work {
         work.patch.clone_from(&consented.patch);
     }
-    let task = PlanTask { name: task.name.clone(), work };
+    let task = PlanTask::of(task.name.clone(), work);
     new_task(task, &run.intent_id, &run.id, attempt)
 }
 

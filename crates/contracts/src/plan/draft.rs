@@ -88,7 +88,7 @@ pub(super) fn draft(
     let mut work = work(spec, tests, scope).map_err(|fault| of_agent(fault, recipe))?;
     let what = format!("recipe {}@{}: plan.agent", recipe.id, recipe.v);
     config.settings.settle(&what, &mut work.request)?;
-    Ok(PlanTask { name: PLANNING.to_owned(), work: Work::Opencode(Box::new(work)) })
+    Ok(PlanTask::of(PLANNING.to_owned(), Work::Opencode(Box::new(work))))
 }
 
 fn of_agent(fault: Fault, recipe: &Recipe) -> CompileError {
@@ -159,7 +159,7 @@ fn patched(test: PlanTask, project: &InputFile) -> Result<PlanTask, Fault> {
     request.files_in.push(project.clone());
     request.workdir.get_or_insert_with(|| PROJECT.to_owned());
     let work = Work::Patched(Box::new(PatchTestWork { request: *request, patch: None }));
-    Ok(PlanTask { name: test.name, work })
+    Ok(PlanTask::of(test.name, work))
 }
 
 #[cfg(test)]
