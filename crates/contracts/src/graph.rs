@@ -36,7 +36,7 @@ pub enum GraphFault {
         at: String,
     },
     /// Tasks that wait for each other.
-    #[error("{at}: the tasks wait for each other: {}", shown(path))]
+    #[error("{at}: the tasks wait for each other: {}", shown(.path))]
     Cycle {
         /// The field of the first of them.
         at: String,
@@ -349,6 +349,23 @@ mod tests {
         assert_eq!(
             fault,
             "plan.tasks[1].needs[1]: the tasks wait for each other: t1 -> t3 -> t2 -> t1"
+        );
+    }
+
+    #[test]
+    fn a_task_waits_for_at_most_so_many_others() {
+        let recipe = |count: usize| {
+            let all = (0..count).map(|i| format!("    - {{name: t{i}, value: x}}\n"));
+            let needs: Vec<String> = (0..count).map(|i| format!("t{i}")).collect();
+            let tasks: String = all.collect();
+            let last = format!("    - {{name: last, value: x, needs: [{}]}}\n", needs.join(", "));
+            Recipe::from_yaml("n.yaml", &format!("id: n\nv: '1'\nplan:\n  tasks:\n{tasks}{last}"))
+        };
+        assert!(recipe(MAX_NEEDS).is_ok());
+        let error = recipe(MAX_NEEDS + 1).unwrap_err().message;
+        assert!(
+            error.contains("plan.tasks[65].needs: a task waits for at most 64 others"),
+            "{error}"
         );
     }
 

@@ -184,7 +184,17 @@ pub fn parts(
     is_item_late: bool,
     render: &mut dyn FnMut(&str) -> Result<String, TemplateError>,
 ) -> Result<Option<Vec<LatePart>>, PartsError> {
-    let mut found = false;
+    let mut is_late = false;
+    for piece in pieces(text) {
+        // What does not parse is refused by its own error when it is rendered.
+        let Ok(Piece::Expr(expr)) = piece else { continue };
+        let late = late_part(expr.value, expr.filter, is_item_late);
+        is_late |= late.map_err(PartsError::Reference)?.is_some();
+    }
+    // Before anything is rendered, which is charged.
+    if !is_late {
+        return Ok(None);
+    }
     let mut parts: Vec<LatePart> = Vec::new();
     for piece in pieces(text) {
         let known = match piece.map_err(PartsError::Template)? {
@@ -194,7 +204,6 @@ pub fn parts(
                 let late = late_part(expr.value, expr.filter, is_item_late);
                 match late.map_err(PartsError::Reference)? {
                     Some(part) => {
-                        found = true;
                         parts.push(part);
                         continue;
                     }
@@ -205,7 +214,7 @@ pub fn parts(
         };
         push(&mut parts, &known);
     }
-    Ok(found.then_some(parts))
+    Ok(Some(parts))
 }
 
 /// The same expression as text.

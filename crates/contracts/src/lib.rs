@@ -7,7 +7,8 @@
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
 //! reply
-//! consent plan::agent plan::late plan_text policy::entries
+//! consent plan::agent plan_text policy::entries
+//! plan::late
 //! plan plan::draft plan::groups plan::render plan::unsupported
 //! pipeline
 //! dispatch::end patch::receipt recipe::check webhook work

@@ -87,7 +87,7 @@ fn task_files(file: &FileSpec) -> Result<Option<TaskFiles>, Fault> {
     Ok(Some(TaskFiles { task, glob: glob.to_owned(), to, access }))
 }
 
-/// One task of a recipe, rendered. Of a late fan-out the name is [`late_name`]'s.
+/// One task of a recipe, rendered. Of a late fan-out the name stays as it is written.
 pub(super) fn rendered(
     recipe: &Recipe,
     spec: &TaskSpec,

@@ -179,12 +179,15 @@ impl TaskSpec {
             if text.may_be_late {
                 continue;
             }
-            let is_item = |piece| match piece {
-                Ok(Piece::Expr(expr)) => ["item", "index", "count"]
-                    .contains(&expr.value.split('.').next().unwrap_or("").trim()),
-                _ => false,
-            };
-            let has_item = is_item_late && text.field != "name" && pieces(text.text).any(is_item);
+            let has_item = is_item_late
+                && text.field != "name"
+                && pieces(text.text).any(|piece| match piece {
+                    Ok(Piece::Expr(expr)) => {
+                        let root = expr.value.split('.').next().unwrap_or_default();
+                        ["item", "index", "count"].contains(&root.trim())
+                    }
+                    _ => false,
+                });
             if !outputs.is_empty() || has_item {
                 return Err(format!(
                     "{}: an output is known only when the task starts: use it in exec.run, exec.env, build.run, build.env, \

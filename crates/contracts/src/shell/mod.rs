@@ -105,7 +105,7 @@ impl Rule<'_> {
         for (name, text) in all.filter(|(name, _)| reader::is_code_variable(name)) {
             if let Some(value) = self.editable_in(text) {
                 return Err(format!(
-                    "`${{{value}}}`, which an approver may edit, is in {name}, which programs take code \
+                    "`${{{value}}}`, which an approver may edit or another task puts out, is in {name}, which programs take code \
                      from: use a variable of your own, or narrow its schema by `enum`"
                 ));
             }
