@@ -31,6 +31,7 @@
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
 //! graph
 //! graph::state
+//! graph::failure graph::group
 //! graph::action
 //! ask attempt session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed fresh_ids gates guesses

@@ -11,6 +11,8 @@
 //! each edge between groups is looked at a fixed number of times.
 
 mod action;
+mod failure;
+mod group;
 mod state;
 #[cfg(test)]
 mod tests;

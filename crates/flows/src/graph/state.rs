@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use cofferdam_contracts::id::{GroupName, StepId};
 use cofferdam_contracts::plan::{LateFanout, Plan, PlanGroup, PlanTask, late};
-use cofferdam_contracts::retry_spec::{self, RetryDecision, RetrySpec};
+use cofferdam_contracts::retry_spec::{self, RetryDecision};
 use cofferdam_contracts::run::{Budget, RunStatus};
-use cofferdam_contracts::start_condition::{GroupEnds, StartCondition, holds};
+use cofferdam_contracts::start_condition::{GroupEnds, holds};
 use cofferdam_contracts::start_spec::GroupOutcome;
 use cofferdam_contracts::task_outputs::TaskOutputs;
 use serde_json::Value;
 
 use super::action::{GraphAction, GraphEvent, SkipReason, TaskEnd};
-use crate::decide::BudgetExcess;
+use super::failure::{Failure, FailureKind, Stop, finish};
+use super::group::{GroupState, TaskPhase, TaskState};
 
 /// What earlier lives of a run left of one step.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -27,112 +28,6 @@ pub struct StepProgress {
 
 /// What earlier lives of a run left, by step.
 pub type GraphProgress = BTreeMap<StepId, StepProgress>;
-
-/// How far a task came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TaskPhase {
-    /// Its group waits.
-    Waiting,
-    /// It starts as soon as there is a slot.
-    Ready,
-    /// An attempt is queued or runs.
-    Running,
-    /// It waits for its next attempt.
-    Backoff,
-    /// It has ended, or is skipped.
-    Over,
-}
-
-#[derive(Debug, Clone)]
-struct TaskState {
-    group: usize,
-    phase: TaskPhase,
-    /// Attempts before this life, and those that a resume repeated.
-    before: u32,
-    /// Attempts of this life that count.
-    tries: u32,
-    is_canceled: bool,
-}
-
-#[derive(Debug)]
-struct GroupState<'p> {
-    spec: Option<&'p PlanGroup>,
-    /// Its tasks.
-    tasks: Vec<usize>,
-    /// Tasks that have not ended.
-    open: usize,
-    /// Needs that have not ended.
-    pending: usize,
-    /// Groups that wait for it.
-    dependents: Vec<usize>,
-    succeeded: usize,
-    skipped: usize,
-    /// Its tasks could not be made.
-    is_broken: bool,
-}
-
-impl<'p> GroupState<'p> {
-    const fn of(spec: Option<&'p PlanGroup>) -> Self {
-        let (tasks, dependents) = (Vec::new(), Vec::new());
-        Self {
-            spec,
-            tasks,
-            open: 0,
-            pending: 0,
-            dependents,
-            succeeded: 0,
-            skipped: 0,
-            is_broken: false,
-        }
-    }
-
-    fn name(&self) -> Option<&'p GroupName> {
-        self.spec.map(|spec| &spec.name)
-    }
-
-    fn retry(&self) -> Option<&'p RetrySpec> {
-        self.spec.and_then(|spec| spec.retry.as_ref())
-    }
-
-    fn is_always(&self) -> bool {
-        self.spec.is_some_and(|spec| spec.when == Some(StartCondition::Always))
-    }
-
-    fn outcome(&self) -> GroupOutcome {
-        if self.is_broken {
-            GroupOutcome::Failed
-        } else if self.succeeded == self.tasks.len() {
-            GroupOutcome::Succeeded
-        } else if self.skipped == self.tasks.len() {
-            GroupOutcome::Skipped
-        } else {
-            GroupOutcome::Failed
-        }
-    }
-}
-
-/// Why no more tasks start than those of `always`.
-#[derive(Debug, Clone, PartialEq)]
-enum Stop {
-    FailFast,
-    Budget(BudgetExcess),
-}
-
-/// How a failure bears on the run's status, the weightiest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum FailureKind {
-    Failed,
-    Permanent,
-    Exceeded,
-}
-
-/// A task or a group that failed by itself.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Failure {
-    kind: FailureKind,
-    index: usize,
-    text: String,
-}
 
 /// The graph of one run: what has ended, what runs, what may start.
 #[derive(Debug)]
@@ -182,7 +77,7 @@ impl<'p> GraphState<'p> {
                 state.tasks.push(at);
                 state.open += 1;
             }
-            tasks.push(waiting(group));
+            tasks.push(TaskState::of(group));
         }
         let mut edges = Vec::new();
         for (at, state) in groups.iter_mut().enumerate() {
@@ -276,7 +171,7 @@ impl<'p> GraphState<'p> {
         }
         if self.open_groups == 0 {
             self.is_over = true;
-            actions.push(self.finish());
+            actions.push(finish(self.stop.as_ref(), &self.failures));
         }
     }
 
@@ -394,7 +289,7 @@ impl<'p> GraphState<'p> {
             return Err("two tasks would have one name; use ${index} in the name".to_owned());
         }
         self.steps.extend(ids);
-        self.tasks.extend(tasks.iter().map(|_| waiting(at)));
+        self.tasks.extend(tasks.iter().map(|_| TaskState::of(at)));
         self.expanded.extend(tasks.iter().cloned());
         if let Some(group) = self.groups.get_mut(at) {
             group.tasks = (first..total).collect();
@@ -569,28 +464,4 @@ impl<'p> GraphState<'p> {
             self.task_over(index);
         }
     }
-
-    fn finish(&self) -> GraphAction {
-        if let Some(Stop::Budget(b)) = &self.stop {
-            let error =
-                format!("budget reached: {} is {}, observed {}", b.metric, b.limit, b.observed);
-            return GraphAction::Finish { status: RunStatus::Failed, error: Some(error) };
-        }
-        let Some(first) = self.failures.iter().min() else {
-            return GraphAction::Finish { status: RunStatus::Succeeded, error: None };
-        };
-        let status = match first.kind {
-            FailureKind::Exceeded => RunStatus::RetriesExceeded,
-            FailureKind::Failed | FailureKind::Permanent => RunStatus::Failed,
-        };
-        let more = match self.failures.len() {
-            1 => String::new(),
-            n => format!(" (and {} more)", n - 1),
-        };
-        GraphAction::Finish { status, error: Some(format!("{}{more}", first.text)) }
-    }
-}
-
-const fn waiting(group: usize) -> TaskState {
-    TaskState { group, phase: TaskPhase::Waiting, before: 0, tries: 0, is_canceled: false }
 }
