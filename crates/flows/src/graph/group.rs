@@ -58,7 +58,7 @@ pub(super) struct GroupState<'p> {
 }
 
 impl<'p> GroupState<'p> {
-    pub(super) const fn of(spec: Option<&'p PlanGroup>) -> Self {
+    pub(super) fn of(spec: Option<&'p PlanGroup>) -> Self {
         let (tasks, dependents) = (Vec::new(), Vec::new());
         Self {
             spec,
