@@ -22,6 +22,7 @@ pub mod e2b;
 pub mod leftovers;
 pub mod measurement;
 pub mod not_run;
+pub mod port_reservation;
 pub mod postgres;
 pub mod programs;
 pub mod statements;

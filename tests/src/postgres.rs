@@ -2,7 +2,7 @@
 //!
 //! Its data lie in a directory of the test, its processes belong to an ordinary user, and it ends with the test.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 use sqlx::{Connection, PgConnection, PgPool};
 use tempfile::TempDir;
+
+use crate::port_reservation::PortReservation;
 
 /// Debian keeps one directory for each major version.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -28,7 +30,7 @@ pub struct Postgres {
     dir: TempDir,
     bin: PathBuf,
     account: Option<User>,
-    address: SocketAddr,
+    port: PortReservation,
     child: Option<Child>,
 }
 
@@ -43,11 +45,8 @@ impl Postgres {
         if let Some(user) = &account {
             chown(dir.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw())).expect("chown");
         }
-        // Free now; whoever takes it in between makes the start fail, loudly.
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = free.local_addr().expect("its address");
-        drop(free);
-        let mut this = Self { dir, bin: bin(), account, address, child: None };
+        let port = PortReservation::new();
+        let mut this = Self { dir, bin: bin(), account, port, child: None };
         this.init();
         this.resume().await;
         let mut conn = PgConnection::connect(&this.url_of("postgres")).await.expect("it answers");
@@ -107,7 +106,7 @@ impl Postgres {
     fn spawn(&self) -> Child {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path());
         let log = log.expect("a log");
-        let port = format!("port={}", self.address.port());
+        let port = format!("port={}", self.port.address().port());
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data());
         for setting in [
@@ -145,7 +144,7 @@ impl Postgres {
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.port.address()
     }
 
     /// As `--db` takes it.
@@ -155,7 +154,7 @@ impl Postgres {
     }
 
     fn url_of(&self, name: &str) -> String {
-        format!("postgres://{SUPERUSER}@{}/{name}?sslmode=prefer", self.address)
+        format!("postgres://{SUPERUSER}@{}/{name}?sslmode=prefer", self.port.address())
     }
 
     /// SQL on it, as an auditor would.

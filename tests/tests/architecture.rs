@@ -75,6 +75,8 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("rand_chacha", &["ambient"]),
     ("getrandom", &["ambient"]),
     ("rusqlite", &["cli"]),
+    ("indicatif", &["cli"]),
+    ("unicode-width", &["cli"]),
     ("landlock", &["guest"]),
     ("io-uring", &["probe"]),
     ("linux-keyutils", &["probe"]),

@@ -11,19 +11,10 @@ use std::time::Duration;
 
 use cofferdam_tests::{Home, processes_mentioning};
 use serde_json::{Value, json};
-use support::{ended, recipe, said};
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
+use support::{code, ended, recipe, said, stdout};
 
 fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// Exit code, or the whole story.
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap_or_else(|| panic!("{}", said(output)))
 }
 
 /// The one JSON object on stdout, and nothing besides.

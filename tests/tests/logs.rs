@@ -8,22 +8,9 @@ use std::time::Duration;
 
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
-use support::{ended, recipe, said, until};
+use support::{ended, recipe, said, stdout, tasks, until};
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// A recipe of tasks by name, each with its script.
-fn tasks(id: &str, tasks: &[(&str, &str)]) -> String {
-    let tasks: Vec<Value> = tasks
-        .iter()
-        .map(|(name, run)| json!({"name": name, "exec": {"run": run, "timeout": "15m"}}))
-        .collect();
-    json!({"id": id, "v": "1", "plan": {"tasks": tasks}}).to_string()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
 
 /// Runs a recipe to its end; what the command said, and the run's id.
 fn ran(home: &Home, yaml: &str) -> (Output, String) {

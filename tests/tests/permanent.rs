@@ -20,15 +20,20 @@ async fn ended(up: &Server, task: &Value) -> (Value, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn e3_too_many_or_too_large_artifacts_are_named_and_not_tried_again() {
+async fn e3_artifacts_beyond_a_bound_are_named_what_fits_is_kept_and_nothing_is_tried_again() {
     let home = Home::new();
     let up = home.up();
     let sql = up.sql().await;
-    for (script, words) in [
-        ("seq -f f%04g 1001 | xargs touch", ["1001 files match", "at most 1000", "match fewer"]),
+    for (script, words, kept) in [
         (
-            "truncate -s 67108865 big.bin",
-            ["67108865 bytes up to \"big.bin\"", "at most 67108864", "compress"],
+            "seq -f f%04g 1001 | xargs touch",
+            ["1 file with 0 bytes", "the first \"f1001\": at most 1000 files", "match fewer"],
+            1_000,
+        ),
+        (
+            "echo a > a; echo z > z; truncate -s 67108865 big.bin",
+            ["with 67108865 bytes", "the first \"big.bin\": at most 67108864 bytes", "compress"],
+            2,
         ),
     ] {
         let task = json!({"name": "t", "exec": {"run": format!("echo done; {script}"), "timeout": "60s"},
@@ -40,11 +45,12 @@ async fn e3_too_many_or_too_large_artifacts_are_named_and_not_tried_again() {
         for word in words {
             assert!(why.contains(word) && text(&header, "error").contains(word), "{word}: {why}");
         }
-        // None of the files is kept, and all of what it said.
+        assert_eq!(attempt["output"]["omitted"]["files"], 1, "{attempt:#}");
+        // What fits is kept, and all of what it said.
         let run = text(&header, "runId");
         let files =
             format!("SELECT count(*) FROM app.artifacts WHERE run_id = '{run}' AND kind = 'file'");
-        assert_eq!(count(&sql, &files).await, 0);
+        assert_eq!(count(&sql, &files).await, kept);
         let said = format!(
             "SELECT count(*) FROM app.artifacts WHERE run_id = '{run}' AND kind = 'stdout' AND size = 5"
         );

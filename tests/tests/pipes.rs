@@ -5,12 +5,11 @@ use crate::support;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cofferdam_tests::{Home, text};
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use support::{recipe, said, signal};
+use support::{exit_code, recipe, said};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -82,18 +81,7 @@ async fn e8_logs_that_nobody_reads_any_more_end_while_the_run_goes_on() {
     out.read_line(&mut line).unwrap();
     assert_eq!(line, "first\n", "it follows a run whose task has not started, too");
     drop(out);
-    let deadline = Instant::now() + LIMIT;
-    let code = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status.code();
-        }
-        if Instant::now() > deadline {
-            signal(i32::try_from(child.id()).unwrap(), Signal::SIGKILL);
-            panic!("it goes on though nobody reads it");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    assert_eq!(code, Some(141));
+    assert_eq!(exit_code(&mut child, LIMIT), Some(141), "nobody reads it");
     let (_, header) = up.get(&format!("/api/runs/{run}")).await;
     assert_eq!(header["status"], "running", "whoever only looks cancels nothing: {header}");
     assert_eq!(home.run(&["cancel", &run]).status.code(), Some(0));

@@ -8,7 +8,7 @@ use std::process::Output;
 
 use cofferdam_tests::{Home, repository, text};
 use serde_json::{Value, json};
-use support::{assert_proven, count, recipe, said};
+use support::{assert_proven, code, count, recipe, said, stdout};
 
 /// What pytest wrote, with one failure and one error; `contracts::test_report` holds its totals.
 const PYTEST: &str = "crates/contracts/corpus/test_report/pytest.xml";
@@ -20,14 +20,6 @@ fn yaml(id: &str, dir: &Path, run: &str, rest: &str) -> String {
     format!(
         "id: {id}\nv: \"1\"\nplan:\n  tasks:\n    - name: t\n      files: [{{from: {dir}, to: /in, access: read-only}}]\n      exec: {{run: {run}, timeout: 60s}}\n      {rest}\n"
     )
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap_or_else(|| panic!("{}", said(output)))
 }
 
 /// The reports in a run's JSON.
@@ -223,7 +215,7 @@ async fn reports_are_refused_where_they_cannot_be() {
     ] {
         let (status, body) = import(task).await;
         assert_eq!(status, 400, "{body}");
-        assert!(body["message"].as_str().unwrap().contains(word), "{word}: {body}");
+        assert!(body["error"].as_str().unwrap().contains(word), "{word}: {body}");
     }
     let (status, body) =
         import("{name: t, exec: {run: 'true'}, reports: [a, {path: b, kind: tap}]}").await;

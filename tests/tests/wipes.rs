@@ -110,7 +110,7 @@ async fn a_failed_wipe_holds_its_run_and_says_so_everywhere() {
     let show = String::from_utf8(home.run(&["show", &run]).stdout).unwrap();
     assert!(
         show.contains("held: the wipe of 1 sandboxes is not verified")
-            && show.contains("REMOTE_WIPE_VERIFYING"),
+            && show.contains(&format!("not verified: {sandbox} (held)")),
         "{show}"
     );
     let ls = home.run(&["session", "ls", "--held"]);

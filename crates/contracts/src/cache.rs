@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::canonical::digest_bytes;
 use crate::enum_names::named;
 use crate::id::{Digest, TaskKey, TenantId};
-use crate::own_schema::own_schema;
+use crate::own_schema::{own_schema, text_or_object};
 use crate::sandbox::SandboxRequest;
 
 /// Where a build leaves its dependencies when the request does not say.
@@ -84,28 +84,12 @@ impl Serialize for BuildCache {
     }
 }
 
-impl<'de> Deserialize<'de> for BuildCache {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = BuildCache;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a cache: a lock file, or {repo, paths, dirs}")
-            }
-            fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<BuildCache, E> {
-                Ok(BuildCache::Lock(path.to_owned()))
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                map: A,
-            ) -> Result<BuildCache, A::Error> {
-                let map = serde::de::value::MapAccessDeserializer::new(map);
-                CacheSpec::deserialize(map).map(BuildCache::Spec)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
+text_or_object!(
+    BuildCache,
+    "a cache: a lock file, or {repo, paths, dirs}",
+    |path| Ok(BuildCache::Lock(path.to_owned())),
+    CacheSpec => |spec| BuildCache::Spec(spec)
+);
 
 named! {
     /// What came of the cache in one task.

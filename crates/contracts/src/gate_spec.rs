@@ -9,15 +9,14 @@
 //! recipe's hash does not depend on which was written.
 
 use schemars::{JsonSchema, json_schema};
-use serde::de::value::MapAccessDeserializer;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::duration::Duration;
 use crate::gate::{Choice, plan_form};
 use crate::id::{GateKey, GroupId};
 use crate::key::Role;
-use crate::own_schema::own_schema;
+use crate::own_schema::{own_schema, text_or_object};
 use crate::sandbox::MAX_TIMEOUT_MS;
 
 /// People whose yes a gate may ask for: a committee, not an electorate.
@@ -329,36 +328,23 @@ impl Serialize for GateSpec {
     }
 }
 
-impl<'de> Deserialize<'de> for GateSpec {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = GateSpec;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a gate's key, or an object with its key")
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<GateSpec, E> {
-                GateKey::parse(text).map(GateSpec::plain).map_err(E::custom)
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<GateSpec, A::Error> {
-                let f = Fields::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(GateSpec {
-                    key: f.key,
-                    group: f.group,
-                    roles: f.roles,
-                    quorum: f.quorum,
-                    veto: f.veto,
-                    self_approval: f.self_approval,
-                    deadline: f.deadline,
-                    remind: f.remind,
-                    on_timeout: f.on_timeout,
-                    edit: f.edit,
-                })
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+text_or_object!(
+    GateSpec,
+    "a gate's key, or an object with its key",
+    |text| GateKey::parse(text).map(GateSpec::plain).map_err(serde::de::Error::custom),
+    Fields => |f| GateSpec {
+        key: f.key,
+        group: f.group,
+        roles: f.roles,
+        quorum: f.quorum,
+        veto: f.veto,
+        self_approval: f.self_approval,
+        deadline: f.deadline,
+        remind: f.remind,
+        on_timeout: f.on_timeout,
+        edit: f.edit,
     }
-}
+);
 
 own_schema!(GateSpec, |generator| {
     let key = generator.subschema_for::<GateKey>();

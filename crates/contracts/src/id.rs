@@ -82,7 +82,7 @@ macro_rules! id {
     };
 }
 
-fn is_lower_hex(text: &str, len: usize) -> bool {
+pub(crate) fn is_lower_hex(text: &str, len: usize) -> bool {
     text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 

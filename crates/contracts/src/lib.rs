@@ -9,7 +9,7 @@
 //! reply
 //! consent plan::agent plan_text policy::entries
 //! plan::late
-//! plan plan::draft plan::groups plan::render plan::unsupported
+//! plan plan::draft plan::groups plan::render
 //! pipeline
 //! dispatch::end patch::receipt recipe::check webhook work
 //! graph
@@ -19,11 +19,11 @@
 //! life patch::receipt_text project recipe shell::words snapshot tally template_build timeout
 //! agent_plan config dispatch::record floor gate_spec live plan_text::agent profile retry_spec session step
 //! cache link sandbox
-//! gate patch::repo
+//! gate patch::repo run_file
 //! live_network model patch::build rollback sandbox::input task_outputs
 //! patch patch::mail patch::raw policy schema secret tree_change wipe
-//! artifact canonical delegation egress key limit wipe_subject ops output patch::apply patch::commit patch::path
-//!    service shell::scan start_spec test_report
+//! artifact artifact_spec canonical delegation egress input key limit wipe_subject ops output patch::apply
+//!    patch::commit patch::path run_name service shell::scan start_spec test_report
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
 //! own_schema
@@ -33,6 +33,7 @@ pub mod address;
 pub mod agent_plan;
 pub mod agent_report;
 pub mod artifact;
+pub mod artifact_spec;
 pub mod cache;
 pub mod canonical;
 pub mod config;
@@ -50,6 +51,7 @@ mod grant;
 pub mod graph;
 pub mod health;
 pub mod id;
+pub mod input;
 pub mod instant;
 pub mod key;
 pub mod late;
@@ -77,6 +79,8 @@ pub mod reply;
 pub mod retry_spec;
 pub mod rollback;
 pub mod run;
+pub mod run_file;
+pub mod run_name;
 pub mod sandbox;
 pub mod schema;
 pub mod secret;

@@ -26,7 +26,7 @@ named! {
         Nofile = "nofile",
         /// `limits.outputBytes`: output was not kept.
         Output = "output",
-        /// Files or bytes of `artifacts`: none of the task's files was kept.
+        /// Files or bytes of `artifacts`: those beyond were not kept.
         Artifacts = "artifacts",
     }
 }

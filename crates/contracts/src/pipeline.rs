@@ -34,6 +34,9 @@ pub struct PlanGroup {
     pub when: Option<StartCondition>,
     /// How often each of its tasks is tried. Absent: faults of the host, twice more.
     pub retry: Option<RetrySpec>,
+    /// Whether it has as many tasks as a list or a matrix says. Their files lie apart where others are given them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fans_out: bool,
     /// File of its task's outputs, relative to the working directory.
     pub outputs: Option<String>,
     /// Its tasks, where an output says how many there are: none of them is among the plan's tasks.

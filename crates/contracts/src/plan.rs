@@ -25,7 +25,6 @@ mod draft;
 mod groups;
 pub mod late;
 mod render;
-mod unsupported;
 pub use draft::PORT as OPENCODE_PORT;
 use render::{rendered, text};
 
@@ -70,6 +69,13 @@ impl Plan {
     /// The plan's digest.
     pub fn digest(&self) -> Result<Digest, CanonicalError> {
         canonical::digest(self)
+    }
+
+    /// Its tasks, and behind them each that a late fan-out makes its own of.
+    pub fn all_tasks(&self) -> impl Iterator<Item = &PlanTask> {
+        let groups = self.graph.iter().flat_map(|graph| &graph.groups);
+        let fanouts = groups.filter_map(|group| group.fanout.as_deref());
+        self.tasks.iter().chain(fanouts.map(|fanout| &fanout.task))
     }
 }
 
@@ -223,7 +229,6 @@ pub fn compile(
     settings: &Settings,
     glob: Globber<'_>,
 ) -> Result<Plan, CompileError> {
-    unsupported::check(recipe)?;
     compiled(recipe, form, settings, glob)
 }
 
@@ -280,11 +285,15 @@ fn compiled(
         let scope = Scope { form, item: None, matrix: None, glob, budget: &budget };
         tasks = vec![draft::draft(recipe, spec, tasks, &scope, &mut config)?];
     }
+    let graph = graph.graph();
     let minutes = tasks.iter().map(PlanTask::budget_ms).sum::<u64>().div_ceil(60_000);
     let recipe_hash = recipe.hash().map_err(|e| invalid(recipe, &e.to_string()))?;
     // A cap on minutes bounds what may really run; timeouts are ceilings, so their sum may pass it.
     // What is refused is a single task that alone could pass the cap.
-    let longest = tasks.iter().map(PlanTask::budget_ms).max().unwrap_or(0).div_ceil(60_000);
+    let groups = graph.iter().flat_map(|graph| &graph.groups);
+    let fanouts = groups.filter_map(|group| group.fanout.as_deref()).map(|fanout| &fanout.task);
+    let longest = tasks.iter().chain(fanouts).map(PlanTask::budget_ms).max().unwrap_or(0);
+    let longest = longest.div_ceil(60_000);
     let cap = u64::from(recipe.caps.sandbox_minutes);
     if longest > cap {
         return Err(Refusal::new(
@@ -301,7 +310,7 @@ fn compiled(
         config: config.used.into_iter().collect(),
         caps: recipe.caps,
         tasks,
-        graph: graph.graph(),
+        graph,
     })
 }
 

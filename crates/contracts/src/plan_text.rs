@@ -141,6 +141,9 @@ fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
         "artifacts": request.artifacts, "spec": request.spec,
     });
     lines.push(format!("    with {more}"));
+    if let Some(input) = request.input {
+        lines.push(format!("    reads from the client that started it: {}", input.as_str()));
+    }
     if !request.reports.is_empty() {
         lines.push(format!("    reports {}", json!(request.reports)));
     }

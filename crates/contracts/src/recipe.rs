@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent_plan::AgentSpec;
+use crate::artifact_spec::ArtifactSpec;
 use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::enum_names::named;
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, GroupName, RecipeId};
+use crate::input::InputMode;
 use crate::model::ModelsSpec;
 use crate::own_schema::own_schema;
 use crate::patch::RepoSpec;
@@ -25,7 +27,7 @@ use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::secret::SecretUse;
 use crate::service::Service;
 use crate::start_spec::StartSpec;
-use crate::test_report::ReportSpec;
+use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
 use crate::user;
 
 /// Bytes of a recipe's text; a recipe is written by hand.
@@ -268,6 +270,9 @@ pub struct ExecSpec {
     pub workdir: Option<String>,
     /// A file of the sandbox that is its standard input, absolute; default: none.
     pub stdin: Option<String>,
+    /// Standard input that the client sends while it runs: `stream`, or `terminal`. One task of a recipe; needs a start with
+    /// `output=true`.
+    pub input: Option<InputMode>,
 }
 
 /// A task. Exactly one of `exec` (a sandbox) and `value` (the engine stores a text, no sandbox).
@@ -324,13 +329,14 @@ pub struct TaskSpec {
     pub isolation: Option<IsolationSpec>,
     /// Models that it may call while it executes.
     pub models: Option<ModelsSpec>,
-    /// Globs of the files to keep.
+    /// Files to keep, each a glob or `{path, required}`: a task fails without a file that is required. Links, execute bits and
+    /// empty directories are kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub artifacts: Vec<String>,
+    pub artifacts: Vec<ArtifactSpec>,
     /// Test reports and coverage that it writes, each a glob or `{path, kind}`: at most 20. They are kept as artifacts, and their
     /// totals are shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 20))]
+    #[schemars(length(max = MAX_REPORT_SPECS))]
     pub reports: Vec<ReportSpec>,
 }
 
@@ -344,6 +350,12 @@ impl Recipe {
     /// The recipe's hash: over its canonical form, so that comments and layout do not matter.
     pub fn hash(&self) -> Result<Digest, CanonicalError> {
         canonical::digest(self)
+    }
+
+    /// What a task of it takes from the client that starts it.
+    #[must_use]
+    pub fn input(&self) -> Option<InputMode> {
+        self.plan.tasks.iter().find_map(|task| task.exec.as_ref()?.input)
     }
 
     /// The form's schema; a recipe without one takes no inputs.
@@ -424,6 +436,25 @@ mod tests {
         let err = Recipe::from_yaml("x.yaml", &GOOD.replace("exec: {run: echo hi}", "image: host"))
             .unwrap_err();
         assert!(err.message.contains("plan.tasks[0].exec"), "{err}");
+    }
+
+    #[test]
+    fn one_task_reads_what_the_client_sends() {
+        let tasks = |tasks: &str| format!("id: r\nv: \"1\"\nplan:\n  tasks:\n{tasks}");
+        let reads = "    - {name: a, exec: {run: cat, input: stream}}\n";
+        let recipe = Recipe::from_yaml("x.yaml", &tasks(reads)).unwrap();
+        assert_eq!(recipe.input(), Some(InputMode::Stream));
+        assert_eq!(Recipe::from_yaml("x.yaml", GOOD).unwrap().input(), None);
+        for (refused, word) in [
+            (format!("{reads}{}", reads.replace("name: a", "name: b")), "tasks[1].exec.input"),
+            (reads.replace("name: a", "name: \"a${item}\", each: [1, 2]"), "`each`"),
+            (reads.replace("input: stream", "input: terminal, stdin: /in"), "`stdin`"),
+            (reads.replace("stream", "file"), "exec.input"),
+        ] {
+            let err = Recipe::from_yaml("x.yaml", &tasks(&refused)).unwrap_err();
+            assert_eq!(err.code, ErrorCode::RecipeInvalid);
+            assert!(err.message.contains(word), "{refused}: {err}");
+        }
     }
 
     #[test]

@@ -250,7 +250,8 @@ impl RetrySpec {
 }
 
 /// How an attempt ended, as far as a retry depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AttemptEnd {
     /// How it ended.
     pub err_code: ErrCode,

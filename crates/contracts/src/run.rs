@@ -277,6 +277,8 @@ pub struct RunHeader {
     pub waits_for: Option<String>,
     /// On an answer to a start: whether the run existed.
     pub is_replay: Option<bool>,
+    /// The tenant that owns it, in a list of the runs of all tenants.
+    pub tenant_id: Option<TenantId>,
 }
 
 /// `202` of `POST /api/runs/:id/retry`.

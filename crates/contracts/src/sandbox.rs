@@ -15,17 +15,19 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::artifact::OutputFile;
+use crate::artifact::{FileOmission, OutputFile};
+use crate::artifact_spec::ArtifactSpec;
 pub use crate::cache::{CacheReport, CacheSpec};
 pub use crate::egress::{Egress, EgressGrant, Phase, Violation, ViolationReason};
 use crate::enum_names::named;
 use crate::id::TaskKey;
+pub use crate::input::InputMode;
 pub use crate::limit::LimitKind;
 use crate::model::ModelsSpec;
 use crate::patch::InputRepo;
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
-use crate::test_report::ReportSpec;
+use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
 use crate::user::{EffectiveUser, UserName};
 pub use crate::wipe::{
     ProcessIdentity, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus, WipeSubject,
@@ -125,6 +127,7 @@ impl SandboxRequest {
             workdir: None,
             user: None,
             stdin: None,
+            input: None,
             timeout_ms,
             limits: Limits::default(),
             egress: Egress::None,
@@ -134,6 +137,7 @@ impl SandboxRequest {
             deps_hash: None,
             artifacts: Vec::new(),
             reports: Vec::new(),
+            outputs: None,
             build: None,
             repo: None,
             spec: None,
@@ -269,6 +273,8 @@ pub struct SandboxRequest {
     pub user: Option<UserName>,
     /// A file of the sandbox that is the task's standard input, absolute. Default: none.
     pub stdin: Option<String>,
+    /// Standard input that the client sends while the task runs, which needs a start with `output=true`. Default: none.
+    pub input: Option<InputMode>,
     /// Wall time of the task in milliseconds: 1 to 86,400,000.
     pub timeout_ms: u64,
     /// Resource limits of the sandbox; an absent one is the operator's default.
@@ -287,13 +293,15 @@ pub struct SandboxRequest {
     pub template_key: Option<String>,
     /// Hash of the dependencies' lock files.
     pub deps_hash: Option<String>,
-    /// Globs, relative to the working directory, of the files to keep.
+    /// Globs, relative to the working directory, of the files to keep; or `{path, required}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub artifacts: Vec<String>,
+    pub artifacts: Vec<ArtifactSpec>,
     /// Test reports to read and keep: globs, relative to the working directory, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 20))]
+    #[schemars(length(max = MAX_REPORT_SPECS))]
     pub reports: Vec<ReportSpec>,
+    /// File of its outputs, relative to the working directory: `.env` or `.json`. Later tasks of its run are given its values.
+    pub outputs: Option<String>,
     /// A command that runs first.
     pub build: Option<BuildPhase>,
     /// The repository that the build phase checks out at `/work`; what changes there is kept as a patch.
@@ -409,6 +417,13 @@ pub struct SandboxResult {
     /// Globs of its `reports` that matched no file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmatched_reports: Vec<String>,
+    /// Globs of its `artifacts` that matched nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
+    /// Files that match its `artifacts` and are beyond a bound; those that fit are kept.
+    pub omitted: Option<FileOmission>,
+    /// The values of its outputs file, where it has one and succeeded.
+    pub outputs: Option<TaskOutputs>,
 }
 
 impl SandboxResult {
@@ -436,11 +451,14 @@ impl SandboxResult {
             cache: None,
             agent: None,
             unmatched_reports: Vec::new(),
+            unmatched: Vec::new(),
+            omitted: None,
+            outputs: None,
         }
     }
 }
 
-fn is_zero(n: &u64) -> bool {
+pub(crate) fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 

@@ -9,10 +9,9 @@
 use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, json_schema};
-use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Serialize};
 
-use crate::own_schema::own_schema;
+use crate::own_schema::{own_schema, text_or_object};
 use crate::user::UserName;
 
 /// Time to become healthy when a service does not say. PostgreSQL makes its database within a second
@@ -131,27 +130,15 @@ impl Serialize for Service {
     }
 }
 
-impl<'de> Deserialize<'de> for Service {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Service;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("the name of a service, or an object with its name")
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Service, E> {
-                Ok(Service { name: text.to_owned(), detail: None })
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Service, A::Error> {
-                let ServiceObject { name, image, cmd, port, env, user, health } =
-                    ServiceObject::deserialize(MapAccessDeserializer::new(map))?;
-                let detail = ServiceDetail { image, cmd, port, env, user, health };
-                Ok(Service { name, detail: Some(detail) })
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+text_or_object!(
+    Service,
+    "the name of a service, or an object with its name",
+    |text| Ok(Service { name: text.to_owned(), detail: None }),
+    ServiceObject => |ServiceObject { name, image, cmd, port, env, user, health }| Service {
+        name,
+        detail: Some(ServiceDetail { image, cmd, port, env, user, health }),
     }
-}
+);
 
 #[cfg(test)]
 mod tests {

@@ -4,10 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::artifact::FileOmission;
 use crate::cache::CacheReport;
 use crate::enum_names::named;
 use crate::id::{StepId, TaskKey};
-use crate::sandbox::{EffectivePolicy, ErrCode, LimitKind, Metrics};
+use crate::sandbox::{EffectivePolicy, ErrCode, LimitKind, Metrics, SessionState, is_zero};
 
 /// How the cause of an attempt begins whose build phase failed: its task's command did not run.
 pub const IN_BUILD: &str = "in the build phase: ";
@@ -34,6 +35,41 @@ impl StepStatus {
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Queued | Self::Running)
+    }
+}
+
+named! {
+    /// What a running attempt does, as its worker last said; a state that passes within a tenth of a second may never be seen.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    pub enum TaskPhase {
+        /// Its sandbox is being made.
+        Boot = "boot",
+        /// Its dependencies are being installed.
+        Build = "build",
+        /// Its command runs.
+        Exec = "exec",
+        /// Its files are read out.
+        Collect = "collect",
+        /// Its sandbox is being taken away, and looked for.
+        Wipe = "wipe",
+    }
+}
+
+impl TaskPhase {
+    /// The phase of a task whose session is in this state; `None` once that has ended.
+    #[must_use]
+    pub const fn of(state: SessionState) -> Option<Self> {
+        match state {
+            SessionState::Provisioning => Some(Self::Boot),
+            SessionState::Building => Some(Self::Build),
+            SessionState::Executing => Some(Self::Exec),
+            SessionState::Collecting => Some(Self::Collect),
+            SessionState::RemoteWipeVerifying => Some(Self::Wipe),
+            SessionState::Completed
+            | SessionState::Failed
+            | SessionState::Canceled
+            | SessionState::Orphaned => None,
+        }
     }
 }
 
@@ -65,6 +101,9 @@ pub struct StepRow {
     /// What a queued attempt waits for, in words, such as `memory: 3 before you`; absent elsewhere, and where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
+    /// What a running attempt does; absent where it does not run, and where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<TaskPhase>,
     /// Why it failed, in words.
     pub error: Option<String>,
     /// URIs of its artifacts, in their order.
@@ -119,10 +158,12 @@ pub struct TaskOutcome {
     /// Bytes of its output beyond what is kept of each stream: they are counted and lost.
     #[serde(skip_serializing_if = "is_zero")]
     pub dropped_bytes: u64,
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
+    /// Globs of its `artifacts` that matched nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
+    /// Files that match its `artifacts` and are beyond a bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<FileOmission>,
 }
 
 #[cfg(test)]
@@ -137,6 +178,15 @@ mod tests {
             "error": null, "artifactRefs": [],
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_session_that_has_ended_has_no_phase_and_older_rows_have_no_word_of_one() {
+        let phases: Vec<TaskPhase> =
+            SessionState::ALL.iter().filter_map(|state| TaskPhase::of(*state)).collect();
+        assert_eq!(phases, TaskPhase::ALL);
+        let old = row(None, Value::Null);
+        assert!(!serde_json::to_string(&old).unwrap().contains("phase"));
     }
 
     #[test]

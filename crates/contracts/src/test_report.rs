@@ -3,7 +3,7 @@
 //! ```text
 //! bytes of a tenant --kind: first 4 KiB--> junit | tap | lcov | cobertura --read to the end--> ReportContent
 //!                                                \--a bound, a cut, an entity--> fault, and no totals
-//! ReportContent of each shard --merged--> TestReport: sums; coverage as the union by file and line
+//! ReportContent of each shard --merged--> TestReport: sums; coverage as the union by file and line, where the lines are known
 //! ```
 //! **Totals exist only of a report that was read to its end**: a report that was cut or exceeds a bound has a
 //! [`ReportFault`] instead, so a hostile file cannot show a part as the whole. Counts are those of the test cases; what a
@@ -49,7 +49,7 @@ pub use run_reports::{
 };
 pub(crate) use spec::check;
 pub use spec::{MAX_REPORT_SPECS, MAX_REPORTS, ReportSpec};
-pub use summary::merged;
+pub use summary::{ReportPart, merged};
 
 named! {
     /// Format of a test report.
@@ -75,11 +75,11 @@ pub struct TestReport {
     pub totals: Option<TestTotals>,
     /// Failed tests in the report's order, the first [`MAX_FAILURES`]. With a fault: those before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1_000))]
+    #[schemars(length(max = MAX_FAILURES))]
     pub failures: Vec<TestFailure>,
     /// Slowest tests, the slowest first. Empty with a fault.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 20))]
+    #[schemars(length(max = MAX_SLOWEST))]
     pub slowest: Vec<TestTime>,
     /// Covered lines and branches. Absent where the report has tests only, or a fault.
     pub coverage: Option<Coverage>,
@@ -164,8 +164,7 @@ pub struct Coverage {
     pub files: u64,
     /// Lines with code.
     pub lines: Ratio,
-    /// Branches, where the report has some. Of several reports at least these: each says how many branches of a line were
-    /// taken, Cobertura not which.
+    /// Branches, where the report has some.
     pub branches: Option<Ratio>,
 }
 
@@ -184,12 +183,17 @@ pub struct Ratio {
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error,
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[error("{kind} (near byte {byte})")]
+#[error("{kind}{}", near(*.byte))]
 pub struct ReportFault {
     /// What is wrong.
     pub kind: ReportFaultKind,
     /// Bytes that were read until then.
     pub byte: u64,
+}
+
+/// Nothing was read of a file that could not be collected.
+fn near(byte: u64) -> String {
+    if byte == 0 { String::new() } else { format!(" (near byte {byte})") }
 }
 
 named! {
@@ -202,14 +206,14 @@ named! {
         /// Without a byte that is not white space.
         #[error("the report is empty")]
         Empty = "empty",
-        /// Beyond [`MAX_REPORT_BYTES`], or a tag or path beyond its own bound.
-        #[error("the report is larger than 64 MiB, or has a tag of more than 1 MiB or a path of more than 1 KiB")]
+        /// Beyond [`MAX_REPORT_BYTES`], which all reports of a task share, or a tag or path beyond its own bound.
+        #[error("the report, with those of its task before it, is larger than 64 MiB, or has a tag of more than 1 MiB or a path of more than 1 KiB")]
         TooLarge = "too_large",
         /// Elements beyond [`MAX_DEPTH`].
         #[error("the report nests more than 64 elements")]
         TooDeep = "too_deep",
-        /// Beyond [`MAX_EVENTS`], [`MAX_FILES`], [`MAX_LINES`] or the attributes of one element.
-        #[error("the report has too many elements, lines, files or attributes")]
+        /// Beyond [`MAX_EVENTS`], [`MAX_FILES`], [`MAX_LINES`] or the attributes of one element, or more reports than are added up.
+        #[error("the report has too many elements, lines, files or attributes, or there are too many reports")]
         TooMany = "too_many",
         /// A document type with declarations, or an entity that XML does not define.
         #[error("the report declares or uses XML entities of its own; write it without a document type")]

@@ -19,6 +19,7 @@ use cofferdam_contracts::gate::{
     InteractionRow, Prompt, PromptResult, ReplyRequest, ReplyResponse,
 };
 use cofferdam_contracts::health::Health;
+use cofferdam_contracts::input::{InputReceipt, TerminalSize};
 use cofferdam_contracts::key::{KeyRequest, KeyResponse, KeyRevocation, KeyRow};
 use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkResponse, LinkView};
 use cofferdam_contracts::model::{
@@ -34,6 +35,7 @@ use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use cofferdam_contracts::run::{
     IntentRequest, IntentResponse, RecipeRunRequest, Repro, RetryResponse, RunHeader, RunRequest,
 };
+use cofferdam_contracts::run_file::RunFiles;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, SandboxRequest, SandboxResult, SandboxSpec, WipeEvidence,
 };
@@ -81,6 +83,7 @@ fn published() -> Vec<(&'static str, Value)> {
         ImportRequest,
         ImportResponse,
         InboxRow,
+        InputReceipt,
         InteractionRow,
         IntentResponse,
         IntentRequest,
@@ -118,6 +121,7 @@ fn published() -> Vec<(&'static str, Value)> {
         Repro,
         RetryResponse,
         RunHeader,
+        RunFiles,
         RunReports,
         RunRequest,
         SandboxEffective,
@@ -134,6 +138,7 @@ fn published() -> Vec<(&'static str, Value)> {
         Settlement,
         StepRow,
         TaskOutcome,
+        TerminalSize,
         WebhookResponse,
         WebhookRemoval,
         WebhookRequest,

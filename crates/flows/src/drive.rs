@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::artifact::{ArtifactKind, OutputFile};
-use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_contracts::egress::EgressGrant;
 use cofferdam_contracts::plan::Work;
@@ -20,8 +19,8 @@ use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::remote_commands::RemoteCommand;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    CollectedFile, Command, CommandStopper, DropCounts, ExecOutcome, Plan, Sandbox, SandboxError,
-    ServiceEnd,
+    CollectedFile, Command, CommandStopper, CommandTalk, DropCounts, ExecOutcome, Plan, Sandbox,
+    SandboxError, ServiceEnd,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -33,16 +32,21 @@ use crate::driver::{DriverJob, PlannerDriver};
 use crate::executor::{Executor, meant};
 use crate::models::{CallGateway, Calls};
 use crate::output::Outputs;
+use crate::output_files;
+use crate::output_values;
 use crate::patches;
 use crate::patience::patiently;
 use crate::project_patch;
 use crate::settle::alert;
+use crate::task_input::{self, TaskInput};
 use crate::task_streams::{CommandOutput, TaskStreams};
 use crate::test_reports::{self, ReportFile};
 use crate::verdict;
 
-/// How often a running task's output is offered to watchers.
+/// How often it is looked whether a running task asks for something.
 const TICK: Duration = Duration::from_millis(100);
+/// What shells answer where a program is there and was not started.
+const UNSTARTED: i32 = 126;
 /// Daemons of one sandbox: one that dies three times dies of what it is asked.
 const DAEMONS: u32 = 3;
 
@@ -74,7 +78,7 @@ pub(crate) async fn drive(
     };
     let calls = Calls::begin(&executor.flows.models, task, &sandbox, agent).await;
     let feed = executor.flows.runs.feeds.begin(&task.run);
-    let watched = TaskStreams::of(executor, &task.key, taken_over, feed).await;
+    let watched = TaskStreams::of(executor, task, taken_over, feed).await;
     let watch = agent.map(dispatches::Watch::new);
     let driver = match (&task.work, calls.prompts()) {
         (Work::Opencode(work), Some(prompts)) => {
@@ -334,8 +338,13 @@ impl CommandRun<'_> {
                 return Ok(PhaseEnd { outcome: built, in_build: true });
             }
         }
+        // Not before: an attempt whose build fails leaves the input to the next one.
+        let input = match TaskInput::of(self.task, self.watched.feed()) {
+            Ok(input) => input,
+            Err(cause) => return Ok(PhaseEnd::of_task(unstarted(cause.to_owned()))),
+        };
         self.executor.session_states.set(self.sandbox.id(), SessionState::Executing);
-        Ok(PhaseEnd::of_task(self.command(&plan.task).await?))
+        Ok(PhaseEnd::of_task(self.command(&plan.task, input).await?))
     }
 
     /// Daemons one after the other, until the driver is through, or each has died.
@@ -346,7 +355,7 @@ impl CommandRun<'_> {
     ) -> Result<ExecOutcome, SandboxError> {
         let mut daemon = 1;
         loop {
-            let outcome = self.command(&driver.command(task)).await?;
+            let outcome = self.command(&driver.command(task), None).await?;
             if driver.is_over() || outcome.timed_out || self.is_unwanted || daemon >= DAEMONS {
                 return Ok(outcome);
             }
@@ -361,7 +370,7 @@ impl CommandRun<'_> {
         deps: &mut Option<Deps>,
     ) -> Result<ExecOutcome, SandboxError> {
         self.executor.session_states.set(self.sandbox.id(), SessionState::Building);
-        let built = self.command(build).await;
+        let built = self.command(build, None).await;
         if let Some(deps) = deps {
             if built.as_ref().is_ok_and(|built| built.err_code == ErrCode::None) {
                 deps.keep(self.executor, self.task, self.sandbox).await;
@@ -384,13 +393,24 @@ impl CommandRun<'_> {
         }
     }
 
-    async fn command(&mut self, command: &Command) -> Result<ExecOutcome, SandboxError> {
+    async fn command(
+        &mut self,
+        command: &Command,
+        input: Option<TaskInput>,
+    ) -> Result<ExecOutcome, SandboxError> {
         self.outlive().await;
         let kill = self.sandbox.kill_handle();
         // What an agent did, was refused and changed is what its record is for: it alone is ended, and its
         // sandbox read before it goes.
         let is_ended_by_us = self.watch.is_some() || self.driver.is_some();
-        let end = is_ended_by_us.then(CommandStopper::default);
+        let end = (is_ended_by_us || input.is_some()).then(CommandStopper::default);
+        let (input, pump) = match input {
+            Some(input) => {
+                let (input, pump) = input.split().await;
+                (Some(input), pump)
+            }
+            None => (None, None),
+        };
         self.watched.begin(self.kept_bytes);
         let heard = CommandOutput {
             watched: self.watched,
@@ -398,8 +418,15 @@ impl CommandRun<'_> {
             watch: self.watch,
             end: end.as_ref(),
         };
-        let running = self.sandbox.exec_until(command, end.as_ref(), heard);
+        let talk = end.as_ref().map(|end| CommandTalk { end, input });
+        let running = self.sandbox.exec_until(command, talk, heard);
         tokio::pin!(running);
+        let is_fed = pump.is_some();
+        let mut given: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match (pump, &end) {
+            (Some(pump), Some(end)) => Box::pin(pump.run(end)),
+            _ => Box::pin(std::future::pending()),
+        };
+        let mut is_given = false;
         let driver = self.driver;
         // On the heap: its state is many times that of a command.
         let mut flown: Pin<Box<dyn Future<Output = ()> + Send + '_>> = match driver {
@@ -418,7 +445,14 @@ impl CommandRun<'_> {
         loop {
             tokio::select! {
                 biased;
-                ended = &mut running => return ended,
+                mut ended = &mut running => {
+                    // Another attempt's client is not why this one failed.
+                    if is_fed && let Ok(outcome) = &mut ended {
+                        task_input::explain(outcome, self.watched.feed());
+                    }
+                    return ended;
+                }
+                () = &mut given, if !is_given => is_given = true,
                 () = &mut flown, if !is_flown => {
                     is_flown = true;
                     if let Some(end) = &end {
@@ -434,8 +468,10 @@ impl CommandRun<'_> {
                 }
                 () = &mut tick => {
                     tick = Box::pin(clock::sleep(TICK));
-                    self.watched.show(self.executor, false).await;
                     self.asks.turn(self.sandbox, command.timeout_ms, false).await;
+                }
+                () = self.watched.due(self.executor) => {
+                    self.watched.show(self.executor, false).await;
                 }
                 wake = self.wakes.recv() => {
                     let (is_answered, is_canceled) = meant(&wake, self.task);
@@ -443,7 +479,7 @@ impl CommandRun<'_> {
                         self.asks.turn(self.sandbox, command.timeout_ms, true).await;
                     }
                     if is_canceled && self.executor.is_canceled(&self.task.key).await {
-                        match &end {
+                        match end.as_ref().filter(|_| is_ended_by_us) {
                             Some(end) => {
                                 self.is_unwanted = true;
                                 end.end();
@@ -459,9 +495,14 @@ impl CommandRun<'_> {
 
 /// The end of a test whose patch could not be applied.
 fn unpatched(cause: String) -> ExecOutcome {
+    ExecOutcome { err_code: ErrCode::UploadFail, exit: -1, ..unstarted(cause) }
+}
+
+/// The end of a command that was not started, for a reason that another attempt would meet, too.
+fn unstarted(cause: String) -> ExecOutcome {
     ExecOutcome {
-        exit: -1,
-        err_code: ErrCode::UploadFail,
+        exit: UNSTARTED,
+        err_code: ErrCode::CmdNonzero,
         wall_ms: 0,
         cpu_ms: 0,
         oom: false,
@@ -494,7 +535,9 @@ async fn collect(
 ) -> TaskOutputs {
     let mut kept = TaskOutputs::default();
     let repo = task.work.request().and_then(|request| request.repo.as_ref());
-    let declares_files = !(plan.artifacts.is_empty() && plan.reports.is_empty());
+    let outputs = task.work.request().and_then(|request| request.outputs.as_deref());
+    let declares_files =
+        !(plan.artifacts.is_empty() && plan.reports.is_empty()) || outputs.is_some();
     if agent.is_none() && repo.is_none() && !declares_files {
         return kept;
     }
@@ -503,12 +546,16 @@ async fn collect(
         kept.patch = patches::patch(sandbox, plan, repo, result).await;
     } else if let Some(agent) = agent {
         let (files, notes) = dispatches::changes(sandbox, agent.place(), result).await;
-        let note = |(name, bytes)| NewArtifact { kind: ArtifactKind::File, name, bytes };
+        let note = |(name, bytes)| NewArtifact::plain(ArtifactKind::File, name, bytes);
         (kept.files, kept.notes) = (files, notes.into_iter().map(note).collect());
     }
     if !plan.artifacts.is_empty() {
-        match sandbox.collect(&plan.task.cwd, &plan.artifacts).await {
-            Ok(found) => kept.files = found,
+        let globs = plan.artifacts.iter().map(|artifact| artifact.path.clone()).collect();
+        match sandbox.files().collect_declared(&plan.task.cwd, globs).await {
+            Ok(found) => {
+                verdict::collected(result, &plan.artifacts, &found.unmatched, found.omitted);
+                kept.files = found.files;
+            }
             Err(e) => {
                 tracing::info!(task = %task.key, error = %e, "a task's files were not collected");
                 verdict::uncollected(result, &e);
@@ -516,6 +563,9 @@ async fn collect(
         }
     }
     kept.reports = test_reports::collect(sandbox, plan, &mut kept.files, result).await;
+    if let Some(path) = outputs {
+        output_values::collect(sandbox, plan, path, result).await;
+    }
     kept
 }
 
@@ -527,24 +577,12 @@ fn artifacts(
     TaskOutputs { files, notes, patch, .. }: TaskOutputs,
     services: Vec<ServiceEnd>,
 ) -> Vec<NewArtifact> {
-    let mut artifacts = Vec::with_capacity(files.len() + 4);
-    for file in files {
-        result.files_out.push(OutputFile {
-            path: file.path.clone(),
-            encoded: file.is_encoded(),
-            sha256: digest_bytes(&file.bytes),
-            size: u64::try_from(file.bytes.len()).unwrap_or(u64::MAX),
-        });
-        artifacts.push(NewArtifact {
-            kind: ArtifactKind::File,
-            name: format!("files/{}", file.path),
-            bytes: file.bytes,
-        });
-    }
+    let (kept, mut artifacts) = output_files::records(files);
+    result.files_out = kept;
     artifacts.extend(notes);
     artifacts.extend(patch);
     let mut text = |kind, name: &str, bytes: Vec<u8>| {
-        artifacts.push(NewArtifact { kind, name: name.into(), bytes });
+        artifacts.push(NewArtifact::plain(kind, name, bytes));
     };
     text(ArtifactKind::Stdout, "stdout.log", outputs.stdout.into_bytes());
     text(ArtifactKind::Stderr, "stderr.log", outputs.stderr.into_bytes());

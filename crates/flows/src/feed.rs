@@ -1,4 +1,4 @@
-//! The whole output of runs on its way to the clients that started them (decision 0139).
+//! The whole output of runs on its way to the clients that started them (decision 0139), and their input on its way back.
 //!
 //! ```text
 //! expect (before the run is on record) -> begin (a task of it runs here) --push--> queue --page--> client
@@ -13,9 +13,14 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{RunId, TaskKey};
+use cofferdam_contracts::input::{InputMode, InputReceipt};
 use cofferdam_contracts::output::{OutputPage, OutputPiece, OutputStream};
 use tokio::sync::Notify;
+
+use crate::client_input::ClientInput;
+pub use crate::input_queue::InputPart;
 
 /// Bytes that wait for a client. A pipe holds 64 KiB; an answer should be worth a request.
 const WINDOW: usize = 1 << 20;
@@ -27,7 +32,7 @@ const PIECE_COST: usize = 256;
 const AWAY: Duration = Duration::from_secs(30);
 /// How often a command that waits looks whether its client is away.
 const LOOK: Duration = Duration::from_secs(1);
-/// Clients at a time, so that their queues take at most 256 MiB. A further one gets what the record keeps.
+/// Clients at a time, so that their queues take at most 256 MiB, and as much for the input of those that send it. A further one gets what the record keeps.
 const MAX_FEEDS: usize = 256;
 /// Of one key, so that it leaves some to others.
 const MAX_OF_KEY: usize = 64;
@@ -44,6 +49,8 @@ pub struct Feed {
     queue: Mutex<Queue>,
     pushed: Notify,
     taken: Notify,
+    /// What its client sends.
+    input: Option<ClientInput>,
 }
 
 #[derive(Debug)]
@@ -70,15 +77,16 @@ struct Piece {
 }
 
 impl Feeds {
-    /// A client will ask for the output of a run that is about to be on record. Whether it was not expected before.
-    pub(crate) fn expect(&self, run: &RunId, key_id: &str) -> bool {
+    /// A client will ask for the output of a run that is about to be on record, and may send its input. Whether it was not
+    /// expected before.
+    pub(crate) fn expect(&self, run: &RunId, key_id: &str, input: Option<InputMode>) -> bool {
         let mut all = self.lock();
         all.retain(|_, feed| !feed.is_away());
         let of_key = all.values().filter(|feed| feed.key_id == key_id).count();
         if all.len() >= MAX_FEEDS || of_key >= MAX_OF_KEY || all.contains_key(run.as_str()) {
             return false;
         }
-        all.insert(run.as_str().to_owned(), Arc::new(Feed::new(key_id)));
+        all.insert(run.as_str().to_owned(), Arc::new(Feed::new(key_id, input)));
         true
     }
 
@@ -96,6 +104,23 @@ impl Feeds {
         self.lock().get(run.as_str()).filter(|feed| feed.key_id == key_id).cloned()
     }
 
+    /// The run whose input this process takes, for the key that started it.
+    ///
+    /// # Errors
+    /// `wrong_server` where this process has no client of the run, `forbidden` where another key is that.
+    pub fn giving(&self, run: &RunId, key_id: &str) -> Result<Arc<Feed>, Refusal> {
+        let found = self.lock().get(run.as_str()).cloned();
+        let feed = found.ok_or_else(|| {
+            let why = "this server takes no input for the run: send it to the server that started the run";
+            Refusal::new(ErrorCode::WrongServer, why)
+        })?;
+        if feed.key_id != key_id {
+            let why = "only the key that started the run sends its input";
+            return Err(Refusal::new(ErrorCode::Forbidden, why));
+        }
+        Ok(feed)
+    }
+
     /// The client has all of it, or the run was not started.
     pub fn forget(&self, run: &RunId) {
         self.lock().remove(run.as_str());
@@ -107,7 +132,7 @@ impl Feeds {
 }
 
 impl Feed {
-    fn new(key_id: &str) -> Self {
+    fn new(key_id: &str, input: Option<InputMode>) -> Self {
         let queue = Queue {
             pieces: VecDeque::new(),
             cost: 0,
@@ -122,6 +147,7 @@ impl Feed {
             queue: Mutex::new(queue),
             pushed: Notify::new(),
             taken: Notify::new(),
+            input: input.map(ClientInput::new),
         }
     }
 
@@ -129,8 +155,33 @@ impl Feed {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_away(&self) -> bool {
+    pub(crate) fn is_away(&self) -> bool {
         self.lock().asked.elapsed() > AWAY
+    }
+
+    /// What its client sends, if it does.
+    pub(crate) fn input(&self) -> Option<&ClientInput> {
+        self.input.as_ref()
+    }
+
+    /// The same, for the client itself.
+    ///
+    /// # Errors
+    /// `state_conflict` where the run's command takes none.
+    pub fn client_input(&self) -> Result<&ClientInput, Refusal> {
+        self.lock().asked = Stopwatch::start();
+        self.input.as_ref().ok_or_else(|| {
+            let why = "no command of the run takes input from its client: `exec.input` asks for it";
+            Refusal::new(ErrorCode::StateConflict, why)
+        })
+    }
+
+    /// Takes a part of the input; waits until some of it fits.
+    ///
+    /// # Errors
+    /// As [`Self::client_input`]; `conflict` where the part does not join what came before it.
+    pub async fn put(&self, part: InputPart<'_>, wait: Duration) -> Result<InputReceipt, Refusal> {
+        self.client_input()?.put(part, wait).await
     }
 
     /// Takes a piece of a task's output, which begins at byte `at` of its stream.
@@ -243,7 +294,7 @@ mod tests {
         let feeds = Feeds::default();
         let id = run(&format!("rn_{:032x}", 1));
         assert!(feeds.begin(&id).is_none());
-        feeds.expect(&id, "key");
+        feeds.expect(&id, "key", None);
         assert!(feeds.of(&id, "another").is_none());
         let feed = feeds.begin(&id).unwrap();
         feed.push(&task(), OutputStream::Stdout, 0, b"a\xff");
@@ -265,7 +316,7 @@ mod tests {
     #[tokio::test]
     async fn a_command_waits_while_the_queue_is_full() {
         let (feeds, id) = (Feeds::default(), run(&format!("rn_{:032x}", 1)));
-        feeds.expect(&id, "key");
+        feeds.expect(&id, "key", None);
         let feed = feeds.begin(&id).unwrap();
         feed.push(&task(), OutputStream::Stderr, 0, &vec![0; WINDOW]);
         let mut room = std::pin::pin!(feed.room());
@@ -282,12 +333,26 @@ mod tests {
         let feeds = Feeds::default();
         for n in 0..=MAX_FEEDS {
             let key = format!("key{}", n % 5);
-            assert_eq!(feeds.expect(&run(&format!("rn_{n:032x}")), &key), n < MAX_FEEDS);
+            assert_eq!(feeds.expect(&run(&format!("rn_{n:032x}")), &key, None), n < MAX_FEEDS);
         }
         let feeds = Feeds::default();
         for n in 0..=MAX_OF_KEY {
-            assert_eq!(feeds.expect(&run(&format!("rn_{n:032x}")), "key"), n < MAX_OF_KEY);
+            assert_eq!(feeds.expect(&run(&format!("rn_{n:032x}")), "key", None), n < MAX_OF_KEY);
         }
-        assert!(feeds.expect(&run(&format!("rn_{:032x}", MAX_FEEDS)), "another"));
+        assert!(feeds.expect(&run(&format!("rn_{:032x}", MAX_FEEDS)), "another", None));
+    }
+    #[tokio::test]
+    async fn the_key_that_started_a_run_alone_sends_its_input() {
+        let (feeds, id) = (Feeds::default(), run(&format!("rn_{:032x}", 1)));
+        assert_eq!(feeds.giving(&id, "key").unwrap_err().code, ErrorCode::WrongServer);
+        feeds.expect(&id, "key", Some(InputMode::Stream));
+        assert_eq!(feeds.giving(&id, "another").unwrap_err().code, ErrorCode::Forbidden);
+        let part = InputPart { at: 0, bytes: b"a", is_last: true };
+        let feed = feeds.giving(&id, "key").unwrap();
+        assert_eq!(feed.put(part, NO_WAIT).await.unwrap().next, 1);
+        let (silent, other) = (Feeds::default(), run(&format!("rn_{:032x}", 2)));
+        silent.expect(&other, "key", None);
+        let refused = silent.giving(&other, "key").unwrap().put(part, NO_WAIT).await;
+        assert_eq!(refused.unwrap_err().code, ErrorCode::StateConflict);
     }
 }

@@ -16,12 +16,12 @@
 //! claims
 //! run
 //! retry_entry stages
-//! round
+//! graph_run round
 //! task
 //! live_sandboxes resume
 //! drive ready_sandbox
-//! deps gates::wait
-//! gates::consent host_plan task_streams
+//! deps gates::wait input_files
+//! gates::consent host_plan task_input task_streams
 //! dispatches::import dispatches::watch takeover workflow_context
 //! compile dispatches flight intents models::calls ops retry settle submit
 //! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys runs strict
@@ -33,10 +33,12 @@
 //! graph::state
 //! graph::failure graph::group
 //! graph::action
-//! ask attempt session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
-//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict feed fresh_ids gates guesses
+//! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
+//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output patches tenant_slots sign slots active_workflows vault verdict
+//!    outbound output output_files output_values patches run_files tenant_slots sign slots active_workflows vault verdict
+//! client_input
+//! input_queue
 //! ```
 
 mod active_workflows;
@@ -48,6 +50,7 @@ mod box_future;
 mod cache;
 pub mod checks;
 mod claims;
+mod client_input;
 mod compile;
 pub mod config;
 pub mod decide;
@@ -68,11 +71,14 @@ mod flow;
 mod fresh_ids;
 mod gates;
 pub mod graph;
+mod graph_run;
 mod guesses;
 mod handoff;
 mod heartbeat;
 mod host;
 mod host_plan;
+mod input_files;
+mod input_queue;
 pub mod intents;
 pub mod keys;
 pub mod links;
@@ -83,6 +89,8 @@ mod notify;
 pub mod ops;
 mod outbound;
 mod output;
+mod output_files;
+mod output_values;
 mod own_tasks;
 mod patches;
 mod patience;
@@ -96,6 +104,7 @@ pub mod retry;
 mod retry_entry;
 mod round;
 mod run;
+pub mod run_files;
 mod runs;
 pub mod secrets;
 mod session_states;
@@ -108,6 +117,7 @@ mod strict;
 pub mod submit;
 mod takeover;
 mod task;
+mod task_input;
 mod task_secrets;
 mod task_streams;
 pub mod tenant_slots;

@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
-use cofferdam_contracts::id::TaskKey;
+use cofferdam_contracts::id::{RunId, TaskKey};
 use cofferdam_ledger::Ledger;
-use cofferdam_ledger::streams::StreamEnd;
+use cofferdam_ledger::streams::{NewChunk, StreamEnd};
 
 /// Pending bytes that are worth a statement.
 const FLUSH_BYTES: usize = 32 * 1024;
-/// A watcher sees output at the latest after this time.
+/// Between two chunks of one stream, while somebody watches and else. The first is given out at once: a person waits for it.
+const FLUSH_WATCHED: Duration = Duration::from_millis(50);
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
+/// Between two chunks of a stream however much is pending, so that a fast writer costs few statements.
+const FLUSH_LEAST: Duration = Duration::from_millis(25);
 /// Bytes of one stream that watchers see; the artifact has the rest.
 pub const WATCH_BYTES: usize = 1024 * 1024;
 /// Bytes of a result's own excerpt.
@@ -80,10 +83,18 @@ impl Output {
         self.bytes.get(self.sent..self.bytes.len().min(WATCH_BYTES)).unwrap_or_default()
     }
 
+    /// How long pending bytes wait yet; `None` where there are none.
+    pub(crate) fn due_in(&self, is_watched: bool) -> Option<Duration> {
+        let pending = self.pending().len();
+        let wait = wait(pending, self.seq == 0, is_watched);
+        (pending > 0).then(|| wait.saturating_sub(self.since.elapsed()))
+    }
+
     /// The next chunk for watchers, where it is time for one; at the end, whatever is left.
-    pub(crate) fn take(&mut self, at_end: bool) -> Option<OutputChunk> {
+    pub(crate) fn take(&mut self, cue: Cue) -> Option<OutputChunk> {
+        let at_end = cue == Cue::End;
+        let due = at_end || self.due_in(cue == Cue::Watched).is_some_and(|wait| wait.is_zero());
         let pending = self.pending();
-        let due = at_end || pending.len() >= FLUSH_BYTES || self.since.elapsed() >= FLUSH_EVERY;
         if pending.is_empty() || !due {
             return None;
         }
@@ -93,12 +104,33 @@ impl Output {
             _ => pending.len(),
         };
         let text = String::from_utf8_lossy(pending.get(..cut).unwrap_or_default()).into_owned();
-        let seq = self.seq;
+        let (seq, is_told) = (self.seq, self.seq == 0 || cue != Cue::Unwatched);
         self.sent += cut;
         self.seq += 1;
         self.since = Stopwatch::start();
         let upto = i64::try_from(self.sent).unwrap_or(i64::MAX);
-        Some(OutputChunk { key: self.key, seq, text, upto })
+        Some(OutputChunk { key: self.key, seq, text, upto, is_told })
+    }
+}
+
+/// When chunks are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cue {
+    /// While nobody is known to watch.
+    Unwatched,
+    /// While somebody watches.
+    Watched,
+    /// The task has ended: everything is due.
+    End,
+}
+
+/// How long after a chunk the next one is given out. Pure.
+fn wait(pending: usize, is_first: bool, is_watched: bool) -> Duration {
+    match (is_first, pending >= FLUSH_BYTES, is_watched) {
+        (true, _, _) => Duration::ZERO,
+        (_, true, _) => FLUSH_LEAST,
+        (_, _, true) => FLUSH_WATCHED,
+        (_, _, false) => FLUSH_EVERY,
     }
 }
 
@@ -109,13 +141,17 @@ pub(crate) struct OutputChunk {
     seq: i32,
     text: String,
     upto: i64,
+    /// Whether its watchers are woken for it: there may be some.
+    is_told: bool,
 }
 
 impl OutputChunk {
     /// Stores it. An adjunct: a failure costs watchers a chunk, nothing else.
-    pub(crate) async fn store(self, ledger: &Ledger, task: &TaskKey) {
-        let Self { key, seq, text, upto } = self;
-        if let Err(error) = ledger.streams().append(task.as_str(), key, seq, &text, upto).await {
+    pub(crate) async fn store(self, ledger: &Ledger, run: &RunId, task: &TaskKey) {
+        let Self { key, seq, text, upto, is_told } = self;
+        let wakes = is_told.then(|| run.as_str());
+        let chunk = NewChunk { task: task.as_str(), key, seq, text: &text, upto, wakes };
+        if let Err(error) = ledger.streams().append(chunk).await {
             tracing::debug!(%error, %task, "a chunk of output was not stored for watchers");
         }
     }
@@ -126,29 +162,56 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_first_chunk_is_due_at_once_and_later_ones_sooner_for_a_watcher() {
+        assert_eq!(wait(1, true, false), Duration::ZERO);
+        assert_eq!(wait(1, false, true), FLUSH_WATCHED);
+        assert_eq!(wait(1, false, false), FLUSH_EVERY);
+        assert_eq!(
+            wait(FLUSH_BYTES, false, false),
+            FLUSH_LEAST,
+            "a fast writer costs few statements"
+        );
+        let mut output = Output::new("stdout");
+        assert_eq!(output.due_in(true), None, "nothing is pending");
+        output.push(b"a");
+        assert_eq!(output.due_in(false), Some(Duration::ZERO));
+        let first = output.take(Cue::Unwatched).unwrap();
+        assert!(first.is_told, "a watcher may have come a moment ago");
+        output.push(b"b");
+        assert!(output.due_in(true).unwrap() <= FLUSH_WATCHED);
+        assert!(output.due_in(false).unwrap() > FLUSH_WATCHED);
+        assert!(output.take(Cue::Unwatched).is_none(), "it is not time");
+        cofferdam_ambient::clock::sleep_blocking(FLUSH_WATCHED);
+        assert!(output.take(Cue::Unwatched).is_none(), "nobody watches");
+        assert!(output.take(Cue::Watched).unwrap().is_told);
+        output.push(b"c");
+        assert!(output.take(Cue::End).unwrap().is_told);
+    }
+
+    #[test]
     fn a_chunk_never_ends_in_half_a_character() {
         let mut output = Output::new("stdout");
         output.push(&vec![b'a'; FLUSH_BYTES]);
         output.push(&[0xe2, 0x82]);
-        let first = output.take(false).unwrap();
+        let first = output.take(Cue::Unwatched).unwrap();
         assert_eq!((first.seq, first.text.len()), (0, FLUSH_BYTES));
         output.push(&[0xac]);
-        let last = output.take(true).unwrap();
+        let last = output.take(Cue::End).unwrap();
         assert_eq!((last.seq, last.text.as_str()), (1, "\u{20ac}"));
-        assert!(output.take(true).is_none());
+        assert!(output.take(Cue::End).is_none());
     }
 
     #[test]
     fn what_another_worker_stored_is_not_stored_again() {
         let mut first = Output::new("stdout");
         first.push(&vec![b'a'; FLUSH_BYTES]);
-        let stored = first.take(false).unwrap();
+        let stored = first.take(Cue::Unwatched).unwrap();
         let end = StreamEnd { seq: stored.seq + 1, upto: stored.upto };
         let mut second = Output::after("stdout", end);
         second.push(&vec![b'a'; FLUSH_BYTES - 1]);
-        assert!(second.take(true).is_none(), "the rest of it is still to come");
+        assert!(second.take(Cue::End).is_none(), "the rest of it is still to come");
         second.push(b"ab");
-        let next = second.take(true).unwrap();
+        let next = second.take(Cue::End).unwrap();
         assert_eq!((next.seq, next.text.as_str()), (1, "b"));
         assert_eq!(second.into_bytes().len(), FLUSH_BYTES + 1);
     }
@@ -157,8 +220,8 @@ mod tests {
     fn watchers_see_a_bounded_part_and_the_artifact_has_all() {
         let mut output = Output::new("stdout");
         output.push(&vec![b'x'; WATCH_BYTES + 10]);
-        assert_eq!(output.take(true).unwrap().text.len(), WATCH_BYTES);
-        assert!(output.take(true).is_none());
+        assert_eq!(output.take(Cue::End).unwrap().text.len(), WATCH_BYTES);
+        assert!(output.take(Cue::End).is_none());
         assert_eq!(output.excerpt().len(), EXCERPT_BYTES);
         assert_eq!(output.into_bytes().len(), WATCH_BYTES + 10);
     }

@@ -126,8 +126,7 @@ async fn made(
     let (patch, bin, text) = patch::contents(&objects, &changed, &repo.commit)?;
     let beyond = patch.refused.iter().filter(|one| one.why == PathRefusal::Bounds).count();
     let left_out = patch.unlisted.saturating_add(u64::try_from(beyond).unwrap_or(u64::MAX));
-    let artifact =
-        |name: &str, bytes| NewArtifact { kind: ArtifactKind::Patch, name: name.into(), bytes };
+    let artifact = |name: &str, bytes| NewArtifact::plain(ArtifactKind::Patch, name, bytes);
     let artifacts = vec![
         artifact(INDEX, canonical::canonical(&patch)?),
         artifact(BIN, bin),

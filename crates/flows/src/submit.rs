@@ -140,6 +140,10 @@ impl Runs {
     async fn start(&self, start: Start<'_>) -> Result<Submission> {
         let Start { who, intent, recipe, admission, form, terms, dedup, fed } = start;
         decide::own_caches(&recipe, &who.tenant)?;
+        let input = recipe.input();
+        if input.is_some() && !fed {
+            return Err(unattended().into());
+        }
         let settings = config::table(&admission.config, &who.tenant)?;
         let checked = checks::check(&who.tenant, || {
             let form = form_of(&recipe, form)?;
@@ -199,7 +203,10 @@ impl Runs {
             origin: Origin::ApiShim,
             key_id: who.key_id.clone(),
         };
-        let fed = fed && self.feeds.expect(&new.id, &who.key_id);
+        let fed = fed && self.feeds.expect(&new.id, &who.key_id, input);
+        if input.is_some() && !fed && self.feeds.of(&new.id, &who.key_id).is_none() {
+            return Err(no_room().into());
+        }
         let submitted = self.write(&new, made.as_ref()).await;
         if fed && !matches!(&submitted, Ok(made) if !made.is_replay) {
             self.feeds.forget(&new.id);
@@ -260,6 +267,20 @@ fn intent_made(
     }))?;
     let id = IntentId::parse(&format!("ih_{hash}")).map_err(Error::corrupt("intent id"))?;
     Ok((id, hash, intent))
+}
+
+/// Nobody would send the input that a command waits for.
+fn unattended() -> Refusal {
+    let why = "exec.input: the client sends it while the run goes on; start it with POST /api/run?output=true, or with \
+               `cofferdam exec -i`";
+    Refusal::new(ErrorCode::PolicyViolation, why)
+}
+
+/// Clients that send input have a bound, and without one its command cannot run.
+fn no_room() -> Refusal {
+    let why = "this server serves as many clients of running commands as it may, or as one key may: try again when one \
+               of them has ended";
+    Refusal::new(ErrorCode::Unavailable, why)
 }
 
 fn own_tenant(who: &Principal, request: &RunRequest) -> Result<(), Refusal> {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use cofferdam_ambient::own;
-use cofferdam_contracts::artifact::{ArtifactKind, OutputFile};
+use cofferdam_contracts::artifact::{ArtifactKind, ArtifactMode, OutputFile};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::{SandboxId, TaskKey};
@@ -156,7 +156,8 @@ async fn finish(
         let text = serde_json::to_string(&request);
         text.is_ok_and(|text| text.contains(path))
     };
-    let hidden = |cause: String| own::hidden_but(&cause, &is_named).into_owned();
+    // An agent's words may have a NUL, which no record takes.
+    let hidden = |cause: String| own::hidden_but(&cause, &is_named).replace('\0', "\u{fffd}");
     end.result.cause = end.result.cause.map(hidden);
     let runtime = executor.host.facts().runtime.name.as_str();
     let committed = TaskEnd { runtime: Some(runtime), ..end.committed(task) };
@@ -204,15 +205,14 @@ fn value(task: &TaskContext, text: &str) -> End {
         encoded: false,
         sha256: digest_bytes(text.as_bytes()),
         size: u64::try_from(text.len()).unwrap_or(u64::MAX),
+        mode: ArtifactMode::File,
+        target: None,
     };
     let mut result = blank(task, "", ErrCode::None, None);
     result.exit = 0;
     result.files_out = vec![file];
-    let artifacts = vec![NewArtifact {
-        kind: ArtifactKind::File,
-        name: "files/value.txt".into(),
-        bytes: text.as_bytes().to_vec(),
-    }];
+    let bytes = text.as_bytes().to_vec();
+    let artifacts = vec![NewArtifact::plain(ArtifactKind::File, "files/value.txt", bytes)];
     End { artifacts, ..End::bare(result, None) }
 }
 

@@ -2,16 +2,20 @@
 //! its run.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use cofferdam_contracts::id::TaskKey;
+use cofferdam_ambient::clock;
+use cofferdam_contracts::id::{RunId, TaskKey};
 use cofferdam_contracts::output::OutputStream;
+use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{CommandStopper, OutputSink, Stream};
+use tokio::sync::Notify;
 
 use crate::dispatches;
 use crate::driver::PlannerDriver;
 use crate::executor::Executor;
 use crate::feed::Feed;
-use crate::output::{Output, Outputs};
+use crate::output::{Cue, Output, Outputs};
 use crate::patience::patiently;
 
 /// The two streams of a task.
@@ -20,16 +24,20 @@ pub(crate) struct TaskStreams {
     /// Where the run's client waits for all of it.
     feed: Option<Arc<Feed>>,
     task: TaskKey,
+    run: RunId,
+    /// Something was written.
+    pushed: Notify,
 }
 
 impl TaskStreams {
     /// What watchers have of it already, they are not given again.
     pub(crate) async fn of(
         executor: &Executor,
-        task: &TaskKey,
+        context: &TaskContext,
         taken_over: bool,
         feed: Option<Arc<Feed>>,
     ) -> Self {
+        let (task, run) = (&context.key, context.run.clone());
         let mut out = [Output::new("stdout"), Output::new("stderr")];
         if taken_over {
             for (output, key) in out.iter_mut().zip(["stdout", "stderr"]) {
@@ -42,7 +50,7 @@ impl TaskStreams {
         }
         let [stdout, stderr] = out;
         let out = Mutex::new(Outputs { stdout, stderr });
-        Self { out, feed, task: task.clone() }
+        Self { out, feed, task: task.clone(), run, pushed: Notify::new() }
     }
 
     /// A command begins, of whose streams at most so many bytes are kept.
@@ -60,19 +68,54 @@ impl TaskStreams {
             Stream::Stderr => (&mut out.stderr, OutputStream::Stderr),
         };
         let at = output.push(chunk);
+        self.pushed.notify_one();
         if let Some(feed) = &self.feed {
             feed.push(&self.task, named, at, chunk);
         }
     }
 
+    /// Until it is time to give out a chunk of what was written. Dropped, it has lost nothing.
+    pub(crate) async fn due(&self, executor: &Executor) {
+        loop {
+            let is_watched = executor.flows.wakes.is_watched(self.run.as_str());
+            let wait = {
+                let out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+                let waits = [out.stdout.due_in(is_watched), out.stderr.due_in(is_watched)];
+                waits.into_iter().flatten().min()
+            };
+            match wait {
+                Some(Duration::ZERO) => return,
+                Some(wait) => {
+                    tokio::select! {
+                        () = clock::sleep(wait) => {}
+                        // More may be due sooner.
+                        () = self.pushed.notified() => {}
+                    }
+                }
+                None => self.pushed.notified().await,
+            }
+        }
+    }
+
+    /// Gives out what is due; once the task has ended, everything.
     pub(crate) async fn show(&self, executor: &Executor, at_end: bool) {
+        let cue = match (at_end, executor.flows.wakes.is_watched(self.run.as_str())) {
+            (true, _) => Cue::End,
+            (false, true) => Cue::Watched,
+            (false, false) => Cue::Unwatched,
+        };
         let chunks = {
             let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-            [out.stdout.take(at_end), out.stderr.take(at_end)]
+            [out.stdout.take(cue), out.stderr.take(cue)]
         };
         for chunk in chunks.into_iter().flatten() {
-            chunk.store(&executor.flows.ledger, &self.task).await;
+            chunk.store(&executor.flows.ledger, &self.run, &self.task).await;
         }
+    }
+
+    /// The client that waits for all of it.
+    pub(crate) const fn feed(&self) -> Option<&Arc<Feed>> {
+        self.feed.as_ref()
     }
 
     /// What is kept of each stream.

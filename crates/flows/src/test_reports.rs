@@ -10,6 +10,7 @@ use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::artifact::OutputFile;
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::sandbox::SandboxResult;
@@ -18,10 +19,13 @@ use cofferdam_contracts::test_report::{
     ReportSpec, TestReport, read,
 };
 use cofferdam_ledger::test_reports::NewReport;
-use cofferdam_sandbox::{CollectedFile, Excess, Plan, Sandbox, SandboxError};
+use cofferdam_sandbox::{CollectBounds, CollectedFile, Excess, Plan, Sandbox, SandboxError};
 
 use crate::checks::CheckSlots;
 
+/// How long all of a task's reports may take to be read out: an agent that is slow holds its sandbox no longer.
+const COLLECT_MS: u64 = 120_000;
+const COLLECT: Duration = Duration::from_millis(COLLECT_MS);
 /// How long the reports of a task wait for a processor: those before them take seconds each.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -47,12 +51,15 @@ pub(crate) async fn collect(
     result: &mut SandboxResult,
 ) -> Vec<ReportFile> {
     let mut found = ReportSearch { left_bytes: MAX_REPORT_BYTES, ..ReportSearch::default() };
+    let begun = Stopwatch::start();
     for (at, spec) in plan.reports.iter().enumerate() {
         let globs = [spec.path.clone()];
         let others = plan.reports.len().saturating_sub(at + 1);
-        let most = found.left(others);
-        let collected =
-            sandbox.collect_at_most(&plan.task.cwd, &globs, found.left_bytes, most).await;
+        let bounds = CollectBounds { bytes: found.left_bytes, files: found.left(others) };
+        let collected = sandbox.files().collect_at_most(&plan.task.cwd, &globs, bounds);
+        let left = COLLECT.saturating_sub(begun.elapsed());
+        let silent = |_| Err(SandboxError::Silent(COLLECT_MS));
+        let collected = tokio::time::timeout(left, collected).await.unwrap_or_else(silent);
         if matches!(collected, Err(SandboxError::Killed)) {
             break;
         }
@@ -114,7 +121,9 @@ impl ReportSearch {
 /// Where a collection failed, and why.
 fn fault_of(glob: &str, error: SandboxError) -> (String, ReportFaultKind) {
     match error {
-        SandboxError::Excess(Excess::Bytes { path, .. }) => (path, ReportFaultKind::TooLarge),
+        SandboxError::Excess(Excess::Bytes { path, .. }) => {
+            (if path.is_empty() { glob.to_owned() } else { path }, ReportFaultKind::TooLarge)
+        }
         SandboxError::Excess(Excess::Files { .. } | Excess::Entries { .. }) => {
             (glob.to_owned(), ReportFaultKind::TooMany)
         }
@@ -186,12 +195,17 @@ pub(crate) fn with_digests(reports: &mut [NewReport], kept: &[OutputFile]) {
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_contracts::artifact::ArtifactMode;
     use cofferdam_contracts::canonical::digest_bytes;
 
     use super::*;
 
     fn file(path: &str, text: &str) -> CollectedFile {
-        CollectedFile { path: path.to_owned(), bytes: text.as_bytes().to_vec() }
+        CollectedFile {
+            path: path.to_owned(),
+            bytes: text.as_bytes().to_vec(),
+            mode: ArtifactMode::File,
+        }
     }
 
     fn spec(path: &str, kind: Option<ReportKind>) -> ReportSpec {
@@ -252,6 +266,8 @@ mod tests {
             encoded: false,
             sha256: digest_bytes(b"1..1\nok 1\n"),
             size: 10,
+            mode: ArtifactMode::File,
+            target: None,
         };
         with_digests(&mut rows, std::slice::from_ref(&output));
         let [tap, unknown, gone] = rows.as_slice() else { panic!("{rows:?}") };

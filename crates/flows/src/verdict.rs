@@ -10,6 +10,8 @@
 //!
 //! The last row is the run's own: its tasks are canceled, whatever they were doing.
 
+use cofferdam_contracts::artifact::{ArtifactBound, FileOmission};
+use cofferdam_contracts::artifact_spec::ArtifactSpec;
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
 use cofferdam_contracts::step::IN_BUILD;
@@ -33,6 +35,57 @@ pub(crate) fn ran(result: &mut SandboxResult, outcome: &ExecOutcome, in_build: b
     result.limits_reached.extend(&outcome.reached);
     result.limits_reached.sort_unstable();
     result.limits_reached.dedup();
+}
+
+/// Characters of a glob that a cause repeats: it may have 1,024.
+const MAX_GLOB: usize = 200;
+
+/// Its files were read out as far as they fit: which of its globs, by their place, matched nothing, and what is beyond a bound.
+/// A task that would be a success fails where files are left out, or where one that it must leave is absent.
+pub(crate) fn collected(
+    result: &mut SandboxResult,
+    artifacts: &[ArtifactSpec],
+    unmatched: &[usize],
+    omitted: Option<FileOmission>,
+) {
+    let unmatched: Vec<&ArtifactSpec> =
+        unmatched.iter().filter_map(|index| artifacts.get(*index)).collect();
+    result.unmatched = unmatched.iter().map(|artifact| artifact.path.clone()).collect();
+    let mut why = Vec::new();
+    if let Some(omitted) = &omitted {
+        result.limits_reached.push(LimitKind::Artifacts);
+        why.push(beyond(omitted));
+    }
+    let required: Vec<String> = unmatched
+        .iter()
+        .filter(|artifact| artifact.required)
+        .map(|artifact| format!("`{}`", artifact.path.chars().take(MAX_GLOB).collect::<String>()))
+        .collect();
+    if let Some((first, others)) = required.split_first() {
+        let more = match others.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        why.push(format!(
+            "required artifacts are absent: {first}{more} matched nothing in the working directory"
+        ));
+    }
+    result.omitted = omitted;
+    if result.err_code == ErrCode::None && !why.is_empty() {
+        result.err_code = ErrCode::DownloadFail;
+        result.cause = Some(why.join("; "));
+        // The task did its work and would leave the same another time, wherever.
+        result.permanent = true;
+        result.permanent_everywhere = true;
+    }
+}
+
+fn beyond(omitted: &FileOmission) -> String {
+    let advice = match omitted.bound {
+        ArtifactBound::Bytes => "match fewer, compress them, or split the task",
+        ArtifactBound::Files => "match fewer, or pack them into one archive",
+    };
+    format!("`artifacts` matches more than is kept: {omitted}; the others were kept: {advice}")
 }
 
 /// Its files could not be read out. A task that failed by itself stays what it is.
@@ -104,6 +157,7 @@ pub(crate) fn broke(result: &mut SandboxResult, error: &SandboxError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_contracts::id::TaskKey;
     use cofferdam_contracts::run::{Budget, RunStatus};
     use cofferdam_contracts::sandbox::SessionState;
     use cofferdam_ledger::tasks::terminal_state;
@@ -136,13 +190,54 @@ mod tests {
     fn run_status(err_code: ErrCode) -> RunStatus {
         for attempt in 1.. {
             let miss = Miss { index: 0, name: "t".into(), err_code, cause: None, permanent: false };
-            let round = Round { ok: 0, missed: vec![miss], blocked: None, drift: None };
+            let round = Round { missed: vec![miss], ..Round::none() };
             match after_round(&round, attempt, &Budget::default()) {
                 Next::Finish { status, .. } => return status,
                 Next::Again { .. } => assert!(attempt < 100),
             }
         }
         unreachable!("a run ends")
+    }
+
+    #[test]
+    fn a_glob_without_a_file_is_told_and_fails_the_task_where_it_is_required() {
+        let spec = |path: &str, required| ArtifactSpec { path: path.to_owned(), required };
+        let specs = [spec("dist/*", false), spec("report.xml", true), spec("logs/**", false)];
+        let fresh = |err_code| {
+            let key = TaskKey::parse(&"a".repeat(64)).unwrap();
+            SandboxResult { err_code, ..SandboxResult::unanswered(key, None) }
+        };
+        let mut result = fresh(ErrCode::None);
+        collected(&mut result, &specs, &[0, 2], None);
+        assert_eq!((result.err_code, result.unmatched.len()), (ErrCode::None, 2));
+        let mut result = fresh(ErrCode::None);
+        collected(&mut result, &specs, &[0, 1], None);
+        assert_eq!((result.err_code, result.permanent), (ErrCode::DownloadFail, true));
+        let why = result.cause.unwrap();
+        assert!(why.contains("`report.xml` matched nothing"), "{why}");
+        let omitted = FileOmission {
+            files: 3,
+            bytes: 9,
+            first: "b".into(),
+            bound: ArtifactBound::Files,
+            most: 1_000,
+        };
+        let mut result = fresh(ErrCode::None);
+        collected(&mut result, &specs, &[1], Some(omitted.clone()));
+        let why = result.cause.as_deref().unwrap();
+        for words in ["at most 1000 files", "3 files with 9 bytes", "\"b\"", "report.xml"] {
+            assert!(why.contains(words), "{words}: {why}");
+        }
+        assert_eq!(result.limits_reached, [LimitKind::Artifacts]);
+        assert_eq!(result.omitted, Some(omitted.clone()));
+        // A task that failed by itself stays what it is.
+        let mut result = fresh(ErrCode::CmdNonzero);
+        collected(&mut result, &specs, &[1], Some(omitted));
+        assert_eq!((result.err_code, result.cause), (ErrCode::CmdNonzero, None));
+        assert_eq!(
+            (result.unmatched.as_slice(), result.permanent),
+            (&["report.xml".to_owned()][..], false)
+        );
     }
 
     #[test]

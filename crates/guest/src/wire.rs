@@ -50,6 +50,7 @@
 //!
 //! And with level 9; see [`crate::sleep`]. And with level 10; see [`crate::layer_stream`].
 //! Level 11 reads a part of a file: see [`crate::tree::Path`]. Level 12 knows a command's groups ([`ExecRequest::groups`]).
+//! Level 13 collects what is there exactly ([`CollectRequest::exact`]).
 //!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
@@ -108,7 +109,7 @@ pub const WATCH: &str = "/v1/watch";
 pub const JOB: &str = "/v1/job";
 
 /// What an agent can do: see the tables of this page.
-pub const LEVEL: u32 = 12;
+pub const LEVEL: u32 = 13;
 
 /// [`ExecRequest::stream_limit_bytes`] of a host that takes all output, at its own pace.
 pub const ALL_BYTES: u64 = u64::MAX;
@@ -290,6 +291,22 @@ pub struct CollectRequest {
     pub max_bytes: u64,
     /// Number of files.
     pub max_files: u64,
+    /// Links, execute bits and empty directories come too; what a bound leaves out is counted instead of an error; and the
+    /// globs that matched nothing are told. Level 13.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub exact: bool,
+}
+
+/// What a file of an exact collection is that is not a plain one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileKind {
+    /// Somebody may execute it.
+    Executable,
+    /// A symbolic link; its bytes are its target.
+    Link,
+    /// A directory with nothing in it, and no bytes.
+    Directory,
 }
 
 /// A file follows.
@@ -300,6 +317,9 @@ pub struct FileHead {
     pub path: String,
     /// Bytes that follow in chunks.
     pub size: u64,
+    /// Absent: a plain file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FileKind>,
 }
 
 /// The last frame of a collection.
@@ -313,6 +333,34 @@ pub struct CollectEnd {
     /// The bound that the files do not keep: they would not another time either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<CollectExcess>,
+    /// Of an exact collection: what matches and was not sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<CollectOmission>,
+    /// Of an exact collection: which of the request's globs matched nothing, from 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<u32>,
+}
+
+impl CollectEnd {
+    /// The end of an answer that has no more to say than how many came, or why it broke off.
+    #[must_use]
+    pub fn of(files: u64, error: Option<String>) -> Self {
+        Self { files, error, over: None, omitted: None, unmatched: Vec::new() }
+    }
+}
+
+/// Files beyond a bound.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectOmission {
+    /// Number of files.
+    pub files: u64,
+    /// Bytes that they have together.
+    pub bytes: u64,
+    /// The first in the order of their paths.
+    pub first: String,
+    /// Whether that one is beyond the number of files, and otherwise beyond their bytes.
+    pub beyond_files: bool,
 }
 
 /// A bound of a collection, and how it was left.

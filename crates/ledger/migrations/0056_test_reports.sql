@@ -13,10 +13,9 @@ CREATE TABLE app.test_reports (
   origin     text NOT NULL
     CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-  PRIMARY KEY (task_key, idx),
+  PRIMARY KEY (run_id, task_key, idx),
   CHECK (sha256 IS NOT NULL OR report ? 'fault')
 );
-CREATE INDEX test_reports_by_run ON app.test_reports (run_id);
 CREATE TRIGGER test_reports_append_only BEFORE UPDATE OR DELETE ON app.test_reports
   FOR EACH ROW EXECUTE FUNCTION app.refuse_change();
 

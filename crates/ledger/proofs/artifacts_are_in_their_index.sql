@@ -1,4 +1,4 @@
--- Claim: every artifact of a finished task has the digest that its task's index lists
+-- Claim: every artifact of a finished task has the digest and the mode that its task's index lists
 -- A row means: an artifact was rewritten together with its digest, or its index was
 SELECT a.run_id, a.task_key, a.uri, a.sha256, i.entry ->> 'sha256' AS listed
   FROM app.artifacts x
@@ -11,4 +11,4 @@ SELECT a.run_id, a.task_key, a.uri, a.sha256, i.entry ->> 'sha256' AS listed
                       WHERE e.entry ->> 'uri' = a.uri) i ON true
  WHERE x.kind = 'artifact_index'
    AND x.idx = 0
-   AND (a.sha256, a.kind) IS DISTINCT FROM (i.entry ->> 'sha256', i.entry ->> 'kind');
+   AND (a.sha256, a.kind, a.mode) IS DISTINCT FROM (i.entry ->> 'sha256', i.entry ->> 'kind', i.entry ->> 'mode');

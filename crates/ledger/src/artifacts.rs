@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use cofferdam_contracts::artifact::{self, ArtifactIndex, ArtifactItem, ArtifactKind, ArtifactRow};
+use cofferdam_contracts::artifact::{
+    self, ArtifactIndex, ArtifactItem, ArtifactKind, ArtifactMode, ArtifactRow, FileOmission,
+};
 use cofferdam_contracts::canonical::{canonical, digest_bytes};
 use cofferdam_contracts::id::{Digest, RunId, TenantId};
 use serde_json::{Value, json};
@@ -24,6 +26,18 @@ pub struct NewArtifact {
     pub name: String,
     /// Content; text up to 8 KiB is stored in the row, the rest in `app.blobs`.
     pub bytes: Vec<u8>,
+    /// What it is where it is a task's file.
+    pub mode: ArtifactMode,
+    /// Of a symbolic link where it leads, as text; its bytes are the same.
+    pub target: Option<String>,
+}
+
+impl NewArtifact {
+    /// One that is no link, and that nobody executes.
+    #[must_use]
+    pub fn plain(kind: ArtifactKind, name: impl Into<String>, bytes: Vec<u8>) -> Self {
+        Self { kind, name: name.into(), bytes, mode: ArtifactMode::File, target: None }
+    }
 }
 
 /// An artifact's bytes.
@@ -53,8 +67,9 @@ pub(crate) async fn artifacts_insert(
     conn: &mut sqlx::PgConnection,
     task: &TaskContext,
     artifacts: &[NewArtifact],
+    omitted: Option<&FileOmission>,
 ) -> Result<()> {
-    let index = index(task, artifacts)?;
+    let index = index(task, artifacts, omitted)?;
     Rows::of(task, &index, artifacts).insert(conn, task).await
 }
 
@@ -63,7 +78,7 @@ pub(crate) fn inline_rows(
     task: &TaskContext,
     artifacts: &[NewArtifact],
 ) -> Result<Option<Vec<Value>>> {
-    let index = index(task, artifacts)?;
+    let index = index(task, artifacts, None)?;
     let rows = Rows::of(task, &index, artifacts);
     if rows.blobs.iter().any(Option::is_some) {
         return Ok(None);
@@ -86,15 +101,22 @@ fn place(task: &TaskContext, name: &str) -> String {
 }
 
 /// The bytes of an attempt's index.
-pub(crate) fn index(task: &TaskContext, artifacts: &[NewArtifact]) -> Result<Vec<u8>> {
+pub(crate) fn index(
+    task: &TaskContext,
+    artifacts: &[NewArtifact],
+    omitted: Option<&FileOmission>,
+) -> Result<Vec<u8>> {
     let items = artifacts.iter().map(|new| ArtifactItem {
         kind: new.kind,
         uri: place(task, &new.name),
         sha256: digest_bytes(&new.bytes),
+        mode: new.mode,
+        target: new.target.clone(),
     });
     let index = ArtifactIndex {
         task_key: task.key.clone(),
         provider: crate::tasks::provider(&task.work).into(),
+        omitted: omitted.cloned(),
         raw_ref: place(task, "raw.json"),
         created_at: cofferdam_ambient::clock::now_ms(),
         items: items.collect(),
@@ -112,6 +134,7 @@ pub(crate) struct Rows<'a> {
     pub blobs: Vec<Option<&'a [u8]>>,
     pub digests: Vec<String>,
     pub sizes: Vec<i64>,
+    pub modes: Vec<Option<&'static str>>,
 }
 
 impl<'a> Rows<'a> {
@@ -123,6 +146,9 @@ impl<'a> Rows<'a> {
         for (kind, name, bytes) in all {
             rows.push(kind, name, place(task, name), bytes);
         }
+        let modes = artifacts.iter().map(|new| new.mode);
+        let modes = std::iter::once(ArtifactMode::File).chain(modes);
+        rows.modes = modes.map(|mode| (!mode.is_file()).then(|| mode.as_str())).collect();
         rows
     }
 
@@ -143,13 +169,13 @@ impl<'a> Rows<'a> {
     async fn insert(self, conn: &mut sqlx::PgConnection, task: &TaskContext) -> Result<()> {
         sqlx::query(
             "WITH x AS (
-               SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::text[], $11::bigint[])
-                 WITH ORDINALITY AS x(kind, name, uri, inline, blob, sha256, size, n)),
+               SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::text[], $11::bigint[], $12::text[])
+                 WITH ORDINALITY AS x(kind, name, uri, inline, blob, sha256, size, mode, n)),
              b AS (
                INSERT INTO app.blobs (sha256, bytes)
                SELECT DISTINCT ON (sha256) sha256, blob FROM x WHERE blob IS NOT NULL ON CONFLICT DO NOTHING)
-             INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
-             SELECT $1, $2, $3, $4, (n - 1)::int, kind, name, uri, inline, sha256, size, 'engine-dbos' FROM x
+             INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, mode, origin)
+             SELECT $1, $2, $3, $4, (n - 1)::int, kind, name, uri, inline, sha256, size, mode, 'engine-dbos' FROM x
              ON CONFLICT DO NOTHING",
         )
         .bind(task.run.as_str())
@@ -163,17 +189,23 @@ impl<'a> Rows<'a> {
         .bind(&self.blobs)
         .bind(&self.digests)
         .bind(&self.sizes)
+        .bind(&self.modes)
         .execute(conn)
         .await?;
         Ok(())
     }
 }
 
+/// The mode of a row that has none.
+pub(crate) fn plain() -> String {
+    ArtifactMode::File.as_str().to_owned()
+}
+
 impl Artifacts<'_> {
     /// A run's artifacts, in order, latest attempts only.
     pub async fn list(self, run: &RunId) -> Result<Vec<ArtifactRow>> {
         let rows = sqlx::query(
-            "SELECT step_id, task_key, attempt, idx, kind, name, uri, sha256, size, app.ms(created_at) AS at
+            "SELECT step_id, task_key, attempt, idx, kind, name, uri, sha256, size, mode, app.ms(created_at) AS at
                FROM app.latest_artifacts WHERE run_id = $1 ORDER BY step_id, task_key, idx LIMIT 100000",
         )
         .bind(run.as_str())
@@ -190,6 +222,7 @@ impl Artifacts<'_> {
                 "uri": row.try_get::<String, _>("uri")?,
                 "sha256": row.try_get::<String, _>("sha256")?,
                 "size": row.try_get::<i64, _>("size")?,
+                "mode": row.try_get::<Option<String>, _>("mode")?.unwrap_or_else(plain),
                 "createdAt": row.try_get::<i64, _>("at")?,
             }))
         })

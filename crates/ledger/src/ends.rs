@@ -27,14 +27,14 @@ const END: &str = "WITH u AS (
                WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead') RETURNING run_id, step_id, attempt),
      x AS (
        SELECT u.run_id, u.step_id, u.attempt, x.*
-         FROM u CROSS JOIN unnest($9::text[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::bigint[])
-           WITH ORDINALITY AS x(kind, name, uri, inline, blob, sha256, size, n)),
+         FROM u CROSS JOIN unnest($9::text[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::bigint[], $27::text[])
+           WITH ORDINALITY AS x(kind, name, uri, inline, blob, sha256, size, mode, n)),
      b AS (
        INSERT INTO app.blobs (sha256, bytes)
        SELECT DISTINCT ON (sha256) sha256, blob FROM x WHERE blob IS NOT NULL ON CONFLICT DO NOTHING),
      a AS (
-       INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, origin)
-       SELECT run_id, step_id, $1, attempt, (n - 1)::int, kind, name, uri, inline, sha256, size, 'engine-dbos' FROM x
+       INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, mode, origin)
+       SELECT run_id, step_id, $1, attempt, (n - 1)::int, kind, name, uri, inline, sha256, size, mode, 'engine-dbos' FROM x
        ON CONFLICT DO NOTHING),
      t AS (
        INSERT INTO app.test_reports (run_id, step_id, task_key, attempt, idx, path, kind, report, sha256, origin)
@@ -150,7 +150,7 @@ impl Tasks<'_> {
 
     async fn finish_at_once(self, end: &TaskEnd<'_>) -> Result<bool> {
         let (task, result, wipe) = (end.task, end.result, end.evidence);
-        let index = index(task, end.artifacts)?;
+        let index = index(task, end.artifacts, end.result.omitted.as_ref())?;
         let rows = Rows::of(task, &index, end.artifacts);
         let reports = ReportColumns::of(end.reports)?;
         let row = sqlx::query(END)
@@ -180,6 +180,7 @@ impl Tasks<'_> {
             .bind(&reports.kinds)
             .bind(&reports.reports)
             .bind(&reports.digests)
+            .bind(&rows.modes)
             .fetch_one(self.pool())
             .await?;
         Ok(row.try_get("written")?)
@@ -220,7 +221,7 @@ impl Tasks<'_> {
                 answers_take(&mut tx, &task.key).await?;
                 budget_answers_take(&mut tx, &task.key).await?;
             }
-            artifacts_insert(&mut tx, task, end.artifacts).await?;
+            artifacts_insert(&mut tx, task, end.artifacts, end.result.omitted.as_ref()).await?;
             reports_insert(&mut tx, task, end.reports).await?;
             if matches!(task.work, Work::Agent(_)) {
                 dispatch_settle(&mut tx, &task.run).await?;

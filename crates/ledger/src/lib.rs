@@ -7,8 +7,9 @@
 //! # Floors
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
-//! ends links ops settlements
-//! remote_commands gates live_start rounds sessions template_views
+//! ends links ops run_pages settlements
+//! graphs
+//! remote_commands gates live_start rounds run_files sessions template_views
 //! artifacts builds dispatches forks steps tasks
 //! intents recipes runs template_layers
 //! budgets cache config engine live live_stop live_networks models retries secrets signing_keys snapshots template_files
@@ -38,6 +39,7 @@ pub mod families;
 mod forks;
 pub mod gates;
 pub mod grants;
+pub mod graphs;
 pub mod health;
 pub mod intents;
 pub mod keys;
@@ -61,6 +63,8 @@ pub mod recipes;
 pub mod remote_commands;
 pub mod retries;
 mod rounds;
+pub mod run_files;
+pub mod run_pages;
 pub mod runs;
 pub mod secrets;
 pub mod sessions;

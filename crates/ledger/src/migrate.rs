@@ -42,6 +42,9 @@ migrations! {
     "0054_lives_follow_one_table",
     "0055_places_of_tasks",
     "0056_test_reports",
+    "0057_pages_of_runs",
+    "0058_modes_of_artifacts",
+    "0060_graphs_of_runs",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -145,8 +145,8 @@ macro_rules! shown_status {
     };
 }
 
-const STATUS: &str = shown_status!();
-const HEADER: &str = concat!(
+pub(crate) const STATUS: &str = shown_status!();
+pub(crate) const HEADER: &str = concat!(
     "r.id, r.intent_id, r.workflow_id, r.tenant_id, ",
     shown_status!(),
     " AS status, app.run_waits_for(r.id, r.workflow_id, r.status) AS waits_for, r.next_action, r.recipe_id,
@@ -155,7 +155,7 @@ const HEADER: &str = concat!(
     w.status AS durable, (SELECT count(*) FROM app.held_sessions h WHERE h.run_id = r.id) AS held"
 );
 
-fn header_of(row: &PgRow) -> Result<RunHeader> {
+pub(crate) fn header_of(row: &PgRow) -> Result<RunHeader> {
     let status: String = row.try_get("status")?;
     let status =
         RunStatus::parse(&status).ok_or(LedgerError::Row { what: "runs.status", why: status })?;
@@ -188,6 +188,7 @@ fn header_of(row: &PgRow) -> Result<RunHeader> {
         held_sessions: row.try_get("held")?,
         waits_for: optional("waits_for")?,
         is_replay: None,
+        tenant_id: None,
     })
 }
 
@@ -295,26 +296,6 @@ impl Runs<'_> {
         RunStatus::parse(&status)
             .map(RunStatus::is_terminal)
             .ok_or(LedgerError::Row { what: "runs.status", why: status })
-    }
-
-    /// A tenant's runs, newest first.
-    pub async fn list(
-        self,
-        tenant: &TenantId,
-        status: Option<RunStatus>,
-        limit: i64,
-    ) -> Result<Vec<RunHeader>> {
-        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {HEADER} FROM app.runs r LEFT JOIN dbos.workflow_status w ON w.workflow_uuid = r.workflow_id
-              WHERE r.tenant_id = $1 AND ($2::text IS NULL OR {STATUS} = $2)
-              ORDER BY r.created_at DESC LIMIT $3"
-        )))
-        .bind(tenant.as_str())
-        .bind(status.map(RunStatus::as_str))
-        .bind(limit)
-        .fetch_all(self.pool())
-        .await?;
-        rows.iter().map(header_of).collect()
     }
 
     /// The run of a workflow, with its intent: what a workflow reads first.

@@ -3,7 +3,8 @@
 use cofferdam_contracts::config::ConfigRow;
 use cofferdam_contracts::id::{Digest, RunId, TaskKey};
 use cofferdam_contracts::recipe::Recipe;
-use cofferdam_contracts::step::StepRow;
+use cofferdam_contracts::sandbox::SessionState;
+use cofferdam_contracts::step::{StepRow, TaskPhase};
 use serde_json::{Value, json};
 use sqlx::Row;
 
@@ -128,7 +129,7 @@ impl Steps<'_> {
                                  AND (x.task_key IS NULL OR a.task_key = x.task_key) ORDER BY a.idx) AS refs
                FROM (
              SELECT s.step_id, s.attempt, s.status, s.output, s.error, app.ms(s.finished_at) AS at,
-                    NULL::text AS task_key, s.step_id AS name, NULL::text AS waits_for,
+                    NULL::text AS task_key, s.step_id AS name, NULL::text AS waits_for, NULL::text AS session,
                     (SELECT min(o.started_at_epoch_ms) FROM app.runs r
                        JOIN dbos.operation_outputs o ON o.workflow_uuid = r.workflow_id
                       WHERE r.id = $1 AND split_part(o.function_name, '#', 1) = s.step_id) AS started
@@ -141,8 +142,12 @@ impl Steps<'_> {
                                        'sandboxRef', s.response->'sandboxRef', 'effective', s.effective,
                                        'limitsReached', coalesce(s.response->'limitsReached', '[]'),
                                        'cache', s.response->'cache')
-                      || jsonb_strip_nulls(jsonb_build_object('droppedBytes', s.response->'droppedBytes')),
+                      || jsonb_strip_nulls(jsonb_build_object('droppedBytes', s.response->'droppedBytes',
+                                         'unmatched', s.response->'unmatched', 'omitted', s.response->'omitted')),
                     s.response->>'cause', app.ms(coalesce(s.finished_at, s.created_at)), s.task_key, s.task_name, coalesce(p.why, t.why),
+                    CASE WHEN s.response IS NULL AND t.why IS NULL THEN
+                      (SELECT x.state FROM app.remote_execution_sessions x
+                        WHERE x.task_key = s.task_key AND x.ended_at IS NULL ORDER BY x.execution_no DESC LIMIT 1) END,
                     (SELECT app.ms(min(e.started_at)) FROM app.sbx_executions e WHERE e.task_key = s.task_key)
                FROM app.sbx_runs s LEFT JOIN LATERAL (SELECT app.task_waits_for(s.task_key) AS why) t ON s.response IS NULL
                     LEFT JOIN app.task_places($1) p ON p.task_key = s.task_key
@@ -153,11 +158,14 @@ impl Steps<'_> {
         .fetch_all(self.pool())
         .await?;
         load_all("run_steps", &rows, |row| {
+            let session: Option<String> = row.try_get("session")?;
+            let phase = session.as_deref().and_then(SessionState::parse).and_then(TaskPhase::of);
             Ok(json!({
                 "stepId": row.try_get::<String, _>("step_id")?,
                 "stepID": row.try_get::<String, _>("step_id")?,
                 "name": row.try_get::<String, _>("name")?,
                 "startedAt": row.try_get::<Option<i64>, _>("started")?,
+                "phase": phase,
                 "waitsFor": row.try_get::<Option<String>, _>("waits_for")?,
                 "artifactRefs": row.try_get::<Vec<String>, _>("refs")?,
                 "attempt": row.try_get::<i32, _>("attempt")?,

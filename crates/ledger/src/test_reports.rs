@@ -41,7 +41,7 @@ impl<'a> ReportColumns<'a> {
         let mut columns = Self::default();
         let mut left = MAX_TASK_REPORT_BYTES;
         for new in reports.iter().take(MAX_REPORTS) {
-            let text = new.report.clone().fit(&mut left).map_err(|e| LedgerError::Row {
+            let text = new.report.fit(&mut left).map_err(|e| LedgerError::Row {
                 what: "test_reports.report",
                 why: e.to_string(),
             })?;
@@ -57,10 +57,9 @@ impl<'a> ReportColumns<'a> {
 /// Tasks of a run whose last ended attempt has reports, or entries of `reports` that matched nothing; a row for each report. Of reports
 /// beyond `$2` bytes the totals are read alone.
 const OF_RUN: &str = "WITH t AS (
-       SELECT DISTINCT ON (s.step_id) s.task_key, s.step_id, s.task_name, s.attempt, s.created_at,
+       SELECT s.task_key, s.step_id, s.task_name, s.attempt, s.created_at,
               s.response -> 'unmatchedReports' AS unmatched
-         FROM app.sbx_runs s WHERE s.run_id = $1 AND s.response IS NOT NULL
-        ORDER BY s.step_id, s.attempt DESC),
+         FROM app.last_ended_attempts s WHERE s.run_id = $1),
      r AS (
        SELECT r.task_key, r.idx, r.path, r.kind, r.sha256, r.report,
               sum(octet_length(r.report::text)) OVER (ORDER BY t.created_at, t.step_id, r.idx) AS bytes

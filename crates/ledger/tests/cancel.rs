@@ -9,7 +9,7 @@ use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::grants::NewAsk;
 use cofferdam_ledger::ops::Cancels;
 use cofferdam_ledger::tasks::{NewTask, TaskBatch};
-use sqlx::PgPool;
+use sqlx::{PgPool, Postgres, Transaction};
 
 use crate::begin::{OneRun, one_run, waiting};
 
@@ -35,6 +35,24 @@ async fn cancel(one: &OneRun) {
     };
     let workflow = WorkflowId::parse(WORKFLOW).unwrap();
     one.ledger.ops().cancel(&workflow, Cancels::All, &audit).await.unwrap();
+}
+
+/// Does this, which waits for `twin`, and then cancels the run; the twin comes to nothing once both wait.
+async fn beside_cancel<T>(
+    one: &OneRun,
+    twin: Transaction<'_, Postgres>,
+    act: impl Future<Output = T>,
+) -> T {
+    let after = async {
+        waiting(&one.sql, 1).await;
+        cancel(one).await;
+    };
+    let release = async {
+        waiting(&one.sql, 2).await;
+        twin.rollback().await.unwrap();
+    };
+    let all = async { tokio::join!(act, after, release) };
+    tokio::time::timeout(Duration::from_secs(30), all).await.unwrap().0
 }
 
 async fn text(sql: &PgPool, query: &'static str) -> String {
@@ -97,17 +115,7 @@ async fn a_round_that_is_queued_beside_a_cancel_is_canceled() {
         values: &[],
         executor: &executor,
     };
-    let enqueue = async { one.ledger.tasks().enqueue(&round).await.unwrap() };
-    let after = async {
-        waiting(&one.sql, 1).await;
-        cancel(&one).await;
-    };
-    let release = async {
-        waiting(&one.sql, 2).await;
-        twin.rollback().await.unwrap();
-    };
-    let both = async { tokio::join!(enqueue, after, release) };
-    tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
+    beside_cancel(&one, twin, one.ledger.tasks().enqueue(&round)).await.unwrap();
     let query = "SELECT w.status || ' ' || (s.response IS NOT NULL) FROM app.sbx_runs s
                    JOIN dbos.workflow_status w ON w.workflow_uuid = s.task_key WHERE s.task_name = 'late'";
     assert_eq!(text(&one.sql, query).await, "CANCELLED true");
@@ -136,17 +144,7 @@ async fn a_question_that_is_asked_beside_a_cancel_is_canceled() {
         name: "a.example",
         ttl_s: 60,
     };
-    let ask = async { one.ledger.egress().ask(&new).await.unwrap() };
-    let after = async {
-        waiting(&one.sql, 1).await;
-        cancel(&one).await;
-    };
-    let release = async {
-        waiting(&one.sql, 2).await;
-        twin.rollback().await.unwrap();
-    };
-    let both = async { tokio::join!(ask, after, release) };
-    let (asked, ..) = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
+    let asked = beside_cancel(&one, twin, one.ledger.egress().ask(&new)).await.unwrap();
     assert!(asked.is_some(), "it was asked before the run was over");
     assert_eq!(text(&one.sql, "SELECT state FROM app.human_gates").await, "canceled");
     one.stop().await;

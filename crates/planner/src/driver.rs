@@ -230,7 +230,7 @@ impl OpencodeDriver {
                     let bytes = canonical::canonical(&plan).map_err(Error::from)?;
                     let name = PLAN_NAME.to_owned();
                     let kind = ArtifactKind::File;
-                    return Ok(PlannerEnd::Done(NewArtifact { kind, name, bytes }));
+                    return Ok(PlannerEnd::Done(NewArtifact::plain(kind, name, bytes)));
                 }
                 NextPrompt::Built => return Err(ended("oc_failed", "planning came to a build")),
                 NextPrompt::Fail(code, why) => return Ok(failed(code, &why, &history)),
@@ -341,7 +341,7 @@ impl OpencodeDriver {
         }
         let bytes = canonical::canonical(&patch).map_err(Error::from)?;
         let name = PATCH_NAME.to_owned();
-        Ok(PlannerEnd::Done(NewArtifact { kind: ArtifactKind::Patch, name, bytes }))
+        Ok(PlannerEnd::Done(NewArtifact::plain(ArtifactKind::Patch, name, bytes)))
     }
 
     /// One prompt: its row, its turn, its end.
@@ -554,11 +554,8 @@ fn as_row(turned: TurnEnd) -> (PlannerPromptEnd, TurnUsage) {
 fn failed(code: &str, why: &str, history: &[PlannerPromptEnd]) -> PlannerEnd {
     let raw = |(n, ended): (usize, &PlannerPromptEnd)| {
         let bytes = serde_json::to_vec(ended).unwrap_or_default();
-        NewArtifact {
-            kind: ArtifactKind::JsonDiagnostic,
-            name: format!("answer-{}.json", n + 1),
-            bytes,
-        }
+        let name = format!("answer-{}.json", n + 1);
+        NewArtifact::plain(ArtifactKind::JsonDiagnostic, name, bytes)
     };
     PlannerEnd::Failed(format!("{code}: {why}"), history.iter().enumerate().map(raw).collect())
 }

@@ -91,15 +91,18 @@ pub use agent::changes::{Changes, ChangesError};
 pub use agent::excess::Excess;
 pub use agent::stop::CommandStopper;
 pub use agent::{
-    Agent, AgentError, AgentFiles, CollectedFile, CommandControl, CommandEvent, CommandHandle,
-    ExecOptions, FileReader, IgnoreRules, OutputSink, SnapshotError, Stream, WatchStream,
+    Agent, AgentError, AgentFiles, CollectedFile, Collection, CommandControl, CommandEvent,
+    CommandHandle, CommandInput, ExecOptions, FileReader, IgnoreRules, OutputSink, SnapshotError,
+    Stream, WatchStream,
 };
 pub use cache::{
     BaseLookup, BaseRequest, CacheBase, CacheBounds, CacheError, Caches, Flight, FlightOutcome,
     Promotion, Removal,
 };
 pub use class::memory_support::MemorySupport;
+pub use cofferdam_guest::glob::{Glob, GlobError, names as glob_names};
 pub use cofferdam_guest::jail::{Jail, JailRefusal, JailRefusalKind, JailReport};
+pub use cofferdam_guest::name::{decode as decode_name, encode as encode_name};
 pub use cofferdam_guest::wire::User;
 pub use doctor::{
     Finding, Grade, ProbeResult, SelfTest, SelfTestError, monitors, self_test_in, self_test_of,
@@ -127,12 +130,12 @@ pub use host::service::{leave_service, outlive_hangup};
 pub use host::traces::{Traces, locate};
 pub use host::weight::go_first;
 pub use life::{
-    BootRecord, DiscardGuard, DropCounts, EarlySandbox, ExecOutcome, FrozenSandbox, Host,
-    HostConfig, InitialFiles, KillHandle, LayerSnapshotError, LayerSnapshotter, Name,
-    NameReservation, Network, NetworkError, NoSnapshotReason, ProvisionError, ResumeError, Sandbox,
-    SandboxError, SandboxNames, ServiceEnd, SleepError, SleepHandle, Traffic, abandoned,
-    destroy_orphans, has_swap, provision, provision_filled, provision_on, reconcile, remains,
-    resume, verify_absent, verify_again,
+    BootRecord, CollectBounds, CommandTalk, DiscardGuard, DropCounts, EarlySandbox, ExecOutcome,
+    FrozenSandbox, Host, HostConfig, InitialFiles, KillHandle, LayerSnapshotError,
+    LayerSnapshotter, Name, NameReservation, Network, NetworkError, NoSnapshotReason,
+    ProvisionError, ResumeError, Sandbox, SandboxError, SandboxFiles, SandboxNames, ServiceEnd,
+    SleepError, SleepHandle, Traffic, abandoned, destroy_orphans, has_swap, provision,
+    provision_filled, provision_on, reconcile, remains, resume, verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};

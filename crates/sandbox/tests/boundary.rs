@@ -214,7 +214,7 @@ fn a_directory_is_a_root_file_system() {
         let root = bench.shared("root");
         let (sandbox, plan) =
             bench.start(json!({"envRef": format!("dir:{}", root.display())})).await;
-        let files = sandbox.collect("/", &["hello".to_owned()]).await.unwrap();
+        let files = sandbox.files().collect("/", &["hello".to_owned()]).await.unwrap();
         assert_eq!(files[0].bytes, b"hi");
         let said = sh(&sandbox, &plan, "true").await;
         assert!(said.outcome.cause.unwrap().contains("not found"));
@@ -232,15 +232,16 @@ fn files_are_collected_in_order_and_links_are_not_followed() {
                       mkfifo logs/f.txt; ln -s /etc /tmp/root; head -c 200000 /dev/zero > out/z.txt";
         assert_eq!(sh(&sandbox, &plan, script).await.outcome.exit, 0);
         let globs = |list: &[&str]| list.iter().map(|g| (*g).to_owned()).collect::<Vec<_>>();
-        let files = sandbox.collect("/work", &globs(&["logs/**", "out/*.txt"])).await.unwrap();
+        let files =
+            sandbox.files().collect("/work", &globs(&["logs/**", "out/*.txt"])).await.unwrap();
         let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(paths, ["logs/a.txt", "logs/b.txt", "logs/deep/c.txt", "out/z.txt"]);
         assert_eq!(files[0].bytes, b"1\n");
         assert_eq!(files[3].bytes.len(), 200_000);
         for bad in ["../etc/passwd", "/etc/passwd", "logs/../../etc/passwd"] {
-            assert!(sandbox.collect("/work", &globs(&[bad])).await.is_err(), "{bad}");
+            assert!(sandbox.files().collect("/work", &globs(&[bad])).await.is_err(), "{bad}");
         }
-        let linked = sandbox.collect("/tmp/root", &globs(&["passwd"])).await.unwrap_err();
+        let linked = sandbox.files().collect("/tmp/root", &globs(&["passwd"])).await.unwrap_err();
         assert!(matches!(linked, SandboxError::Agent(_)));
         assert!(linked_text(&linked).contains("symbolic link"), "{}", linked_text(&linked));
         verified(&sandbox.wipe("task-end").await);
@@ -254,12 +255,15 @@ fn ten_thousand_files_are_more_than_one_collection_takes() {
         let script = "mkdir many; cd many; seq 1 10000 | xargs touch; mkdir ../few; cd ../few; \
                       seq 1 1000 | xargs touch";
         assert_eq!(sh(&sandbox, &plan, script).await.outcome.exit, 0);
-        let error = sandbox.collect("/work", &["many/*".to_owned()]).await.unwrap_err();
+        let error = sandbox.files().collect("/work", &["many/*".to_owned()]).await.unwrap_err();
         let words = error.to_string();
         assert!(words.contains("10000 files match") && words.contains("at most 1000"), "{words}");
-        assert_eq!(sandbox.collect("/work", &["few/*".to_owned()]).await.unwrap().len(), 1_000);
+        assert_eq!(
+            sandbox.files().collect("/work", &["few/*".to_owned()]).await.unwrap().len(),
+            1_000
+        );
         assert_eq!(sh(&sandbox, &plan, "truncate -s 70000000 few/1").await.outcome.exit, 0);
-        let error = sandbox.collect("/work", &["few/1".to_owned()]).await.unwrap_err();
+        let error = sandbox.files().collect("/work", &["few/1".to_owned()]).await.unwrap_err();
         let words = error.to_string();
         assert!(words.contains("70000000 bytes up to \"few/1\""), "{words}");
         assert!(words.contains("at most 67108864"), "{words}");

@@ -193,7 +193,7 @@ fn r25_a_renamed_directory_is_told_whole_and_its_mark_is_the_kernels_alone() {
             ..plan.task.clone()
         };
         assert_eq!(run(&sandbox, &command).await.stdout, "refused\nrefused\n");
-        let told = sandbox.changes("/work").await.unwrap();
+        let told = sandbox.files().changes("/work").await.unwrap();
         let written: Vec<(&str, &[u8])> =
             told.written.iter().map(|file| (file.path.as_str(), file.bytes.as_slice())).collect();
         assert_eq!(written, [("in/a", b"before".as_slice()), ("other/b", b"after\n")]);

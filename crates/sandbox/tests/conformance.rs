@@ -326,11 +326,11 @@ async fn changes(ground: Arc<Ground>) {
     }
     let input = host("/work", repo.clone(), AccessMode::WorkspaceWrite);
     let (sandbox, plan) = ground.start_with(json!({}), &[input]).await;
-    assert_eq!(sandbox.changes("/work").await.unwrap(), Changes::default());
+    assert_eq!(sandbox.files().changes("/work").await.unwrap(), Changes::default());
     let script = "echo after > other; echo new > dir/new; rm gone dir/gone; ln -s /etc/passwd link; \
                   mkdir empty; cat kept dir/kept > /dev/null";
     assert_eq!(sh(&sandbox, &plan, script).await.outcome.exit, 0);
-    let told = sandbox.changes("/work").await.unwrap();
+    let told = sandbox.files().changes("/work").await.unwrap();
     let written: Vec<(&str, &[u8])> =
         told.written.iter().map(|file| (file.path.as_str(), file.bytes.as_slice())).collect();
     assert_eq!(written, [("dir/new", b"new\n".as_slice()), ("other", b"after\n")]);
@@ -350,7 +350,7 @@ async fn files_out(ground: Arc<Ground>) {
                   echo 3 > logs/deep/c.txt; ln -s /etc/passwd logs/p.txt; ln -s /etc logs/etc; \
                   mkfifo logs/f.txt; head -c 200000 /dev/zero > logs/z.txt";
     assert_eq!(sh(&sandbox, &plan, script).await.outcome.exit, 0);
-    let files = sandbox.collect("/work", &["logs/**".to_owned()]).await.unwrap();
+    let files = sandbox.files().collect("/work", &["logs/**".to_owned()]).await.unwrap();
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(paths, ["logs/a.txt", "logs/b.txt", "logs/deep/c.txt", "logs/z.txt"]);
     assert_eq!((files[0].bytes.as_slice(), files[3].bytes.len()), (b"1\n".as_slice(), 200_000));
@@ -361,9 +361,9 @@ async fn hostile_paths(ground: Arc<Ground>) {
     let (sandbox, plan) = ground.start(json!({})).await;
     assert_eq!(sh(&sandbox, &plan, "ln -s /etc /tmp/root").await.outcome.exit, 0);
     for bad in ["../etc/passwd", "/etc/passwd", "logs/../../etc/passwd"] {
-        assert!(sandbox.collect("/work", &[bad.to_owned()]).await.is_err(), "{bad}");
+        assert!(sandbox.files().collect("/work", &[bad.to_owned()]).await.is_err(), "{bad}");
     }
-    assert!(sandbox.collect("/tmp/root", &["passwd".to_owned()]).await.is_err());
+    assert!(sandbox.files().collect("/tmp/root", &["passwd".to_owned()]).await.is_err());
     wiped(&sandbox.wipe("task-end").await);
 }
 

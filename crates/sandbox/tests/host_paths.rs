@@ -35,7 +35,10 @@ fn c1_a_base_behind_a_link_is_refused() {
             assert_eq!(error.evidence.checks.iter().filter(|check| !check.ok).count(), 0);
         }
         let sandbox = base_of(&bench, &bench.shared("root")).await.unwrap();
-        assert_eq!(sandbox.collect("/", &["hello".to_owned()]).await.unwrap()[0].bytes, b"hi");
+        assert_eq!(
+            sandbox.files().collect("/", &["hello".to_owned()]).await.unwrap()[0].bytes,
+            b"hi"
+        );
         verified(&sandbox.wipe("task-end").await);
     });
 }

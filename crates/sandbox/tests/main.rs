@@ -31,6 +31,8 @@ mod large_layers;
 mod models;
 mod orphans;
 mod plans;
+#[path = "../../../tests/src/port_reservation.rs"]
+mod port_reservation;
 mod probes;
 #[path = "support/provider.rs"]
 mod provider;

@@ -189,7 +189,7 @@ fn a_sandbox_elsewhere_runs_commands_takes_files_and_gives_them_back() {
         let said = sh(&sandbox, &plan, "head -c 4000000 /dev/zero").await;
         assert_eq!((said.stdout.len(), said.outcome.dropped.stdout), (100_000, 3_900_000));
         let globs = ["*.txt".to_owned(), "big".to_owned()];
-        let files = sandbox.collect("/srv/task", &globs).await.unwrap();
+        let files = sandbox.files().collect("/srv/task", &globs).await.unwrap();
         let names: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
         assert_eq!(names, ["big", "made.txt"]);
         assert!(files[0].bytes == large, "what went in comes out");

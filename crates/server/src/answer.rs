@@ -12,14 +12,26 @@ use serde_json::Value;
 pub(crate) enum Answer {
     /// JSON with a status.
     Json(StatusCode, Value),
+    /// A page of a list as JSON; the header `Link` leads to the page after it, where there is one.
+    List { rows: Value, next: Option<String> },
     /// An artifact; the ETag is its digest.
     Bytes(ArtifactAnswer),
     /// A range behind the last byte of an artifact of this size.
     BeyondEnd { size: u64 },
     /// A page of ours whose script has this nonce. Its address is a secret, so nothing keeps or tells it.
     Page { html: String, nonce: String },
+    /// An archive as it is written.
+    Archive(ArchiveAnswer),
     /// Lines or events as they come.
     Stream { content_type: &'static str, body: Body },
+}
+
+/// An archive of a run's files.
+pub(crate) struct ArchiveAnswer {
+    pub content_type: &'static str,
+    /// What a browser saves it as: an id and an extension.
+    pub name: String,
+    pub body: Body,
 }
 
 /// An artifact, or one range of it.
@@ -46,10 +58,17 @@ pub(crate) type AnswerResult = Result<Answer, Error>;
 
 /// JSON with a status.
 pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> AnswerResult {
-    let value = serde_json::to_value(value).map_err(|e| {
-        Refusal::new(ErrorCode::Internal, format!("an answer has no JSON form: {e}"))
-    })?;
-    Ok(Answer::Json(status, value))
+    Ok(Answer::Json(status, json_of(value)?))
+}
+
+/// A page of a list; `next` is the path of the page after it.
+pub(crate) fn list<T: Serialize>(rows: &[T], next: Option<String>) -> AnswerResult {
+    Ok(Answer::List { rows: json_of(rows)?, next })
+}
+
+fn json_of<T: Serialize + ?Sized>(value: &T) -> Result<Value, Refusal> {
+    serde_json::to_value(value)
+        .map_err(|e| Refusal::new(ErrorCode::Internal, format!("an answer has no JSON form: {e}")))
 }
 
 pub(crate) fn ok<T: Serialize>(value: &T) -> AnswerResult {
@@ -61,6 +80,14 @@ pub(crate) fn ok<T: Serialize>(value: &T) -> AnswerResult {
 pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
     match answered {
         Ok(Answer::Json(status, value)) => with_json(status, &value),
+        Ok(Answer::List { rows, next }) => {
+            let mut response = with_json(StatusCode::OK, &rows);
+            let link = next.map(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")));
+            if let Some(Ok(link)) = link {
+                response.headers_mut().insert(header::LINK, link);
+            }
+            response
+        }
         Ok(Answer::Bytes(artifact)) => bytes(artifact),
         Ok(Answer::BeyondEnd { size }) => beyond_end(size),
         Ok(Answer::Page { html, nonce }) => {
@@ -84,6 +111,7 @@ pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
             }
             response
         }
+        Ok(Answer::Archive(archive)) => archived(archive),
         Ok(Answer::Stream { content_type, body }) => {
             let mut response = Response::new(body);
             let headers = response.headers_mut();
@@ -96,6 +124,19 @@ pub(crate) fn respond(answered: AnswerResult) -> Response<Body> {
             refuse(error.refusal())
         }
     }
+}
+
+fn archived(archive: ArchiveAnswer) -> Response<Body> {
+    let ArchiveAnswer { content_type, name, body } = archive;
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Ok(name) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
+        headers.insert(header::CONTENT_DISPOSITION, name);
+    }
+    response
 }
 
 fn bytes(artifact: ArtifactAnswer) -> Response<Body> {
@@ -160,6 +201,21 @@ mod tests {
             matched,
         };
         respond(Ok(Answer::Bytes(artifact)))
+    }
+
+    #[test]
+    fn a_page_of_a_list_leads_to_the_page_after_it() {
+        let link = |next: Option<&str>| {
+            let response = respond(list(&[1], next.map(str::to_owned)));
+            assert_eq!(response.status(), 200);
+            let link = response.headers().get(header::LINK);
+            link.map(|link| link.to_str().unwrap().to_owned())
+        };
+        assert_eq!(link(None), None);
+        assert_eq!(
+            link(Some("/api/runs?after=rn_1")).as_deref(),
+            Some("</api/runs?after=rn_1>; rel=\"next\"")
+        );
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
-use cofferdam_contracts::id::{IdError, RunId, WorkflowId};
+use cofferdam_contracts::id::{IdError, RunId};
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::run_name::RunName;
 use cofferdam_flows::Error;
 use cofferdam_flows::Flows;
 use cofferdam_ledger::keys::Principal;
@@ -31,6 +32,8 @@ pub(crate) struct Call {
     pub params: BTreeMap<String, String>,
     pub query: BTreeMap<String, String>,
     pub body: Value,
+    /// The body of a route that takes bytes.
+    pub bytes: Vec<u8>,
     pub if_none_match: Option<String>,
     /// The header `Range`; where it holds only for one version, `if_range` names that by its ETag.
     pub range: Option<String>,
@@ -114,10 +117,27 @@ impl Call {
         })
     }
 
+    /// The id of the run that a caller named, or its workflow's. A beginning of an id and `last` are looked up here and nowhere
+    /// else, in the caller's tenant; whether a whole id is a run's is for who uses it to find.
+    pub(crate) async fn named(&self, name: &RunName) -> Result<String, Error> {
+        let runs = self.flows().ledger.runs();
+        let found = match name {
+            RunName::Id(id) => return Ok(id.to_string()),
+            RunName::Prefix(prefix) => runs.with_prefix(&self.who.tenant, prefix).await?,
+            RunName::Last => runs.newest_of(&self.who).await?.into_iter().collect(),
+        };
+        Ok(name.resolve(found)?.into())
+    }
+
+    /// The id of the run that `:id` names, or its workflow's.
+    pub(crate) async fn run_or_workflow(&self) -> Result<String, Error> {
+        self.named(&self.id("id")?).await
+    }
+
     /// The run that `:id` names, if it is the tenant's.
     pub(crate) async fn run(&self) -> Result<RunHeader, Error> {
-        let id: WorkflowId = self.id("id")?;
-        let found = self.flows().ledger.runs().header(&self.who.tenant, id.as_str()).await?;
+        let id = self.run_or_workflow().await?;
+        let found = self.flows().ledger.runs().header(&self.who.tenant, &id).await?;
         Ok(found.ok_or_else(|| Refusal::not_found("run"))?)
     }
 

@@ -13,10 +13,11 @@
 //! routes
 //! handlers route stream
 //! call
-//! answer recipes
+//! answer archive recipes
 //! ```
 
 mod answer;
+mod archive;
 mod call;
 mod handlers;
 pub mod openapi;

@@ -69,6 +69,10 @@ fn operation(route: &Route, schemas: &mut Components) -> Value {
             let body = json!({"required": true, "content": {"application/json": {"schema": schemas.named(schema())}}});
             fields.insert("requestBody".into(), body);
         }
+        if route.takes_bytes() {
+            fields
+                .insert("requestBody".into(), json!({"content": {"application/octet-stream": {}}}));
+        }
         if route.roles.is_empty() {
             fields.insert("security".into(), json!([]));
         }

@@ -7,9 +7,12 @@ use cofferdam_contracts::id::{
     DeliveryId, Digest, DispatchId, GateKey, LiveId, ProviderName, RecipeId, SandboxId, SecretName,
     SnapshotId, TenantId, WebhookId, WorkflowId,
 };
+use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::live::LiveState;
 use cofferdam_contracts::output::MAX_PIECE;
 use cofferdam_contracts::run::RunStatus;
+use cofferdam_contracts::run_file::FilesFormat;
+use cofferdam_contracts::run_name::RunName;
 use cofferdam_contracts::sandbox::SessionState;
 use cofferdam_contracts::schema::schema_of;
 use cofferdam_contracts::webhook::DeliveryState;
@@ -37,7 +40,14 @@ pub(crate) fn of(route: &Route) -> Vec<Value> {
         .collect();
     all.extend(route.query.iter().map(|name| {
         let (schema, what) = in_query(route, name);
-        json!({"name": name, "in": "query", "schema": schema, "description": what})
+        let mut one = json!({"name": name, "in": "query", "schema": schema, "description": what});
+        if let Some(fields) =
+            one.as_object_mut().filter(|_| schema.get("type").is_some_and(|kind| kind == "array"))
+        {
+            // With commas between its values; a name is given once.
+            fields.insert("explode".into(), false.into());
+        }
+        one
     }));
     if route.is_bytes() {
         all.push(json!({"name": "Range", "in": "header", "schema": {"type": "string"}, "description": RANGE}));
@@ -63,14 +73,18 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
     let is_below = |prefix: &str| path.starts_with(prefix);
     match name {
         "id" if path == STREAM => (
-            id::<WorkflowId>(),
-            "for status a run, by its id or its workflow's; for stdout and stderr a task, by its key (64 hexadecimal digits), as GET /api/runs/{id}/steps lists it",
+            id::<RunName>(),
+            "for status and all a run, by its id or its workflow's; for stdout and stderr a task, by its key (64 hexadecimal digits), as GET /api/runs/{id}/steps lists it",
         ),
         "id" if is_below("/api/recipes/") => (id::<RecipeId>(), "a recipe's id"),
         "id" if is_below("/api/dispatches/") => (id::<DispatchId>(), "a dispatch's id"),
-        "id" => (id::<WorkflowId>(), "a run, by its id or its workflow's"),
+        "id" => (
+            id::<RunName>(),
+            "a run: its id, the beginning of it (6 digits or more, with or without `rn_`), its workflow's id, or `last` for the \
+             caller's newest run",
+        ),
         "key" if path == STREAM => {
-            (json!({"type": "string", "enum": ["status", "stdout", "stderr"]}), "the stream")
+            (json!({"type": "string", "enum": ["all", "status", "stdout", "stderr"]}), "the stream")
         }
         "key" if is_below("/api/cache/") => (id::<Digest>(), "the key of a base"),
         "key" => (text(), "a key's id"),
@@ -124,11 +138,22 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
         ("from", "/api/runs/{id}/output") => {
             (number(0, MAX_PIECE, 0), "`next` of the answer before, which confirms its pieces")
         }
+        ("at", _) => (
+            number(0, MAX_PIECE, 0),
+            "bytes of the input before the body; those that were taken already are left out",
+        ),
+        ("end", _) => (
+            json!({"type": "string", "enum": ["true", "false"]}),
+            "whether the input ends with the body",
+        ),
         ("output", _) => (
             json!({"type": "string", "enum": ["true", "false"]}),
-            "whether the caller reads the run's whole output (`GET /api/runs/{id}/output`)",
+            "whether the caller reads the run's whole output (`GET /api/runs/{id}/output`), and sends its input where it takes some",
         ),
-        ("from", _) => (number(0, i64::from(i32::MAX), 0), "the first chunk"),
+        ("from", _) => (
+            number(0, i64::MAX, 0),
+            "the first chunk; for `all` when it was stored, ms since the epoch: a chunk of that moment may come again",
+        ),
         ("olderThanS", _) => (number(0, cache::MAX_AGE_S, 0), "seconds without use"),
         ("follow", _) => (
             json!({"type": "string", "enum": ["", "0", "1", "false", "true"]}),
@@ -136,14 +161,33 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
         ),
         ("active", _) => (json!({"type": "string", "enum": ["true", "false"]}), "only live ones"),
         ("status", "/api/runs") => {
-            (one_of(RunStatus::ALL, RunStatus::as_str), "runs of this state")
+            let one = one_of(RunStatus::ALL, RunStatus::as_str);
+            let most = RunStatus::ALL.len();
+            let some = json!({"type": "array", "items": one, "minItems": 1, "maxItems": most, "uniqueItems": true});
+            (some, "runs of these states")
         }
+        ("failed", _) => (
+            json!({"type": "string", "enum": ["true", "false"]}),
+            "only runs that failed, after retries too; not together with status",
+        ),
+        ("recipe", _) => (id::<RecipeId>(), "runs of this recipe, in any version"),
+        ("since", _) => (id::<Instant>(), "runs created then or later"),
+        ("until", _) => (id::<Instant>(), "runs created before that"),
+        ("after", _) => (id::<RunName>(), "the last run of the page before: older runs follow"),
         ("status", "/api/ops/wf") => {
             (one_of(ops::STATUSES, |status| status), "workflows of this state")
         }
         ("status", _) => {
             (one_of(DispatchStatus::ALL, DispatchStatus::as_str), "dispatches of this state")
         }
+        ("format", _) => {
+            (one_of(FilesFormat::ALL, FilesFormat::as_str), "a list, or an archive of the files")
+        }
+        ("glob", _) => (
+            json!({"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$"}),
+            "files whose path matches, or lies below a directory that does: relative, without `..`; `*` stays in a directory, `**` does not",
+        ),
+        ("task", _) => (text(), "one task alone, by its name"),
         ("state", "/api/sessions") => {
             (one_of(SessionState::ALL, SessionState::as_str), "sessions of this state")
         }

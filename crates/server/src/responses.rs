@@ -11,6 +11,13 @@ use crate::route::Route;
 pub(crate) fn of(route: &Route, schema: Option<&Value>) -> Map<String, Value> {
     let mut all = BTreeMap::new();
     all.insert(route.success, json!({"description": "success", "content": success(route, schema)}));
+    let answered = all.get_mut(&route.success).and_then(Value::as_object_mut);
+    if let Some(page) = answered.filter(|_| route.has_pages()) {
+        let what =
+            "the address of the page after this one, with `rel=\"next\"`; absent on the last";
+        let link = json!({"Link": {"schema": {"type": "string"}, "description": what}});
+        page.insert("headers".into(), link);
+    }
     if route.replays() {
         let same = json!({"description": "the same start was there already: its run", "content": json_of(schema)});
         all.insert(200, same);
@@ -52,6 +59,9 @@ fn success(route: &Route, schema: Option<&Value>) -> Value {
     match (schema, route.is_bytes()) {
         (Some(schema), _) if route.has_page() => {
             json!({"application/json": {"schema": schema}, "text/html": {"schema": {"type": "string"}}})
+        }
+        (Some(schema), _) if route.is_archive() => {
+            json!({"application/json": {"schema": schema}, "application/x-tar": {}, "application/zip": {}})
         }
         (Some(_), _) => json_of(schema),
         (None, true) => {

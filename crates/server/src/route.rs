@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest that a caller may ask to wait for a change (`timeoutS`).
 const ASKED_WAIT: Duration = Duration::from_secs(30);
 /// What may take longer than the rest: many rows, or many bytes.
-const LONG: [&str; 13] = [
+const LONG: [&str; 14] = [
     "/api/sandboxes",
     "/api/sandboxes/{live}",
     "/api/sandboxes/{live}/exec",
@@ -54,6 +54,7 @@ const LONG: [&str; 13] = [
     "/api/proofs",
     "/api/runs/{id}/proofs",
     "/api/artifacts/{*uri}",
+    "/api/runs/{id}/files",
     "/api/dispatches/import",
     "/api/dispatches/prune",
 ];
@@ -67,9 +68,24 @@ impl Route {
         self.method == "POST" && REPLAYS.contains(&self.path)
     }
 
+    /// Whether its list has pages, each of which leads to the one after it.
+    pub(crate) fn has_pages(&self) -> bool {
+        self.method == "GET" && self.query.contains(&"after")
+    }
+
     /// Whether it answers the bytes of an artifact.
     pub(crate) fn is_bytes(&self) -> bool {
         self.path == "/api/artifacts/{*uri}"
+    }
+
+    /// Whether its body is bytes of any kind, and no JSON.
+    pub(crate) fn takes_bytes(&self) -> bool {
+        self.path == "/api/runs/{id}/input"
+    }
+
+    /// Whether it answers an archive where one is asked for.
+    pub(crate) fn is_archive(&self) -> bool {
+        self.path == "/api/runs/{id}/files"
     }
 
     /// Whether a browser gets a page in place of JSON.

@@ -11,6 +11,7 @@ use axum::extract::{Path, Request};
 use axum::http::{HeaderMap, Method, Response, Uri, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
+use cofferdam_contracts::input::MAX_INPUT_BYTES;
 use cofferdam_contracts::schema::{Validator, parse_json, unstorable};
 use cofferdam_flows::keys::{anybody, keyless_caller};
 use cofferdam_flows::{Error, Flows};
@@ -28,6 +29,9 @@ use crate::answer::respond;
 use crate::call::{Call, HandlerContext, query_of};
 use crate::route::Route;
 use crate::routes::ROUTES;
+
+/// Type of a body that is bytes of any kind.
+const BYTES: &str = "application/octet-stream";
 
 /// A body that is too large is read and dropped up to here: closing on a client that still sends
 /// would reset its connection before it has read why.
@@ -131,7 +135,7 @@ impl Endpoint {
     /// route's own work.
     async fn call(&self, params: Params, request: Request) -> Result<Call, Error> {
         let (parts, body) = request.into_parts();
-        has_json(&parts.headers, &body)?;
+        self.has_type(&parts.headers, &body)?;
         let text = |name: header::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok());
         let who = self.route.within(self.principal(text(header::AUTHORIZATION))).await?;
         if !self.route.roles.is_empty() && !self.route.roles.iter().any(|role| who.has(*role)) {
@@ -146,19 +150,30 @@ impl Endpoint {
             return Err(Refusal::new(ErrorCode::InvalidId, "the URL has control characters").into());
         }
         let query = query_of(self.route.query, parts.uri.query())?;
-        let body = self.body(body).await?;
+        let (body, bytes) = match self.route.takes_bytes() {
+            true => (Value::Null, arrived(body, MAX_INPUT_BYTES).await?),
+            false => (self.body(body).await?, Vec::new()),
+        };
         Ok(Call {
             shared: Arc::clone(&self.shared),
             who,
             params,
             query,
             body,
+            bytes,
             if_none_match: text(header::IF_NONE_MATCH).map(str::to_owned),
             range: text(header::RANGE).map(str::to_owned),
             if_range: text(header::IF_RANGE).map(str::to_owned),
             wants_events: text(header::ACCEPT).is_some_and(|a| a.contains("text/event-stream")),
             wants_page: text(header::ACCEPT).is_some_and(|a| a.contains("text/html")),
         })
+    }
+
+    fn has_type(&self, headers: &HeaderMap, body: &Body) -> Result<(), Refusal> {
+        match self.route.takes_bytes() {
+            true => has_bytes(headers, body),
+            false => has_json(headers, body),
+        }
     }
 
     async fn principal(&self, authorization: Option<&str>) -> Result<Principal, Error> {
@@ -198,21 +213,7 @@ impl Endpoint {
 
     async fn body(&self, body: Body) -> Result<Value, Refusal> {
         let Some(schema) = self.schema() else { return Ok(Value::Null) };
-        let too_large = || {
-            Refusal::new(
-                ErrorCode::BodyTooLarge,
-                format!("a body is at most {MAX_BODY_BYTES} bytes"),
-            )
-            .with(serde_json::json!({"limit": MAX_BODY_BYTES}))
-        };
-        let arrived = tokio::time::timeout(BODY_PATIENCE, gather(body)).await;
-        let bytes = arrived
-            .map_err(|_| {
-                let waited = BODY_PATIENCE.as_secs();
-                let message = format!("the body did not arrive within {waited} s");
-                Refusal::new(ErrorCode::RequestTimeout, message)
-            })??
-            .ok_or_else(too_large)?;
+        let bytes = arrived(body, MAX_BODY_BYTES).await?;
         let value = parse_json(&bytes)?;
         if let Some(why) = unstorable(&value) {
             return Err(Refusal::violations(&[Violation {
@@ -225,8 +226,22 @@ impl Endpoint {
     }
 }
 
+/// The bytes of a body, at most so many.
+async fn arrived(body: Body, limit: usize) -> Result<Vec<u8>, Refusal> {
+    let arrived = tokio::time::timeout(BODY_PATIENCE, gather(body, limit)).await;
+    let bytes = arrived.map_err(|_| {
+        let waited = BODY_PATIENCE.as_secs();
+        let message = format!("the body did not arrive within {waited} s");
+        Refusal::new(ErrorCode::RequestTimeout, message)
+    })??;
+    bytes.ok_or_else(|| {
+        Refusal::new(ErrorCode::BodyTooLarge, format!("a body is at most {limit} bytes"))
+            .with(serde_json::json!({"limit": limit}))
+    })
+}
+
 /// The bytes of a body; `None` where it is too large, which is told after it was read, up to a bound.
-async fn gather(mut body: Body) -> Result<Option<Vec<u8>>, Refusal> {
+async fn gather(mut body: Body, limit: usize) -> Result<Option<Vec<u8>>, Refusal> {
     let mut bytes = Vec::new();
     let mut size = 0;
     while let Some(frame) = body.frame().await {
@@ -235,16 +250,26 @@ async fn gather(mut body: Body) -> Result<Option<Vec<u8>>, Refusal> {
         })?;
         let Ok(data) = frame.into_data() else { continue };
         size += data.len();
-        if size <= MAX_BODY_BYTES {
+        if size <= limit {
             bytes.extend_from_slice(&data);
         } else if size > DRAINED_BYTES {
             break;
         }
     }
-    Ok((size <= MAX_BODY_BYTES).then_some(bytes))
+    Ok((size <= limit).then_some(bytes))
 }
 
-/// Only JSON is read, on every route: what pages of other origins can send unasked is not JSON.
+/// What pages of other origins can send unasked has other types.
+fn has_bytes(headers: &HeaderMap, body: &Body) -> Result<(), Refusal> {
+    let said = headers.get(header::CONTENT_TYPE).and_then(|said| said.to_str().ok());
+    if body.is_end_stream() || said.is_some_and(|said| said.eq_ignore_ascii_case(BYTES)) {
+        return Ok(());
+    }
+    let why = format!("the body is bytes: send Content-Type: {BYTES}");
+    Err(Refusal::new(ErrorCode::UnsupportedMediaType, why))
+}
+
+/// Only JSON is read, on every other route: what pages of other origins can send unasked is not JSON.
 fn has_json(headers: &HeaderMap, body: &Body) -> Result<(), Refusal> {
     if body.is_end_stream() || is_json(headers) {
         return Ok(());

@@ -13,6 +13,7 @@ use cofferdam_contracts::gate::{
     ReplyRequest, ReplyResponse,
 };
 use cofferdam_contracts::health::Health;
+use cofferdam_contracts::input::{InputReceipt, TerminalSize};
 use cofferdam_contracts::key::{KeyRequest, KeyResponse, KeyRevocation, KeyRow, Role};
 use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkResponse, LinkView};
 use cofferdam_contracts::live::{LiveExec, LiveExecResult, LiveExtend, LiveRequest, LiveView};
@@ -31,6 +32,7 @@ use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
 use cofferdam_contracts::run::{
     IntentRequest, IntentResponse, RecipeRunRequest, Repro, RetryResponse, RunHeader, RunRequest,
 };
+use cofferdam_contracts::run_file::RunFiles;
 use cofferdam_contracts::schema::schema_of;
 use cofferdam_contracts::secret::{
     SecretPut, SecretRemoval, SecretRotate, SecretRow, SecretUseRow,
@@ -111,10 +113,11 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/intents", SUBMIT, [], s::<IntentRequest>(), 201, s::<IntentResponse>(), handlers::runs::intent_create, "Writes an intent"),
     route!("POST" "/api/runs", SUBMIT, [], s::<RunRequest>(), 201, s::<RunHeader>(), handlers::runs::run_create, "Runs an intent; 200 where the same run exists"),
     route!("POST" "/api/run", SUBMIT, ["output"], s::<RecipeRunRequest>(), 201, s::<RunHeader>(), handlers::runs::recipe_run, "Runs a recipe; 200 where the same run exists"),
-    route!("GET" "/api/runs", READ, ["status", "limit"], None, 200, s::<Vec<RunHeader>>(), handlers::runs::run_list, "Runs, newest first"),
-    route!("GET" "/api/runs/{id}", READ, [], None, 200, s::<RunHeader>(), handlers::runs::run_get, "One run, by its id or its workflow's"),
+    route!("GET" "/api/runs", READ, ["status", "failed", "recipe", "since", "until", "tenant", "after", "limit"], None, 200, s::<Vec<RunHeader>>(), handlers::run_list::run_list, "Runs, newest first; the header Link leads to the page after"),
+    route!("GET" "/api/runs/{id}", READ, [], None, 200, s::<RunHeader>(), handlers::runs::run_get, "One run, by its id, the beginning of it, its workflow's id, or `last`"),
     route!("GET" "/api/runs/{id}/steps", READ, [], None, 200, s::<Vec<StepRow>>(), handlers::runs::run_steps, "Its steps and its tasks' attempts"),
     route!("GET" "/api/runs/{id}/artifacts", READ, [], None, 200, s::<Vec<ArtifactRow>>(), handlers::runs::run_artifacts, "Its artifacts"),
+    route!("GET" "/api/runs/{id}/files", READ, ["glob", "task", "format"], None, 200, s::<RunFiles>(), handlers::files::run_files, "What its tasks left, of their last attempts: a list, or an archive as it is read; with several tasks it has a directory for each"),
     route!("GET" "/api/runs/{id}/reports", READ, [], None, 200, s::<RunReports>(), handlers::runs::run_reports, "What its test reports say, by task, and their sum"),
     route!("GET" "/api/runs/{id}/wipes", READ, [], None, 200, s::<Vec<WipeView>>(), handlers::runs::run_wipes, "Its sandboxes and their wipe evidence"),
     route!("GET" "/api/runs/{id}/egress", READ, [], None, 200, s::<Vec<EgressSnapshot>>(), handlers::runs::run_egress, "Names its sandboxes may reach, by phase, with approver"),
@@ -127,7 +130,9 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates that are on record: accepted, votes, and those that came too late"),
     route!("GET" "/api/runs/{id}/proofs", READ, [], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run"),
     route!("GET" "/api/runs/{id}/repro", READ, [], None, 200, s::<Repro>(), handlers::runs::run_repro, "Inputs and versions needed to run it again"),
-    route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key: NDJSON or SSE"),
+    route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key; all that the tasks of a run write: NDJSON or SSE"),
+    route!("PUT" "/api/runs/{id}/input", SUBMIT, ["at", "end"], None, 200, s::<InputReceipt>(), handlers::run_input::put, "Standard input of its command, for the key that started it with `output=true`: at most 256 KiB, sent again from `next` on"),
+    route!("POST" "/api/runs/{id}/terminal", SUBMIT, [], s::<TerminalSize>(), 200, s::<TerminalSize>(), handlers::run_input::resize, "Gives the terminal of its command a size, for the key that started it"),
     route!("GET" "/api/runs/{id}/output", SUBMIT, ["from", "timeoutS"], None, 200, s::<OutputPage>(), handlers::runs::run_output, "Its whole output while it runs, for the key that started it with `output=true`; a command waits for a client that does not confirm"),
     route!("GET" "/api/runs/{id}/gates/{gate}", READ, ["timeoutS"], None, 200, s::<GateView>(), handlers::gates::gate_get, "One gate; waits up to timeoutS for a change"),
     route!("POST" "/api/runs/{id}/gates/{gate}/reply", APPROVE, [], s::<ReplyRequest>(), 200, s::<ReplyResponse>(), handlers::gates::gate_reply, "Answers a gate"),

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cofferdam_tests::{Home, binary};
+use cofferdam_tests::port_reservation::PortReservation;
+use cofferdam_tests::{Home, Server, binary};
 use serde_json::json;
 
 use crate::support::{ended, said, until};
@@ -39,13 +40,14 @@ fn impostor(listener: TcpListener) -> Arc<Mutex<Vec<u8>>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn h5_a_key_does_not_go_to_who_took_a_dead_servers_port() {
     let home = Home::new();
-    let mut up = home.up();
-    let address = up.url.strip_prefix("http://").unwrap().to_owned();
+    let port = PortReservation::new();
+    let address = port.address();
+    let mut up = Server::start(&home, &["up", "--listen", &address.to_string()], &[]);
     let endpoint = home.path().join("endpoint.json");
     until("it is announced", Duration::from_secs(60), async || endpoint.exists()).await;
     up.kill();
     assert!(endpoint.exists(), "it could not take it back");
-    let heard = impostor(TcpListener::bind(&address).unwrap());
+    let heard = impostor(TcpListener::bind(address).unwrap());
     for args in [&["ps"][..], &["gate", "ls"], &["key", "ls"]] {
         let output = ended(home.command(args), Duration::from_secs(120));
         assert_eq!(output.status.code(), Some(0), "as without a server: {}", said(&output));

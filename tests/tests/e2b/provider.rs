@@ -5,11 +5,11 @@
 //! what tests/remote.rs asks of a stand-in, and at the end what the provider has on record of every sandbox
 //! ```
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use cofferdam_tests::port_reservation::PortReservation;
 use cofferdam_tests::{Home, Server, assert_nothing_left, repository};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -28,7 +28,7 @@ const MADE: &str = "SELECT count(*) FROM app.live_sandboxes";
 /// The server that holds the sandboxes, at an address that it keeps.
 struct Holder {
     home: Home,
-    address: String,
+    port: PortReservation,
     server: Server,
     key: String,
     sql: PgPool,
@@ -37,15 +37,15 @@ struct Holder {
 impl Holder {
     async fn new() -> Self {
         let home = Home::new();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let server = Server::start(&home, &["up", "--listen", &free], &[]);
+        let port = PortReservation::new();
+        let server = Server::start(&home, &["up", "--listen", &port.address().to_string()], &[]);
         let made =
             ["key", "create", "--tenant", "lodger", "--role", "submitter", "--format", "e2b"];
         let made = home.run(&made);
         let key = String::from_utf8(made.stdout).unwrap().trim().to_owned();
         assert!(key.starts_with("e2b_"), "{}", String::from_utf8_lossy(&made.stderr));
         let sql = server.sql().await;
-        Self { home, address: free, server, key, sql }
+        Self { home, port, server, key, sql }
     }
 
     /// A worker whose sandboxes it holds, at its own address or at that of something between.
@@ -263,7 +263,8 @@ async fn a_cofferdam_that_is_lost_in_the_middle_holds_the_run_of_the_other_until
     let (_, sessions) = up.get("/api/sessions?state=REMOTE_WIPE_VERIFYING").await;
     let finding = sessions[0]["findings"][0].as_str().unwrap();
     assert!(finding.contains("does not answer"), "{finding}");
-    holder.server = Server::start(&holder.home, &["up", "--listen", &holder.address], &[]);
+    holder.server =
+        Server::start(&holder.home, &["up", "--listen", &holder.port.address().to_string()], &[]);
     holder.sql = holder.server.sql().await;
     assert_eq!(up.wait_terminal(&run).await["status"], "failed");
     let last =

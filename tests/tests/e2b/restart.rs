@@ -1,10 +1,10 @@
 //! The server's restart, as the unmodified Python client sees it.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use cofferdam_tests::port_reservation::PortReservation;
 use cofferdam_tests::{Home, Server, assert_nothing_left, repository};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -27,8 +27,9 @@ pub(super) async fn by(how: How, class: &str) {
     let Some(python) = installed(PYTHON[0]) else { return };
     let home = Home::new();
     // A client keeps its address.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let up = || Server::start(&home, &["up", "--listen", &free], &[]);
+    let port = PortReservation::new();
+    let address = port.address().to_string();
+    let up = || Server::start(&home, &["up", "--listen", &address], &[]);
     let mut server = up();
     let body = json!({"tenant": "clients", "roles": ["submitter"], "format": "e2b"});
     let (_, key) = server.new_key(&body).await;

@@ -18,6 +18,13 @@ fn values(schema: &Value) -> (Vec<String>, Vec<String>) {
         let good = names.iter().map(|name| name.as_str().unwrap().to_owned()).collect();
         return (good, vec!["no-such-value".into()]);
     }
+    // A list of names, each once, with commas between them.
+    if schema["type"] == "array" {
+        let (mut good, mut bad) = values(&schema["items"]);
+        bad.extend([String::new(), format!("{0},{0}", good[0]), format!("{},", good[0])]);
+        good.push(good.join(","));
+        return (good, bad);
+    }
     (Vec::new(), Vec::new())
 }
 

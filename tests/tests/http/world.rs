@@ -252,6 +252,7 @@ impl World {
                 "approvedIn": self.gated["runId"], "tree": "3".repeat(40), "task": "ExecuteST:t", "patch": "0".repeat(64), "repo": "/r",
                 "branch": "b", "base": "1".repeat(40), "commit": "1".repeat(40),
             }),
+            (_, path) if path.ends_with("/terminal") => json!({"rows": 24, "cols": 80}),
             (_, path) if path.ends_with("/extend") => json!({"timeoutS": 9}),
             (_, "/api/sandboxes/{live}/network") => json!({"net": ["a.example"]}),
             (_, "/api/dispatches/prune") => json!({"older_than_sec": 86_400}),

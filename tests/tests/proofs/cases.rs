@@ -388,6 +388,7 @@ pub const TAMPERINGS: &[Tampering] = &[
         "UPDATE app.artifacts SET inline = 'forged', sha256 = encode(sha256('forged'), 'hex'), size = 6 WHERE kind = 'file'"),
     tamper!("artifacts_are_in_their_index":
         "UPDATE app.artifacts SET kind = 'stderr' WHERE kind = 'stdout'"),
+    tamper!("artifacts_are_in_their_index": "UPDATE app.artifacts SET mode = '100755' WHERE kind = 'file'"),
     tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET sha256 = '$H'"),
     tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET path = 'big.bin'"),
     tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET attempt = 2"),

@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_tests::Home;
 use cofferdam_tests::not_run::{left_out, not_run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::pool::PoolConnection;
 use sqlx::{PgPool, Postgres};
 
@@ -298,6 +298,21 @@ pub fn ended(mut command: Command, limit: Duration) -> Output {
     }
 }
 
+/// The exit code of a child, whose streams are the test's; where it hangs, it is killed and the test fails.
+pub fn exit_code(child: &mut Child, limit: Duration) -> Option<i32> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        if Instant::now() > deadline {
+            signal(i32::try_from(child.id()).unwrap(), Signal::SIGKILL);
+            panic!("it did not end within {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Everything that a command said, for a failure's message.
 pub fn said(output: &Output) -> String {
     format!(
@@ -306,6 +321,25 @@ pub fn said(output: &Output) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     )
+}
+
+/// What a command wrote for whoever reads it on.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Exit code, or the whole story.
+pub fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{}", said(output)))
+}
+
+/// A recipe of tasks by name, each with its script.
+pub fn tasks(id: &str, tasks: &[(&str, &str)]) -> String {
+    let tasks: Vec<Value> = tasks
+        .iter()
+        .map(|(name, run)| json!({"name": name, "exec": {"run": run, "timeout": "15m"}}))
+        .collect();
+    json!({"id": id, "v": "1", "plan": {"tasks": tasks}}).to_string()
 }
 
 /// A recipe file of this text below a directory.

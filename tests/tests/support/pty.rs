@@ -36,7 +36,17 @@ pub struct Terminal {
 impl Terminal {
     /// Starts it. `setsid` and `env` do between fork and exec what would be unsafe code here.
     pub fn start(plain: &Command, interrupt: Interrupt) -> Self {
+        Self::on(pair(), plain, interrupt)
+    }
+
+    /// The same on a terminal that has this size before the command looks.
+    pub fn sized(plain: &Command, interrupt: Interrupt, rows: u16, cols: u16) -> Self {
         let (master, slave) = pair();
+        size(&master, rows, cols);
+        Self::on((master, slave), plain, interrupt)
+    }
+
+    fn on((master, slave): (File, OwnedFd), plain: &Command, interrupt: Interrupt) -> Self {
         let signals = match interrupt {
             Interrupt::Usual => "--default-signal",
             Interrupt::Ignored => "--ignore-signal=INT",
@@ -97,9 +107,7 @@ impl Terminal {
 
     /// Gives the terminal another size.
     pub fn resize(&self, rows: u16, cols: u16) {
-        let size =
-            rustix::termios::Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
-        rustix::termios::tcsetwinsize(&self.master, size).unwrap();
+        size(&self.master, rows, cols);
     }
 
     /// The modes of the terminal, to be looked at after the command's end.
@@ -144,6 +152,11 @@ impl Drop for Terminal {
             let _ = self.child.wait();
         }
     }
+}
+
+fn size(terminal: &File, rows: u16, cols: u16) {
+    let size = rustix::termios::Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(terminal, size).unwrap();
 }
 
 fn pair() -> (File, OwnedFd) {

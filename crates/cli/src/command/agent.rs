@@ -25,6 +25,7 @@ use serde_json::json;
 
 use super::exit::{Exit, Misuse};
 use super::locations::Locations;
+use super::table::{self, extra, key, usual};
 use super::{flag, output, state};
 
 /// Bytes of a program: today's have 300 MB.
@@ -267,6 +268,7 @@ fn list(state: &Path, as_json: bool) {
             .collect();
         return output::json(&json!({"schemaVersion": 1, "agents": agents}));
     }
-    let heads = ["AGENT", "INSTALLED", "TESTED WITH", "PROGRAM"];
-    output::table(&heads, rows.into_iter().map(Vec::from));
+    let heads =
+        [key("AGENT"), usual("INSTALLED"), extra("TESTED WITH"), usual("PROGRAM").least(16)];
+    table::print(&heads, rows.into_iter().map(Vec::from));
 }

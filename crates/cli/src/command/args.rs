@@ -4,12 +4,13 @@ use clap::{Parser, Subcommand};
 
 use super::agent::AgentArgs;
 use super::apply::{ApplyArgs, PatchArgs};
+use super::artifacts::ArtifactsArgs;
 use super::cache::CacheArgs;
 use super::changes::{ChangesArgs, RevertArgs};
 use super::config::ConfigArgs;
 use super::dispatch_args::{DispatchArgs, DispatchCommand};
 use super::doctor::DoctorArgs;
-use super::exec::ExecArgs;
+use super::exec_args::ExecArgs;
 use super::gate::GateArgs;
 use super::image::{ImageArgs, ImageCommand};
 use super::key::KeyArgs;
@@ -18,7 +19,8 @@ use super::logs::LogsArgs;
 use super::model::ModelArgs;
 use super::ops::{ActArgs, ForkArgs, IdArgs};
 use super::prove::ProveArgs;
-use super::read::{PsArgs, ShowArgs};
+use super::ps::PsArgs;
+use super::read::ShowArgs;
 use super::recipe::RecipeArgs;
 use super::run::RunArgs;
 use super::sandbox::SandboxArgs;
@@ -65,6 +67,8 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// Print a run's output
     Logs(LogsArgs),
+    /// List, fetch and print the files that a run's tasks left
+    Artifacts(ArtifactsArgs),
     /// Cancel a run or task, with its sandboxes
     Cancel(ActArgs),
     /// Resume a canceled run

@@ -11,6 +11,7 @@ use super::client::{Client, segment};
 use super::connection::Connection;
 use super::exit::{Exit, Misuse, Negative};
 use super::locations::Locations;
+use super::table::{self, extra, key, usual};
 use super::{output, state};
 
 const MIB: u64 = 1024 * 1024;
@@ -124,9 +125,17 @@ fn list(entries: &[CacheEntry], as_json: bool) {
             output::time(entry.last_used_at),
         ]
     });
-    let heads =
-        ["KEY", "REPO", "STATE", "MIB", "FILES", "HOST", "CREATED (UTC)", "LAST USED (UTC)"];
-    output::table(&heads, rows);
+    let heads = [
+        key("KEY"),
+        usual("REPO").least(10),
+        usual("STATE"),
+        usual("MIB"),
+        extra("FILES"),
+        extra("HOST").least(10),
+        extra("CREATED (UTC)"),
+        usual("LAST USED (UTC)"),
+    ];
+    table::print(&heads, rows);
     output::note(&format!("{} bases, {} MiB", entries.len(), bytes.div_ceil(MIB)));
 }
 

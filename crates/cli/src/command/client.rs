@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use cofferdam_contracts::artifact::ArtifactRow;
 use cofferdam_contracts::error::{ErrorBody, ErrorCode};
-use reqwest::header::RANGE;
+use reqwest::header::{CONTENT_TYPE, LINK, RANGE};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -134,6 +134,26 @@ impl Client {
         read(self.send(Method::GET, path, None).await?).await
     }
 
+    /// A page of a list, and the path of the page after it.
+    ///
+    /// # Errors
+    /// A path that is not this list's own is not followed.
+    pub(crate) async fn page<T: DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> anyhow::Result<(Vec<T>, Option<String>)> {
+        let answer = self.send(Method::GET, path, None).await?;
+        let link = answer.headers().get(LINK).and_then(|link| link.to_str().ok());
+        let next = link.and_then(next_of).map(str::to_owned);
+        let of_list = |path: &str| path.split('?').next().map(str::to_owned);
+        if next.as_deref().is_some_and(|next| of_list(next) != of_list(path)) {
+            anyhow::bail!(
+                "the server's next page is of another list; use the client of the server's version"
+            );
+        }
+        Ok((read(answer).await?, next))
+    }
+
     pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -148,6 +168,17 @@ impl Client {
         body: &Value,
     ) -> anyhow::Result<T> {
         read(self.send(Method::PUT, path, Some(body)).await?).await
+    }
+
+    /// Sends bytes of any kind.
+    pub(crate) async fn put_bytes<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        bytes: Vec<u8>,
+    ) -> anyhow::Result<T> {
+        let request = self.keyed(Method::PUT, path);
+        let request = request.header(CONTENT_TYPE, "application/octet-stream").body(bytes);
+        read(self.answered(request).await?).await
     }
 
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
@@ -192,10 +223,13 @@ impl Client {
         self.artifact_bytes(uri, None).await
     }
 
+    /// The bytes of an artifact as they come.
+    pub(crate) async fn artifact_stream(&self, uri: &str) -> anyhow::Result<Response> {
+        self.open(&artifact_path(uri)).await
+    }
+
     async fn artifact_bytes(&self, uri: &str, range: Option<String>) -> anyhow::Result<Vec<u8>> {
-        // A task's name and a file's path may have what means something else in a URL.
-        let parts = uri.trim_start_matches("artifact://").split('/').map(segment);
-        let path = format!("/api/artifacts/{}", parts.collect::<Vec<_>>().join("/"));
+        let path = artifact_path(uri);
         let mut request = self.keyed(Method::GET, &path);
         if let Some(range) = range {
             request = request.header(RANGE, range);
@@ -254,10 +288,7 @@ async fn success(answer: Response) -> anyhow::Result<Response> {
 }
 
 async fn read<T: DeserializeOwned>(answer: Response) -> anyhow::Result<T> {
-    if !answer.status().is_success() {
-        return Err(refused(answer).await);
-    }
-    answer.json().await.context(
+    success(answer).await?.json().await.context(
         "the server's answer does not fit this version; use the client of the server's version",
     )
 }
@@ -281,6 +312,17 @@ async fn refused(answer: Response) -> anyhow::Error {
         | ErrorCode::TopicMismatch => Negative(text).into(),
         _ => anyhow::anyhow!(text),
     }
+}
+
+/// The address that a header `Link` gives for the page after: the only one that we write.
+fn next_of(link: &str) -> Option<&str> {
+    link.strip_prefix('<')?.strip_suffix(">; rel=\"next\"")
+}
+
+/// Where an artifact is read. A task's name and a file's path may have what means something else in a URL.
+fn artifact_path(uri: &str) -> String {
+    let parts = uri.trim_start_matches("artifact://").split('/').map(segment);
+    format!("/api/artifacts/{}", parts.collect::<Vec<_>>().join("/"))
 }
 
 /// A path segment.

@@ -10,6 +10,7 @@ use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::locations::Locations;
 use super::output;
+use super::table::{self, extra, key, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
@@ -125,7 +126,7 @@ fn list(entries: &[ConfigEntry]) {
     let rows = entries
         .iter()
         .map(|e| vec![e.key.to_string(), whose(e.scope, e.version), e.value.to_string()]);
-    output::table(&["KEY", "FROM", "VALUE"], rows);
+    table::print(&[key("KEY"), usual("FROM"), key("VALUE").least(8)], rows);
 }
 
 fn history(versions: &[ConfigVersion]) {
@@ -133,5 +134,8 @@ fn history(versions: &[ConfigVersion]) {
         let when = output::time(v.created_at);
         vec![whose(v.scope, v.version), when, v.actor.clone(), v.value.to_string()]
     });
-    output::table(&["VERSION", "WRITTEN (UTC)", "BY", "VALUE"], rows);
+    table::print(
+        &[key("VERSION"), usual("WRITTEN (UTC)"), extra("BY").least(8), key("VALUE").least(8)],
+        rows,
+    );
 }

@@ -26,6 +26,7 @@ use super::locations::Locations;
 use super::outfile::Target;
 use super::output;
 use super::project::repository;
+use super::table::{self, extra, key, usual};
 
 /// How long `spawn` waits for the dispatch's process: a start takes 50 ms.
 const START: Duration = Duration::from_millis(1_500);
@@ -382,7 +383,7 @@ async fn tokens(client: &Client, args: &TokensArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let row = [sums.dispatches, sums.in_tokens, sums.out_tokens, sums.cache_hits, sums.total];
-    let heads = ["DISPATCHES", "IN", "OUT", "CACHE HITS", "TOTAL"];
-    output::table(&heads, [row.iter().map(ToString::to_string).collect()]);
+    let heads = [usual("DISPATCHES"), usual("IN"), usual("OUT"), extra("CACHE HITS"), key("TOTAL")];
+    table::print(&heads, [row.iter().map(ToString::to_string).collect()]);
     Ok(Exit::Ok)
 }

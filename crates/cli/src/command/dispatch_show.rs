@@ -6,6 +6,7 @@ use cofferdam_contracts::dispatch::DispatchView;
 use serde_json::Value;
 
 use super::output;
+use super::table::{extra, key, print as print_table, usual};
 
 /// Names stand in a column of this width.
 const NAMES: usize = 14;
@@ -43,7 +44,17 @@ pub(crate) fn table(views: &[DispatchView]) {
             view.project_dir.clone(),
         ]
     });
-    output::table(&["DISPATCH", "TYPE", "STATUS", "CREATED (UTC)", "NAME", "PROJECT"], rows);
+    print_table(
+        &[
+            key("DISPATCH"),
+            usual("TYPE"),
+            key("STATUS"),
+            extra("CREATED (UTC)"),
+            usual("NAME").least(12),
+            extra("PROJECT").least(16),
+        ],
+        rows,
+    );
 }
 
 fn lines(view: &DispatchView) -> Vec<String> {

@@ -1,191 +1,62 @@
 //! `exec`: one command in one sandbox, now, with its own input, output and exit status.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::convert::Infallible;
 
-use clap::Args;
 use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
-use cofferdam_contracts::duration::Duration;
-use cofferdam_contracts::egress::Egress;
 use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::limit::LimitKind;
-use cofferdam_contracts::project::place;
 use cofferdam_contracts::run::RunHeader;
 use cofferdam_contracts::sandbox::{ErrCode, MAX_STREAM_BYTES};
 use cofferdam_contracts::session::WipeView;
 use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
-use cofferdam_contracts::user::UserName;
-use cofferdam_sandbox::USUAL_PATH;
 use cofferdam_server::recipes::RecipeImportResponse;
 use serde_json::{Value, json};
 
 use super::client::{Client, segment};
 use super::connection::Connection;
 use super::end_signal::EndSignals;
+use super::exec_args::ExecArgs;
 use super::exec_report::{ExecReport, StreamText, exit_of};
-use super::exit::{Exit, Misuse};
-use super::flag;
+use super::exit::Exit;
 use super::follow::{FollowEnd, FollowOptions, follow};
-use super::host_program::{self, HostProgram};
+use super::host_program::HostProgram;
+use super::input_relay::InputRelay;
 use super::locations::Locations;
-use super::relay::Relay;
-use super::{output, project, stdin};
-
-#[derive(Debug, Args)]
-pub(crate) struct ExecArgs {
-    /// Root file system: host, dir:/path, or image:NAME (see `image`)
-    #[arg(long, default_value = "host")]
-    pub image: String,
-    /// Weakest isolation class accepted: container, gvisor, microvm, remote
-    #[arg(long)]
-    pub isolation: Option<String>,
-    /// Network: none, or exact names and mirrors (@pip, @npm, @cargo, @apt), comma separated
-    #[arg(long, default_value = "none", value_name = "NAMES", value_parser = flag::egress)]
-    pub egress: Egress,
-    /// Memory in MiB
-    #[arg(long)]
-    pub mem: Option<u64>,
-    /// CPUs, such as 0.5
-    #[arg(long)]
-    pub cpu: Option<f64>,
-    /// Maximum number of processes
-    #[arg(long)]
-    pub pids: Option<u64>,
-    /// Room for files that it writes, in MiB
-    #[arg(long)]
-    pub disk: Option<u64>,
-    /// How long it may run, such as 90s; a plain number is seconds
-    #[arg(long, default_value = "10m", value_name = "DURATION", value_parser = flag::seconds)]
-    pub timeout: Duration,
-    /// Host directory to work in, copy-on-write, at its own path and as /work; with the repository of a linked git worktree
-    #[arg(long, value_name = "DIR")]
-    pub work: Option<PathBuf>,
-    /// Whom it runs as: NAME, UID, NAME:GROUP or UID:GID of the root file system; files of --work are that user's inside
-    #[arg(long, value_name = "USER", value_parser = flag::user)]
-    pub user: Option<UserName>,
-    /// Another host directory, such as a toolchain in a home: copy-on-write at its own path, and in PATH as on this host
-    #[arg(long, value_name = "DIR")]
-    pub mount: Vec<PathBuf>,
-    /// Globs of files to keep, relative to where it works
-    #[arg(long, value_name = "GLOB")]
-    pub keep: Vec<String>,
-    /// Do not read standard input; otherwise a pipe or file is the command's input (text, at most 128 KiB)
-    #[arg(long)]
-    pub no_stdin: bool,
-    /// One JSON object at the end instead of the command's output, which it has: at most 8 MiB of each stream
-    #[arg(long)]
-    pub json: bool,
-    /// Program to run and its arguments, after `--`
-    #[arg(required = true, last = true)]
-    pub cmd: Vec<String>,
-}
-
-/// Where the command's input lies in its sandbox; no directory of the task's is there.
-const STDIN: &str = "/run/cofferdam/stdin";
+use super::raw_terminal::RawTerminal;
+use super::relay::{Relay, RelayStyle};
+use super::stdin::{self, Stdin, StdinChoice};
+use super::{env_arg, exec_recipe, output};
 
 pub(crate) async fn exec(at: &Locations, args: &ExecArgs) -> anyhow::Result<Exit> {
     // Before anything starts: a Ctrl-C meanwhile simply ends this process.
-    let input = if args.no_stdin { None } else { stdin::read()? };
-    let recipe = recipe(args, input)?;
+    let wanted = match args {
+        ExecArgs { no_stdin: true, .. } => StdinChoice::Nothing,
+        ExecArgs { tty: true, .. } => StdinChoice::Terminal,
+        ExecArgs { interactive: true, .. } => StdinChoice::Stream,
+        _ => StdinChoice::Usual,
+    };
+    let env = env_arg::variables(&args.env_file, &args.env)?;
+    let input = stdin::read(wanted)?;
+    let recipe = exec_recipe::of(args, env, &input)?;
+    let input = match input {
+        Stdin::Nothing | Stdin::Text(_) => None,
+        Stdin::Stream(read) => Some(InputRelay::Stream(read)),
+        Stdin::Terminal => Some(InputRelay::Terminal),
+    };
     let session = Connection::executing(at).await?;
-    let outcome = once(&session.client, args, &recipe).await;
+    let outcome = once(&session.client, args, &recipe, input).await;
     let closed = session.close().await;
     let exit = outcome?;
     closed?;
     Ok(exit)
 }
 
-/// The command as a recipe, so that it leaves the same records as every other work.
-fn recipe(args: &ExecArgs, input: Option<String>) -> anyhow::Result<Value> {
-    let escape = |text: &str| text.replace("${", "$${");
-    let mut task = json!({
-        "name": "exec",
-        "image": args.image,
-        "exec": {"run": args.cmd.iter().map(|word| escape(word)).collect::<Vec<_>>(), "timeout": args.timeout, "egress": args.egress},
-        "limits": {},
-        "artifacts": args.keep,
-    });
-    let mut set = |pointer: &str, name: &str, value: Value| {
-        if let Some(object) = task.pointer_mut(pointer).and_then(Value::as_object_mut) {
-            object.insert(name.to_owned(), value);
-        }
-    };
-    if let Some(mb) = args.mem {
-        set("/limits", "memMB", json!(mb));
-    }
-    if let Some(cpu) = args.cpu {
-        set("/limits", "cpu", json!(cpu));
-    }
-    if let Some(pids) = args.pids {
-        set("/limits", "pids", json!(pids));
-    }
-    if let Some(mb) = args.disk {
-        set("/limits", "diskMB", json!(mb));
-    }
-    if let Some(class) = &args.isolation {
-        set("", "isolation", json!({"class_min": class}));
-    }
-    if let Some(user) = &args.user {
-        set("", "user", json!(escape(user.as_str())));
-    }
-    let mut files = Vec::new();
-    let mut show = |from: &str, to: &str| {
-        files.push(json!({"from": escape(from), "to": escape(to), "access": "workspace-write"}));
-    };
-    if let Some(dir) = &args.work {
-        let dir = named("--work", dir)?;
-        let place = place(&dir);
-        show(&dir, place);
-        if let Some(repository) = project::repository(Path::new(&dir)) {
-            show(&repository, &repository);
-        }
-        set("/exec", "workdir", json!(escape(place)));
-    }
-    for dir in &args.mount {
-        let dir = named("--mount", dir)?;
-        if place(&dir) != dir {
-            let why = format!("--mount {dir}: a sandbox has its own; name a directory in it");
-            return Err(Misuse(why).into());
-        }
-        show(&dir, &dir);
-    }
-    let env = mounted_env(&args.mount);
-    if args.image == "host" && !env.is_empty() {
-        let env = env.iter().map(|(name, value)| (*name, escape(value)));
-        set("/exec", "env", json!(env.collect::<BTreeMap<_, _>>()));
-    }
-    if let Some(text) = input {
-        files.push(json!({"text": escape(&text), "to": STDIN, "access": "read-only"}));
-        set("/exec", "stdin", json!(STDIN));
-    }
-    set("", "files", json!(files));
-    Ok(
-        json!({"id": "exec", "v": "1", "caps": {"sandbox_minutes": 1500}, "plan": {"tasks": [task]}}),
-    )
-}
-
-/// A directory of this host, as a recipe names it.
-fn named(flag: &str, dir: &Path) -> anyhow::Result<String> {
-    let found = dir.canonicalize().map_err(|e| Misuse(format!("{flag} {}: {e}", dir.display())))?;
-    if !found.is_dir() {
-        return Err(Misuse(format!("{flag} {}: not a directory", dir.display())).into());
-    }
-    let named = found.to_str().map(str::to_owned);
-    named.ok_or_else(|| Misuse(format!("{flag} {}: its name is not UTF-8", dir.display())).into())
-}
-
-/// How programs of mounted directories are found, and what rustup's need.
-fn mounted_env(mounts: &[PathBuf]) -> BTreeMap<&'static str, String> {
-    let path = cofferdam_ambient::env::var("PATH").unwrap_or_default();
-    let found = mounts.iter().filter_map(|dir| dir.canonicalize().ok());
-    let dirs: Vec<PathBuf> = mounts.iter().cloned().chain(found).collect();
-    let path = host_program::path_inside(&dirs, &path, USUAL_PATH).map(|path| ("PATH", path));
-    let rustup = dirs.iter().rev().find(|dir| dir.ends_with(".rustup"));
-    let rustup = rustup.map(|dir| ("RUSTUP_HOME", dir.display().to_string()));
-    path.into_iter().chain(rustup).collect()
-}
-
-async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Result<Exit> {
+async fn once(
+    client: &Client,
+    args: &ExecArgs,
+    recipe: &Value,
+    input: Option<InputRelay>,
+) -> anyhow::Result<Exit> {
     let imported: RecipeImportResponse = client
         .post("/api/recipes/import", &json!({"recipe": recipe, "origin": "command line"}))
         .await?;
@@ -195,12 +66,24 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
         "recipeRef": imported.recipe_ref, "recipeHash": imported.hash,
         "formData": {}, "opts": {"runKey": key},
     });
-    let route = if args.json { "/api/run" } else { "/api/run?output=true" };
+    // Who sends input reads the output, too: the server knows by it that the client is there.
+    let is_fed = !args.json || input.is_some();
+    let route = if is_fed { "/api/run?output=true" } else { "/api/run" };
     let header: RunHeader = client.post(route, &body).await?;
     let run = header.run_id.as_str();
-    let options = FollowOptions { yes: false, quiet: true, for_output: !args.json };
+    let options =
+        FollowOptions { yes: false, quiet: true, for_output: !args.json, no_progress: true };
     if args.json {
-        let followed = follow(client, run, options).await?;
+        let talk = async {
+            match is_fed {
+                true => talk(client, run, &Relay::begin(RelayStyle::Silent), input).await,
+                false => std::future::pending().await,
+            }
+        };
+        let followed = tokio::select! {
+            followed = follow(client, run, options) => followed?,
+            never = talk => match never {},
+        };
         return match &followed {
             FollowEnd::Left(_) => Ok(followed.exit()),
             FollowEnd::Ended { header, asked } => {
@@ -209,10 +92,13 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
             }
         };
     }
-    let relay = Relay::begin();
+    let (raw, relay) = match input {
+        Some(InputRelay::Terminal) => (Some(RawTerminal::take()?), Relay::begin(RelayStyle::Raw)),
+        _ => (None, Relay::begin(RelayStyle::Safe)),
+    };
     let followed = tokio::select! {
         followed = follow(client, run, options) => followed?,
-        never = relay.live(client, run) => match never {},
+        never = talk(client, run, &relay, input) => match never {},
     };
     match &followed {
         FollowEnd::Left(_) => Ok(followed.exit()),
@@ -220,11 +106,31 @@ async fn once(client: &Client, args: &ExecArgs, recipe: &Value) -> anyhow::Resul
             // Our reader may take long for what is left.
             let mut signals = EndSignals::listen()?;
             let exit = tokio::select! {
-                exit = finish(client, header, relay, args) => exit?,
+                exit = finish(client, header, CommandTerminal { relay, raw }, args) => exit?,
                 signal = signals.recv() => signal.exit(),
             };
             Ok(if asked.is_some() { followed.exit() } else { exit })
         }
+    }
+}
+
+/// Where the command's output is shown, and the terminal that it has of us.
+struct CommandTerminal {
+    relay: Relay,
+    raw: Option<RawTerminal>,
+}
+
+/// Carries both directions. Never ends: it is dropped once the run is over.
+async fn talk(client: &Client, run: &str, relay: &Relay, input: Option<InputRelay>) -> Infallible {
+    let input = async {
+        match input {
+            Some(input) => input.live(client, run).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        never = relay.live(client, run) => never,
+        never = input => never,
     }
 }
 
@@ -253,7 +159,8 @@ async fn reported(client: &Client, header: &RunHeader) -> anyhow::Result<Exit> {
         }
     }
     let exit = exit_of(header.status, &outcome);
-    let report = ExecReport::of(header, outcome, why, stdout, stderr).with_wipes(wipes);
+    let report = ExecReport::of(header, outcome, why, stdout, stderr);
+    let report = report.with_artifacts(&artifacts).with_wipes(wipes);
     output::json(&serde_json::to_value(report)?);
     Ok(exit)
 }
@@ -269,17 +176,21 @@ async fn beginning(client: &Client, log: &ArtifactRow) -> anyhow::Result<StreamT
 async fn finish(
     client: &Client,
     header: &RunHeader,
-    relay: Relay,
+    shown: CommandTerminal,
     args: &ExecArgs,
 ) -> anyhow::Result<Exit> {
+    let CommandTerminal { relay, raw } = shown;
     let run = header.run_id.as_str();
     let steps: Vec<StepRow> = client.get(&format!("/api/runs/{}/steps", segment(run))).await?;
     let Some((task, key)) = attempt_of(&steps) else {
+        drop(raw);
         let why = header.error.as_deref().unwrap_or("it was canceled before it started");
         output::note(&format!("the command did not run: {why}"));
         return Ok(Exit::No);
     };
     let relayed = relay.finish(client, run, key.as_str()).await?;
+    // What is said from here on are lines of ours.
+    drop(raw);
     let outcome = task.outcome()?.unwrap_or_default();
     let (why, program) = (task.error.as_deref().unwrap_or(""), args.cmd.first());
     let program = program.map_or("", String::as_str);

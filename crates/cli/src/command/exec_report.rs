@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::id::{RunId, SandboxId};
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use super::exit::Exit;
 
-/// The object.
+/// The one object that `exec --json` prints.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExecReport {
@@ -36,6 +37,8 @@ pub(crate) struct ExecReport {
     limits_reached: Vec<LimitKind>,
     wall_ms: u64,
     build_ms: u64,
+    /// Files that it leaves, without the two streams.
+    artifacts: Vec<ArtifactRow>,
     wipe: Vec<WipeLine>,
 }
 
@@ -96,8 +99,17 @@ impl ExecReport {
             limits_reached: outcome.limits_reached,
             wall_ms: metrics.wall_ms,
             build_ms: metrics.build_ms,
+            artifacts: Vec::new(),
             wipe: Vec::new(),
         }
+    }
+
+    /// With what the command leaves, of all that its run has.
+    pub(crate) fn with_artifacts(mut self, rows: &[ArtifactRow]) -> Self {
+        let is_own =
+            |row: &&ArtifactRow| matches!(row.kind, ArtifactKind::File | ArtifactKind::Patch);
+        self.artifacts = rows.iter().filter(is_own).cloned().collect();
+        self
     }
 
     /// With what is known of its sandboxes.
@@ -159,7 +171,7 @@ mod tests {
         let wanted = json!({
             "runId": header.run_id, "status": "failed", "exit": 4, "errCode": "CMD_NONZERO", "error": "why",
             "stdout": "größer\n", "stderr": "a\u{fffd}", "stderrBase64": "Yf8=", "dropped": 12,
-            "limitsReached": ["output"], "wallMs": 12, "buildMs": 30, "wipe": [],
+            "limitsReached": ["output"], "wallMs": 12, "buildMs": 30, "artifacts": [], "wipe": [],
         });
         assert_eq!(object, wanted);
     }

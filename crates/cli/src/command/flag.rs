@@ -3,13 +3,25 @@
 use std::net::SocketAddr;
 
 use clap::builder::PossibleValuesParser;
+use cofferdam_ambient::clock;
 use cofferdam_contracts::duration::{Duration, DurationError, Unit};
 use cofferdam_contracts::egress::{Egress, EntryError};
+use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::timeout::{MAX_WALL, MIN_WALL};
 use cofferdam_contracts::user::{UserName, UserNameError};
 
 /// Help of `--json`.
 pub(crate) const JSON: &str = "Print one JSON object with a schema version";
+
+/// Help of an argument that names a run.
+pub(crate) const RUN: &str =
+    "Run id, the beginning of one (6 digits or more), workflow id, or `last` for your newest run";
+
+/// Help of an argument that names a run, or one task by its key.
+pub(crate) const RUN_OR_TASK: &str = "Run id, the beginning of one (6 digits or more), workflow id, `last` for your newest run, or a task's key";
+
+/// Help of an argument that names a run, or a dispatch by its id.
+pub(crate) const RUN_OR_DISPATCH: &str = "Run id, the beginning of one (`rn_` and 6 digits or more), workflow id, `last` for your newest run, or a dispatch id";
 
 /// A duration from 1 ms to 24 h. The name of a language profile is none: only recipes have those.
 pub(crate) fn wall(text: &str) -> Result<Duration, DurationError> {
@@ -94,6 +106,28 @@ pub(crate) fn egress_host(text: &str) -> Result<(String, SocketAddr), String> {
     Ok((name.to_owned(), address))
 }
 
+/// A time: so long before `now_ms`, a date, a date with a time in UTC as tables show it, or RFC 3339. Pure.
+pub(crate) fn moment(text: &str, now_ms: i64) -> Result<Instant, String> {
+    if let Ok(before) = text.parse::<Duration>() {
+        let ms = i64::try_from(before.ms()).unwrap_or(i64::MAX);
+        return Ok(Instant::from_ms(now_ms.saturating_sub(ms)));
+    }
+    let forms = ["", "Z", ":00Z", "T00:00:00Z"];
+    let read = forms.iter().find_map(|rest| format!("{text}{rest}").parse().ok());
+    read.ok_or_else(|| {
+        let text: String = text.chars().take(64).collect();
+        format!(
+            "{text:?} is not a time; write how long ago (2h, 7d), a date such as 2026-01-19, or \
+             \"2026-01-19 08:30\" in UTC"
+        )
+    })
+}
+
+/// [`moment`], of now.
+pub(crate) fn time(text: &str) -> Result<Instant, String> {
+    moment(text, clock::now_ms())
+}
+
 /// The names of a closed list of the contract: what is offered, shown in the help and completed.
 pub(crate) fn one_of<T: Copy>(all: &[T], name: fn(T) -> &'static str) -> PossibleValuesParser {
     PossibleValuesParser::new(all.iter().copied().map(name))
@@ -124,5 +158,31 @@ mod tests {
             assert_eq!(ms(bad), None, "{bad}");
         }
         assert!(wall_seconds("25h").is_err() && wall_seconds("0s").is_err());
+    }
+
+    #[test]
+    fn a_time_is_an_age_a_date_or_an_instant() {
+        // 2026-11-22T00:00:00Z.
+        let now = 1_795_305_600_000;
+        let read = |text: &str| moment(text, now).map(|at| at.to_string()).ok();
+        for (text, at) in [
+            ("2h", "2026-11-21T22:00:00.000Z"),
+            ("7d", "2026-11-15T00:00:00.000Z"),
+            ("0s", "2026-11-22T00:00:00.000Z"),
+            ("2026-02-28", "2026-02-28T00:00:00.000Z"),
+            ("2026-02-28 08:30", "2026-02-28T08:30:00.000Z"),
+            ("2026-02-28 08:30:01", "2026-02-28T08:30:01.000Z"),
+            ("2026-02-28T08:30:01Z", "2026-02-28T08:30:01.000Z"),
+            ("2026-02-28T08:30:01+01:00", "2026-02-28T07:30:01.000Z"),
+        ] {
+            assert_eq!(read(text).as_deref(), Some(at), "{text}");
+        }
+        for bad in
+            ["", "yesterday", "2h ago", "-2h", "2026-02-30", "2026-2-1", "2026", "08:30", "2"]
+        {
+            let refused = moment(bad, now).unwrap_err();
+            assert!(refused.contains(&format!("{bad:?}")), "{refused}");
+        }
+        assert!(moment("365000d", now).is_ok(), "a thousand years ago is a time too");
     }
 }

@@ -18,11 +18,14 @@ use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
 use cofferdam_contracts::step::{StepRow, StepStatus, TaskOutcome};
 use futures_util::StreamExt;
+use futures_util::stream::FusedStream;
 use serde_json::json;
 
 use super::client::{Client, segment};
 use super::end_signal::{EndSignal, EndSignals};
 use super::exit::Exit;
+use super::live_output::{LiveOutput, TaskText};
+use super::progress::screen::{EndLine, Screen};
 use super::question::{GateEnd, at_gate, open_gate};
 use super::task_time::TaskTime;
 use super::{output, stdout};
@@ -36,6 +39,8 @@ pub(crate) struct FollowOptions {
     pub quiet: bool,
     /// The run is there for its output: it is canceled when nobody reads that any more, or the parent process ends.
     pub for_output: bool,
+    /// Lines that stay instead of live ones, on a terminal too.
+    pub no_progress: bool,
 }
 
 /// How following ended.
@@ -82,67 +87,164 @@ pub(crate) async fn follow(
     options: FollowOptions,
 ) -> anyhow::Result<FollowEnd> {
     let path = format!("/api/runs/{}", segment(run));
-    let mut signals = match options.for_output {
+    let signals = match options.for_output {
         true => EndSignals::of_starter()?,
         false => EndSignals::listen()?,
     };
     let answer = client.open(&format!("{path}/stream/status?follow=true")).await?;
     let mut lines = answer.bytes_stream().fuse();
-    let mut shown = BTreeSet::new();
-    let mut asked = BTreeSet::new();
-    let mut ended_by = None;
-    let mut canceled = false;
-    let mut queue = Queue::default();
+    let screen = Screen::new(options.quiet, options.no_progress);
+    let output = LiveOutput::new(client, run, screen.is_live());
+    let mut followed = Follower {
+        client,
+        run,
+        path,
+        options,
+        signals,
+        screen,
+        output,
+        asked: BTreeSet::new(),
+        ended_by: None,
+        is_canceled: false,
+        queue: Queue::default(),
+    };
     loop {
-        let header: RunHeader = client.get(&path).await?;
-        if !options.quiet {
-            progress(client, &path, &mut shown).await?;
-            queue.look(header.waits_for.as_deref());
-        }
+        let header: RunHeader = client.get(&followed.path).await?;
+        followed.look(&header).await?;
         // The ledger ends a run a moment before the engine does; over means that both say so.
         if header.status.is_terminal() && !is_live(&header) {
-            if canceled {
-                tasks_end(client, &path).await?;
+            followed.screen.clear();
+            if followed.is_canceled {
+                tasks_end(client, &followed.path).await?;
             }
-            return Ok(FollowEnd::Ended { header: Box::new(header), asked: ended_by });
+            let asked = followed.ended_by;
+            return Ok(FollowEnd::Ended { header: Box::new(header), asked });
         }
+        match followed.at_open_gate(&header).await? {
+            Some(GateEnd::Passed) => continue,
+            Some(GateEnd::Left(signal)) => return Ok(FollowEnd::Left(signal)),
+            None => {}
+        }
+        let event = followed.event(&mut lines, header.status.is_terminal()).await;
+        if let Some(left) = followed.turn(&header, event).await? {
+            return Ok(left);
+        }
+    }
+}
+
+/// What a follower waits for.
+enum Event {
+    /// It is time to look.
+    Look,
+    /// Nobody reads the output that the run is there for.
+    Unread,
+    Signal(EndSignal),
+}
+
+/// One end that follows a run.
+struct Follower<'a> {
+    client: &'a Client,
+    run: &'a str,
+    path: String,
+    options: FollowOptions,
+    signals: EndSignals,
+    screen: Screen,
+    output: LiveOutput<'a>,
+    /// Gates that were asked about here.
+    asked: BTreeSet<String>,
+    /// What asked this command to end.
+    ended_by: Option<EndSignal>,
+    is_canceled: bool,
+    queue: Queue,
+}
+
+impl Follower<'_> {
+    /// Shows how far the run is.
+    async fn look(&mut self, header: &RunHeader) -> anyhow::Result<()> {
+        if self.screen.is_silent() {
+            return Ok(());
+        }
+        let steps: Vec<StepRow> = self.client.get(&format!("{}/steps", self.path)).await?;
+        let ends = ends(&steps, |key| self.screen.has_shown(key))?;
+        self.screen.look(steps, ends);
+        if let Some(words) = self.queue.look(header.waits_for.as_deref()) {
+            self.screen.note(&words);
+        }
+        Ok(())
+    }
+
+    /// Asks at a gate that was not asked about here.
+    async fn at_open_gate(&mut self, header: &RunHeader) -> anyhow::Result<Option<GateEnd>> {
         if header.status == RunStatus::WaitingInput
-            && !canceled
-            && let Some(gate) = open_gate(client, &path).await?
-            && asked.insert(gate.clone())
+            && !self.is_canceled
+            && let Some(gate) = open_gate(self.client, &self.path).await?
+            && self.asked.insert(gate.clone())
         {
-            match at_gate(client, &header, &gate, options, &mut signals).await? {
-                GateEnd::Passed => continue,
-                GateEnd::Left(signal) => return Ok(FollowEnd::Left(signal)),
+            self.screen.clear();
+            let signals = &mut self.signals;
+            let end = at_gate(self.client, header, &gate, self.options, signals).await?;
+            return Ok(Some(end));
+        }
+        Ok(None)
+    }
+
+    /// Draws what tasks write until something else is to be done.
+    async fn event<T>(
+        &mut self,
+        lines: &mut (impl FusedStream<Item = T> + Unpin),
+        is_terminal: bool,
+    ) -> Event {
+        let mut look = std::pin::pin!(clock::sleep(if is_terminal { SETTLE } else { LOOK }));
+        let waits_for_reader = self.options.for_output && !self.is_canceled;
+        loop {
+            tokio::select! {
+                // A stream that ended says nothing more: the look goes on without it.
+                Some(_) = lines.next(), if !is_terminal => return Event::Look,
+                () = &mut look => return Event::Look,
+                () = stdout::reader_gone(), if waits_for_reader => return Event::Unread,
+                signal = self.signals.recv() => return Event::Signal(signal),
+                texts = self.output.next() => {
+                    for TaskText { task, stream, chunk, .. } in &texts {
+                        self.screen.wrote(task, stream, chunk);
+                    }
+                    self.screen.draw_if_due();
+                }
             }
         }
-        tokio::select! {
-            line = lines.next(), if !header.status.is_terminal() => {
-                // A stream that ended says nothing more: the look goes on without it.
-                if line.is_none() { clock::sleep(LOOK).await }
+    }
+
+    /// Does what an event asks for; the end, where that is to leave.
+    async fn turn(
+        &mut self,
+        header: &RunHeader,
+        event: Event,
+    ) -> anyhow::Result<Option<FollowEnd>> {
+        let (client, run) = (self.client, self.run);
+        match event {
+            Event::Look => {}
+            Event::Unread => {
+                self.is_canceled = true;
+                cancel(client, header, "its output has no reader").await?;
             }
-            () = clock::sleep(if header.status.is_terminal() { SETTLE } else { LOOK }) => {}
-            () = stdout::reader_gone(), if options.for_output && !canceled => {
-                canceled = true;
-                cancel(client, &header, "its output has no reader").await?;
-            }
-            signal = signals.recv() => {
-                if ended_by.is_some() {
+            Event::Signal(signal) => {
+                self.screen.clear();
+                if self.ended_by.is_some() {
                     output::note("left; the cancel continues");
-                    return Ok(FollowEnd::Left(signal));
+                    return Ok(Some(FollowEnd::Left(signal)));
                 }
-                ended_by = Some(signal);
-                canceled = true;
+                self.ended_by = Some(signal);
+                self.is_canceled = true;
                 output::note(&format!("canceling {run}{}", signal.again()));
                 tokio::select! {
-                    done = cancel(client, &header, "interrupted") => done?,
-                    signal = signals.recv() => {
+                    done = cancel(client, header, "interrupted") => done?,
+                    signal = self.signals.recv() => {
                         output::note(&format!("left before {run} was canceled: see `cofferdam show {run}`"));
-                        return Ok(FollowEnd::Left(signal));
+                        return Ok(Some(FollowEnd::Left(signal)));
                     }
                 }
             }
         }
+        Ok(None)
     }
 }
 
@@ -155,14 +257,15 @@ struct Queue {
 
 impl Queue {
     /// Says it once it is seen twice, and again where something else is waited for: how many are before it changes all the time.
-    fn look(&mut self, waits_for: Option<&str>) {
+    fn look(&mut self, waits_for: Option<&str>) -> Option<String> {
         let kind = |what: &str| what.split(':').next().unwrap_or_default().to_owned();
         let now = waits_for.map(kind);
-        if now.is_some() && now == self.seen && now != self.told {
-            output::note(&format!("queued: waits for {}", waits_for.unwrap_or_default()));
+        let is_news = now.is_some() && now == self.seen && now != self.told;
+        if is_news {
             self.told.clone_from(&now);
         }
         self.seen = now;
+        is_news.then(|| format!("queued: waits for {}", waits_for.unwrap_or_default()))
     }
 }
 
@@ -204,20 +307,18 @@ fn is_live(header: &RunHeader) -> bool {
     matches!(header.durable_status.as_deref(), Some("PENDING" | "ENQUEUED"))
 }
 
-/// A line for each task that ended since the last look.
-async fn progress(
-    client: &Client,
-    path: &str,
-    shown: &mut BTreeSet<TaskKey>,
-) -> anyhow::Result<()> {
-    let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
-    for step in &steps {
-        let (Some(key), Some(outcome)) = (&step.task_key, step.outcome()?) else { continue };
-        if !step.status.is_open() && shown.insert(key.clone()) {
-            output::mark(step.status == StepStatus::Ok, &ended(step, &outcome));
+/// A line for each attempt that has ended, but for those that were shown.
+fn ends(steps: &[StepRow], is_shown: impl Fn(&TaskKey) -> bool) -> anyhow::Result<Vec<EndLine>> {
+    let mut ends = Vec::new();
+    for step in steps {
+        let Some(key) = step.task_key.as_ref().filter(|key| !is_shown(key)) else { continue };
+        let Some(outcome) = step.outcome()? else { continue };
+        if !step.status.is_open() {
+            let is_good = step.status == StepStatus::Ok;
+            ends.push(EndLine { key: key.clone(), is_good, text: ended(step, &outcome) });
         }
     }
-    Ok(())
+    Ok(ends)
 }
 
 /// How a task's attempt ended, in a line.

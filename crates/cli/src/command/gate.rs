@@ -17,7 +17,8 @@ use super::exit::{Exit, Misuse};
 use super::flag;
 use super::grant_arg::{GrantArg, more};
 use super::locations::Locations;
-use super::{output, plan_show};
+use super::table::{self, Table, extra, key, run_ids, usual};
+use super::{output, plan_show, run_lookup};
 
 #[derive(Debug, Args)]
 pub(crate) struct GateArgs {
@@ -54,7 +55,7 @@ pub(crate) struct GateListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct GateShowArgs {
-    /// Run id or workflow id
+    #[arg(help = super::flag::RUN)]
     run: String,
     #[arg(long, help = super::flag::JSON)]
     json: bool,
@@ -62,7 +63,7 @@ pub(crate) struct GateShowArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LinkArgs {
-    /// Run id or workflow id
+    #[arg(help = super::flag::RUN)]
     run: String,
     /// The gate's key, as `gate ls` shows it
     gate: String,
@@ -84,7 +85,7 @@ pub(crate) struct LinkArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplyArgs {
-    /// Run id or workflow id
+    #[arg(help = super::flag::RUN)]
     run: String,
     /// The gate's key, as `gate ls` shows it
     gate: String,
@@ -160,9 +161,10 @@ async fn list(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Ok);
         }
         let now_ms = clock::now_ms();
-        let row = |row: &InboxRow| {
+        let ids = run_ids(rows.iter().map(|row| &row.run_id));
+        let row = |(id, row): (String, &InboxRow)| {
             vec![
-                row.run_id.to_string(),
+                id,
                 row.gate_key.to_string(),
                 relative(row.deadline, now_ms),
                 output::time(row.deadline),
@@ -170,8 +172,15 @@ async fn list(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit> {
                 row.sla_status.as_str().to_owned(),
             ]
         };
-        let head = ["RUN", "GATE", "DUE", "DEADLINE (UTC)", "ASKS FOR", "SLA"];
-        output::table_of(&head, rows.iter().map(row), color);
+        let head = [
+            key("RUN"),
+            key("GATE").least(12),
+            usual("DUE"),
+            extra("DEADLINE (UTC)"),
+            usual("ASKS FOR").least(12),
+            usual("SLA"),
+        ];
+        Table::new(&head).colored(color).page(ids.into_iter().zip(&rows).map(row));
         Ok(Exit::Ok)
     })
     .await
@@ -179,13 +188,14 @@ async fn list(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit> {
 
 async fn show(at: &Locations, args: &GateShowArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
-        let path = format!("/api/runs/{}/gates", segment(&args.run));
+        let run = run_lookup::run_id(&api.client, &args.run).await?;
+        let path = format!("/api/runs/{}/gates", segment(&run));
         let gates: Vec<GateView> = api.client.get(&path).await?;
         if args.json {
             output::json_rows("gates", serde_json::to_value(&gates)?);
             return Ok(Exit::Ok);
         }
-        let plan = plan_show::fetch(&api.client, &args.run).await?;
+        let plan = plan_show::fetch(&api.client, &run).await?;
         let row = |gate: &GateView| {
             let decided = gate.decision.as_ref().map_or("", |made| made.decision.as_str());
             vec![
@@ -196,8 +206,14 @@ async fn show(at: &Locations, args: &GateShowArgs) -> anyhow::Result<Exit> {
                 asked(gate.asks.as_ref(), gate.budget.as_ref()),
             ]
         };
-        let heads = ["GATE", "STATE", "DECISION", "DEADLINE (UTC)", "ASKS FOR"];
-        output::table(&heads, gates.iter().map(row));
+        let heads = [
+            key("GATE").least(12),
+            key("STATE"),
+            usual("DECISION"),
+            extra("DEADLINE (UTC)"),
+            usual("ASKS FOR").least(12),
+        ];
+        table::print(&heads, gates.iter().map(row));
         if let Some(plan) = plan {
             output::line("");
             plan_text::lines(&plan).iter().for_each(|line| output::line(line));
@@ -236,10 +252,11 @@ async fn reply(at: &Locations, args: &ReplyArgs) -> anyhow::Result<Exit> {
     // What is wrong on this side is said before anything is started.
     let body = answer(args)?;
     within(Connection::reading(at), async |api| {
+        let run = run_lookup::run_id(&api.client, &args.run).await?;
         if args.choice == Choice::Yes.as_str() && args.grants.is_empty() {
-            granted_something(&api.client, args).await?;
+            granted_something(&api.client, &run, &args.gate).await?;
         }
-        let path = of_gate(&args.run, &args.gate, "reply");
+        let path = of_gate(&run, &args.gate, "reply");
         let accepted: ReplyResponse = api.client.post(&path, &body).await?;
         api.note_if_idle().await;
         match (args.json, accepted.is_replay) {
@@ -253,11 +270,11 @@ async fn reply(at: &Locations, args: &ReplyArgs) -> anyhow::Result<Exit> {
 }
 
 /// Refuses a yes that says nothing of what a task asked for, with what was asked.
-async fn granted_something(client: &Client, args: &ReplyArgs) -> anyhow::Result<()> {
-    let path = format!("/api/runs/{}/gates", segment(&args.run));
+async fn granted_something(client: &Client, run: &str, gate: &str) -> anyhow::Result<()> {
+    let path = format!("/api/runs/{}/gates", segment(run));
     // Whether the run, the gate and this key are fine is the reply's to say.
     let gates: Vec<GateView> = client.get(&path).await.unwrap_or_default();
-    let Some(gate) = gates.iter().find(|gate| gate.gate_key.as_str() == args.gate) else {
+    let Some(gate) = gates.iter().find(|one| one.gate_key.as_str() == gate) else {
         return Ok(());
     };
     let key = &gate.gate_key;
@@ -358,8 +375,15 @@ async fn delegations(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit
                 row.ended_at.map(output::time).unwrap_or_default(),
             ]
         };
-        let heads = ["ID", "FROM", "TO", "GROUP", "EXPIRES (UTC)", "ENDED (UTC)"];
-        output::table(&heads, rows.iter().map(row));
+        let heads = [
+            key("ID"),
+            usual("FROM").least(10),
+            key("TO").least(10),
+            usual("GROUP").least(8),
+            usual("EXPIRES (UTC)"),
+            extra("ENDED (UTC)"),
+        ];
+        table::print(&heads, rows.iter().map(row));
         Ok(Exit::Ok)
     })
     .await

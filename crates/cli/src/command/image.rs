@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::exit::{Exit, Negative};
 use super::locations::Locations;
+use super::table::{self, extra, key, usual};
 use super::{output, state};
 
 #[derive(Debug, Args)]
@@ -162,5 +163,15 @@ fn list(images: &[ImageRecord], as_json: bool) {
             image.source.clone(),
         ]
     });
-    output::table(&["NAME", "DIGEST", "LAYERS", "MIB", "CREATED (UTC)", "SOURCE"], rows);
+    table::print(
+        &[
+            key("NAME").least(12),
+            usual("DIGEST").least(19),
+            extra("LAYERS"),
+            usual("MIB"),
+            extra("CREATED (UTC)"),
+            extra("SOURCE").least(16),
+        ],
+        rows,
+    );
 }

@@ -9,6 +9,7 @@ use super::connection::{Connection, within};
 use super::exit::Exit;
 use super::locations::Locations;
 use super::output;
+use super::table::{self, extra, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
@@ -133,5 +134,16 @@ fn print(keys: &[KeyRow]) {
             k.label.clone().unwrap_or_default(),
         ]
     });
-    output::table(&["KEY", "TENANT", "ROLES", "GROUPS", "STATE", "CREATED (UTC)", "LABEL"], rows);
+    table::print(
+        &[
+            table::key("KEY"),
+            usual("TENANT").least(8),
+            usual("ROLES").least(10),
+            extra("GROUPS").least(8),
+            table::key("STATE"),
+            extra("CREATED (UTC)"),
+            usual("LABEL").least(10),
+        ],
+        rows,
+    );
 }

@@ -12,26 +12,28 @@ pub(crate) struct LineBuffer {
 impl LineBuffer {
     /// Takes the next bytes and gives the lines that end in them, each with its end of line. A piece of a line beyond the bound has
     /// none.
-    pub(crate) fn push(&mut self, chunk: &[u8]) -> Vec<Vec<u8>> {
-        let mut lines = Vec::new();
+    pub(crate) fn push(&mut self, chunk: &[u8], mut line: impl FnMut(&[u8])) {
         for part in chunk.split_inclusive(|byte| *byte == b'\n') {
             self.pending.extend_from_slice(part);
+            self.cut(&mut line);
             if part.ends_with(b"\n") {
-                self.cut(&mut lines);
-                lines.push(std::mem::take(&mut self.pending));
-            } else {
-                self.cut(&mut lines);
+                line(&self.pending);
+                self.pending.clear();
             }
         }
-        lines
     }
 
-    /// Moves pieces of a line beyond the bound, each at the end of a character.
-    fn cut(&mut self, lines: &mut Vec<Vec<u8>>) {
-        while self.pending.len() > MAX_LINE {
-            let after = self.pending.split_off(char_start(&self.pending, MAX_LINE));
-            lines.push(std::mem::replace(&mut self.pending, after));
+    /// Gives pieces of a line beyond the bound, each at the end of a character.
+    fn cut(&mut self, piece: &mut impl FnMut(&[u8])) {
+        let mut rest = self.pending.as_slice();
+        while rest.len() > MAX_LINE {
+            let (before, after) =
+                rest.split_at_checked(char_start(rest, MAX_LINE)).unwrap_or((rest, &[]));
+            piece(before);
+            rest = after;
         }
+        let cut = self.pending.len().saturating_sub(rest.len());
+        self.pending.drain(..cut);
     }
 
     /// What is left without an end of line; nothing where the last line ended.
@@ -45,6 +47,15 @@ fn char_start(text: &[u8], at: usize) -> usize {
     let before = at.saturating_sub(3);
     let is_start = |at: &usize| text.get(*at).is_some_and(|byte| byte & 0b1100_0000 != 0b1000_0000);
     (before..=at).rev().find(is_start).filter(|at| *at > 0).unwrap_or(at)
+}
+
+/// The lines that end in the next piece of a stream of lines; `pending` keeps what has no end yet. Pure.
+pub(crate) fn whole_lines(pending: &mut Vec<u8>, piece: &[u8]) -> Vec<u8> {
+    let before = pending.len();
+    pending.extend_from_slice(piece);
+    let end = piece.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| before + at + 1);
+    let rest = pending.split_off(end);
+    std::mem::replace(pending, rest)
 }
 
 /// Where the last lines of a text begin; `None` where it has fewer. An end of line at its end begins none. Pure.
@@ -61,8 +72,10 @@ mod tests {
 
     fn lines(text: &[u8], step: usize) -> Vec<Vec<u8>> {
         let mut buffer = LineBuffer::default();
-        let mut lines: Vec<Vec<u8>> =
-            text.chunks(step).flat_map(|chunk| buffer.push(chunk)).collect();
+        let mut lines: Vec<Vec<u8>> = Vec::new();
+        for chunk in text.chunks(step) {
+            buffer.push(chunk, |line| lines.push(line.to_vec()));
+        }
         lines.extend(buffer.remainder());
         assert_eq!(buffer.remainder(), None);
         lines

@@ -27,16 +27,18 @@ use super::line_buffer::{LineBuffer, last_lines};
 use super::locations::Locations;
 use super::tail::{StreamEvent, StreamName, StreamQuery, tail};
 use super::task_choice::{LogTask, TaskChoice, TaskSelection};
-use super::{output, stdout};
+use super::{output, run_lookup, stdout};
 
 /// Lines that may be asked for: more is all of it.
 const MAX_TAIL: u64 = 1_000_000;
+/// Bytes of lines that are written at once.
+const WRITE_BYTES: usize = 64 * 1024;
 /// What is fetched first of a log whose end is asked for; eight times as much each time that it has too few lines.
 const FIRST_BYTES: u64 = 16 * 1024;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Run id, workflow id or task key
+    #[arg(help = super::flag::RUN_OR_TASK)]
     pub id: String,
     /// Only this task, by its name or a beginning that no other name has; may be repeated
     #[arg(long = "task", value_name = "NAME")]
@@ -94,26 +96,33 @@ async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
         return of_task(client, args).await;
     }
     let choice = TaskChoice { names: args.tasks.clone(), failures_only: args.failed };
+    let path = format!("/api/runs/{}", segment(&run_lookup::run_id(client, &args.id).await?));
     match args.follow {
-        true => follow_run(client, args, &choice).await,
-        false => of_run(client, args, &choice).await,
+        true => follow_run(client, args, &path, &choice).await,
+        false => of_run(client, args, &path, &choice).await,
     }
 }
 
 /// One attempt by its key.
 async fn of_task(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     let task = LogTask { key: args.id.parse().context("a task key")?, name: String::new() };
-    let each = args.streams().iter().map(|stream| stream_of(client, args, &task, *stream));
+    let each = args.streams().iter().map(|stream| stream_of(client, args, &task, *stream, false));
     if !args.follow {
         for one in each {
             one.await?;
         }
         return Ok(());
     }
-    let mut both: FuturesUnordered<_> = each.collect();
+    drained(each.collect()).await
+}
+
+/// Until all of them are over, or the reader of the output has gone.
+async fn drained(
+    mut tails: FuturesUnordered<impl Future<Output = anyhow::Result<()>>>,
+) -> anyhow::Result<()> {
     loop {
         tokio::select! {
-            ended = both.next() => match ended {
+            ended = tails.next() => match ended {
                 Some(ended) => ended?,
                 None => return Ok(()),
             },
@@ -123,8 +132,12 @@ async fn of_task(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
 }
 
 /// What the tasks of a run wrote so far.
-async fn of_run(client: &Client, args: &LogsArgs, choice: &TaskChoice) -> anyhow::Result<()> {
-    let path = format!("/api/runs/{}", segment(&args.id));
+async fn of_run(
+    client: &Client,
+    args: &LogsArgs,
+    path: &str,
+    choice: &TaskChoice,
+) -> anyhow::Result<()> {
     let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
     let tasks = choice.of(&steps)?.complete()?;
     if tasks.is_empty() {
@@ -196,9 +209,12 @@ async fn stream_of(
     args: &LogsArgs,
     task: &LogTask,
     stream: StreamName,
+    is_labelled: bool,
 ) -> anyhow::Result<()> {
-    let mut printer = LogPrinter::of(task, stream, false, args.json);
-    let from = streamed(client, args, &mut printer).await?;
+    let mut printer = LogPrinter::of(task, stream, is_labelled, args.json);
+    // Who follows is told what there was, too.
+    let is_told = args.follow && args.tail.is_none();
+    let from = if is_told { 0 } else { streamed(client, args, &mut printer).await? };
     if args.follow {
         return follow_stream(client, printer, from).await;
     }
@@ -223,24 +239,25 @@ async fn follow_stream(client: &Client, mut printer: LogPrinter, from: i64) -> a
     Ok(())
 }
 
-/// Shows a run's output as it comes, that of tasks to come too, until the run is over or nobody reads it.
-async fn follow_run(client: &Client, args: &LogsArgs, choice: &TaskChoice) -> anyhow::Result<()> {
-    let path = format!("/api/runs/{}", segment(&args.id));
+/// Shows a run's output as it comes, that of tasks to come too, until the run or its reader is gone.
+async fn follow_run(
+    client: &Client,
+    args: &LogsArgs,
+    path: &str,
+    choice: &TaskChoice,
+) -> anyhow::Result<()> {
     let mut known = BTreeSet::new();
     let mut tails = FuturesUnordered::new();
     loop {
-        let header: RunHeader = client.get(&path).await?;
+        let header: RunHeader = client.get(path).await?;
         let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
         let selection: TaskSelection = choice.of(&steps)?;
         let only = selection.tasks.len() == 1;
         for task in &selection.tasks {
             if known.insert(task.key.clone()) {
                 for stream in args.streams() {
-                    let mut printer = LogPrinter::of(task, *stream, !only, args.json);
-                    tails.push(async move {
-                        let from = streamed(client, args, &mut printer).await?;
-                        follow_stream(client, printer, from).await
-                    });
+                    let task = task.clone();
+                    tails.push(async move { stream_of(client, args, &task, *stream, !only).await });
                 }
             }
         }
@@ -255,15 +272,7 @@ async fn follow_run(client: &Client, args: &LogsArgs, choice: &TaskChoice) -> an
             () = stdout::reader_gone() => return Ok(()),
         }
     }
-    loop {
-        tokio::select! {
-            ended = tails.next() => match ended {
-                Some(ended) => ended?,
-                None => return Ok(()),
-            },
-            () = stdout::reader_gone() => return Ok(()),
-        }
-    }
+    drained(tails).await
 }
 
 /// Prints one stream of one attempt by whole lines.
@@ -288,15 +297,19 @@ impl LogPrinter {
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        for line in self.lines.push(bytes) {
-            self.print(&line);
-        }
+        let mut lines = std::mem::take(&mut self.lines);
+        let mut text = Vec::new();
+        lines.push(bytes, |line| self.print(line, &mut text));
+        flush(&mut text);
+        self.lines = lines;
     }
 
     /// Prints what has no end of line.
     fn finish(&mut self) {
         if let Some(remainder) = self.lines.remainder() {
-            self.print(&remainder);
+            let mut text = Vec::new();
+            self.print(&remainder, &mut text);
+            flush(&mut text);
         }
     }
 
@@ -310,10 +323,14 @@ impl LogPrinter {
         }
     }
 
-    fn print(&self, line: &[u8]) {
-        match self.is_json {
-            true => output::json_line(&self.object(line)),
-            false => output::raw(&self.text(line)),
+    /// Gathers a line's text: a write for each would take long.
+    fn print(&self, line: &[u8], text: &mut Vec<u8>) {
+        if self.is_json {
+            return output::json_line(&self.object(line));
+        }
+        text.extend_from_slice(&self.text(line));
+        if text.len() >= WRITE_BYTES {
+            flush(text);
         }
     }
 
@@ -332,6 +349,13 @@ impl LogPrinter {
         text.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
         text.push(b'\n');
         text
+    }
+}
+
+fn flush(text: &mut Vec<u8>) {
+    if !text.is_empty() {
+        output::raw(text);
+        text.clear();
     }
 }
 

@@ -5,30 +5,36 @@
 //! ```text
 //! args
 //! exec
-//! dispatch logs read relay
+//! dispatch exec_recipe input_relay logs read relay
 //! apply run sandbox sandbox_snapshot tail
-//! cache changes config follow gate key model ops prove question recipe sandbox_cp sandbox_shell secret
+//! artifacts cache changes config follow gate key model ops prove ps question recipe sandbox_cp sandbox_shell secret
 //!    sessions webhook
-//! connection dispatch_import doctor envd failure plan_show sandbox_network serve test_reports
-//! client node signing_key template
+//! connection dispatch_import doctor envd failure live_output plan_show run_lookup sandbox_network serve test_reports
+//! client node progress signing_key template
 //! agent database image
 //! state user vault
-//! locations dispatch_show secret_input directory_identity prompt stdin stop
-//! output strict task_choice
-//! dispatch_args end_signal exec_report local grant_arg stdout worker
-//! bounds exit flag host_program line_buffer outfile project remote task_time
+//! file_transfer locations dispatch_show secret_input directory_identity prompt stdin stop
+//! table
+//! artifact_notes output strict
+//! dispatch_args end_signal env_arg exec_args exec_report local grant_arg stdout worker
+//! output_directory task_choice
+//! bounds cells destination exit flag host_program line_buffer outfile project raw_terminal remote task_time
 //! ```
 
 mod agent;
 mod apply;
 mod args;
+mod artifact_notes;
+mod artifacts;
 mod bounds;
 mod cache;
+mod cells;
 mod changes;
 mod client;
 mod config;
 mod connection;
 mod database;
+mod destination;
 mod directory_identity;
 mod dispatch;
 mod dispatch_args;
@@ -36,19 +42,25 @@ mod dispatch_import;
 mod dispatch_show;
 mod doctor;
 mod end_signal;
+mod env_arg;
 mod envd;
 mod exec;
+mod exec_args;
+mod exec_recipe;
 mod exec_report;
 mod exit;
 mod failure;
+mod file_transfer;
 mod flag;
 mod follow;
 mod gate;
 mod grant_arg;
 mod host_program;
 mod image;
+mod input_relay;
 mod key;
 mod line_buffer;
+mod live_output;
 mod local;
 mod locations;
 mod logs;
@@ -57,16 +69,21 @@ mod node;
 mod ops;
 mod outfile;
 mod output;
+mod output_directory;
 mod plan_show;
+mod progress;
 mod project;
 mod prompt;
 mod prove;
+mod ps;
 mod question;
+mod raw_terminal;
 mod read;
 mod recipe;
 mod relay;
 mod remote;
 mod run;
+mod run_lookup;
 mod sandbox;
 mod sandbox_cp;
 mod sandbox_network;
@@ -82,6 +99,7 @@ mod stdin;
 mod stdout;
 mod stop;
 mod strict;
+mod table;
 mod tail;
 mod task_choice;
 mod task_time;
@@ -167,9 +185,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Up(args) => serve::serve(&at, &args, serve::Part::Both).await,
         Command::Api(args) => serve::serve(&at, &args, serve::Part::Api).await,
         Command::Worker(args) => serve::serve(&at, &args, serve::Part::Worker).await,
-        Command::Ps(args) => read::ps(&at, &args).await,
+        Command::Ps(args) => ps::ps(&at, &args).await,
         Command::Show(args) => read::show(&at, &args).await,
         Command::Logs(args) => logs::logs(&at, &args).await,
+        Command::Artifacts(args) => artifacts::artifacts(&at, &args).await,
         Command::Cancel(args) => ops::cancel(&at, &args).await,
         Command::Resume(args) => ops::resume(&at, &args).await,
         Command::Retry(args) => ops::retry(&at, &args).await,

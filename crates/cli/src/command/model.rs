@@ -11,7 +11,8 @@ use super::client::segment;
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::locations::Locations;
-use super::{flag, output};
+use super::table::{self, extra, key, usual};
+use super::{flag, output, run_lookup};
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
@@ -56,7 +57,7 @@ pub(crate) enum ModelCommand {
     Rm { name: String },
     /// Show what a run's calls of models took
     Usage {
-        /// Run id or workflow id
+        #[arg(help = super::flag::RUN)]
         run: String,
         /// List each call
         #[arg(long)]
@@ -106,7 +107,8 @@ async fn act(
             output::line("removed");
         }
         ModelCommand::Usage { run, calls, json: as_json } => {
-            let path = format!("/api/runs/{}/models", segment(run));
+            let run = run_lookup::run_id(client, run).await?;
+            let path = format!("/api/runs/{}/models", segment(&run));
             let spent: Vec<ModelSpend> = client.get(&path).await?;
             let rows: Vec<ModelCallRow> = match calls {
                 true => client.get(&format!("{path}/calls")).await?,
@@ -139,7 +141,17 @@ fn list(rows: &[ProviderRow]) {
             provider.url.clone(),
         ]
     });
-    output::table(&["PROVIDER", "VERSION", "PROTOCOLS", "MODELS", "SECRET", "URL"], rows);
+    table::print(
+        &[
+            key("PROVIDER").least(10),
+            extra("VERSION"),
+            extra("PROTOCOLS").least(10),
+            usual("MODELS").least(12),
+            extra("SECRET").least(8),
+            usual("URL").least(16),
+        ],
+        rows,
+    );
 }
 
 fn spent_table(rows: &[ModelSpend]) {
@@ -153,7 +165,17 @@ fn spent_table(rows: &[ModelSpend]) {
             row.unknown.to_string(),
         ]
     });
-    output::table(&["PROVIDER", "MODEL", "CALLS", "TOKENS", "MONEY", "UNKNOWN"], rows);
+    table::print(
+        &[
+            usual("PROVIDER").least(8),
+            key("MODEL").least(12),
+            usual("CALLS"),
+            usual("TOKENS"),
+            key("MONEY"),
+            extra("UNKNOWN"),
+        ],
+        rows,
+    );
 }
 
 fn calls_table(rows: &[ModelCallRow]) {
@@ -174,8 +196,18 @@ fn calls_table(rows: &[ModelCallRow]) {
             row.why.clone().unwrap_or_default(),
         ]
     });
-    let heads = ["TIME (UTC)", "N", "MODEL", "OUTCOME", "IN", "OUT", "MONEY", "MS", "WHY"];
-    output::table(&heads, rows);
+    let heads = [
+        extra("TIME (UTC)"),
+        key("N"),
+        usual("MODEL").least(10),
+        key("OUTCOME"),
+        usual("IN"),
+        usual("OUT"),
+        usual("MONEY"),
+        extra("MS"),
+        usual("WHY").least(12),
+    ];
+    table::print(&heads, rows);
 }
 
 fn paid(micros: i64) -> String {

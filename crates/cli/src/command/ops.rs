@@ -3,6 +3,7 @@
 use clap::Args;
 use cofferdam_contracts::ops::OpsResponse;
 use cofferdam_contracts::run::{RetryResponse, RunHeader};
+use cofferdam_contracts::run_name::RunName;
 use serde_json::{Value, json};
 
 use super::client::{Client, segment};
@@ -13,7 +14,7 @@ use super::output;
 
 #[derive(Debug, Args)]
 pub(crate) struct IdArgs {
-    /// Run id or workflow id
+    #[arg(help = super::flag::RUN)]
     pub id: String,
     #[arg(long, help = super::flag::JSON)]
     pub json: bool,
@@ -21,7 +22,7 @@ pub(crate) struct IdArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ActArgs {
-    /// Run id, workflow id or task key
+    #[arg(help = super::flag::RUN_OR_TASK)]
     pub id: String,
     /// Reason, for the audit
     #[arg(long, default_value = "asked for on the command line")]
@@ -32,7 +33,7 @@ pub(crate) struct ActArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ForkArgs {
-    /// Run id or workflow id
+    #[arg(help = super::flag::RUN)]
     pub id: String,
     /// The first step that executes again, from 0, as `show --steps` counts them
     #[arg(long)]
@@ -105,7 +106,8 @@ async fn act(
 
 /// The engine's id behind whatever the person typed.
 async fn workflow_of(client: &Client, id: &str) -> anyhow::Result<String> {
-    if !id.starts_with("rn_") {
+    let is_whole = matches!(id.parse(), Ok(RunName::Id(_)) | Err(_));
+    if is_whole && !id.starts_with("rn_") {
         return Ok(id.to_owned());
     }
     let header: RunHeader = client.get(&format!("/api/runs/{}", segment(id))).await?;

@@ -1,7 +1,7 @@
 //! stdout is data, stderr is everything else; color only on a terminal.
 //!
-//! **Text of others is escaped here and nowhere else: what a terminal would act on is shown as it is
-//! written (`\\x1b`).** A program's own output stays as it is where no terminal reads it.
+//! **Text of others is escaped here, in tables, live lines, labels of `logs` and excerpts of failures: what a terminal would act on
+//! is shown as it is written (`\\x1b`).** A program's own output stays as it is where no terminal reads it.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
@@ -26,7 +26,7 @@ pub(crate) enum Ink<'a> {
 }
 
 /// The text, shown and colored.
-fn inked(stream: &impl IsTerminal, color: &str, text: &str) -> String {
+pub(super) fn inked(stream: &impl IsTerminal, color: &str, text: &str) -> String {
     let text = printable::line(text);
     match is_colored(stream) {
         true => format!("\x1b[{color}m{text}\x1b[0m"),
@@ -34,8 +34,8 @@ fn inked(stream: &impl IsTerminal, color: &str, text: &str) -> String {
     }
 }
 
-/// Writes a line of what is shown already.
-fn put(shown: &str) {
+/// Writes a line of what is shown already: its parts of others are escaped.
+pub(super) fn put(shown: &str) {
     stdout::write(format!("{shown}\n").as_bytes());
 }
 
@@ -91,6 +91,14 @@ fn as_read_by<'b>(stream: &impl IsTerminal, bytes: &'b [u8]) -> Cow<'b, [u8]> {
 /// A line about what is going on.
 pub(crate) fn note(text: &str) {
     say(&printable::line(text));
+}
+
+/// A line about how far something is, which the next one replaces; an empty one takes it away. Only where a terminal shows stderr.
+pub(crate) fn progress(text: &str) {
+    let mut err = std::io::stderr();
+    if err.is_terminal() {
+        let _ = write!(err, "\r\x1b[K{}", printable::line(text)).and_then(|()| err.flush());
+    }
 }
 
 /// A line about what is going on, marked as good or bad.
@@ -154,6 +162,45 @@ pub(crate) fn json_rows(name: &str, rows: Value) {
     json(&Value::Object([(name.to_owned(), rows)].into_iter().collect()));
 }
 
+/// Rows under their name, written as they come: one object of the shape of [`json_rows`], however many they are.
+pub(crate) struct JsonRows {
+    name: &'static str,
+    has_begun: bool,
+}
+
+impl JsonRows {
+    /// Nothing is written before the first row or the end.
+    pub(crate) fn begin(name: &'static str) -> Self {
+        Self { name, has_begun: false }
+    }
+
+    pub(crate) fn row(&mut self, value: &Value) {
+        let is_first = !self.has_begun;
+        self.has_begun = true;
+        let head = match is_first {
+            true => self.head(),
+            false => ",".to_owned(),
+        };
+        let (between, text) = match std::io::stdout().is_terminal() {
+            true => {
+                let text = serde_json::to_string_pretty(value).unwrap_or_default();
+                ("\n  ", text.replace('\n', "\n  "))
+            }
+            false => ("", value.to_string()),
+        };
+        stdout::write(format!("{head}{between}{}", printable::json(&text)).as_bytes());
+    }
+
+    pub(crate) fn end(self) {
+        let head = if self.has_begun { String::new() } else { self.head() };
+        put(&format!("{head}]}}"));
+    }
+
+    fn head(&self) -> String {
+        format!("{{\"schemaVersion\":{SCHEMA_VERSION},\"{}\":[", self.name)
+    }
+}
+
 /// A value that is somebody's own and has no version of ours.
 pub(crate) fn json_value(value: &Value) {
     if std::io::stdout().is_terminal() {
@@ -167,47 +214,6 @@ pub(crate) fn json_value(value: &Value) {
 pub(crate) fn document(value: &Value) -> anyhow::Result<Exit> {
     put(&printable::json(&serde_json::to_string_pretty(value)?));
     Ok(Exit::Ok)
-}
-
-/// Rows in aligned columns under their heads. A cell is one line, whatever is in it.
-pub(crate) fn table(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
-    table_of(heads, rows, |_| None);
-}
-
-/// The same with the last cell of a row in the color that it asks for.
-pub(crate) fn table_of(
-    heads: &[&str],
-    rows: impl IntoIterator<Item = Vec<String>>,
-    color: impl Fn(&str) -> Option<&'static str>,
-) {
-    let row =
-        |row: Vec<String>| row.iter().map(|cell| printable::line(cell).into_owned()).collect();
-    let shown: Vec<Vec<String>> = rows.into_iter().map(row).collect();
-    let width = |column: usize| {
-        shown
-            .iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .chain(heads.get(column).map(|h| h.len()))
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    let aligned = |cells: &[String]| {
-        let text: Vec<String> =
-            cells.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}")).collect();
-        text.join("  ").trim_end().to_owned()
-    };
-    put(&aligned(&heads.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>()));
-    for row in &shown {
-        let mut row = row.clone();
-        if let Some(last) = row.last_mut()
-            && let Some(color) = color(last)
-        {
-            *last = inked(&std::io::stdout(), color, last);
-        }
-        put(&aligned(&row));
-    }
 }
 
 /// ms since the epoch as UTC, to the second.

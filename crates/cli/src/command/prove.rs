@@ -9,10 +9,11 @@ use super::connection::Connection;
 use super::exit::Exit;
 use super::locations::Locations;
 use super::output;
+use super::table::{self, key, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct ProveArgs {
-    /// Only this run
+    /// Only this run: its id, the beginning of one, its workflow's id, or `last`
     #[arg(long)]
     pub run: Option<String>,
     #[arg(long, help = super::flag::JSON)]
@@ -49,7 +50,7 @@ pub(crate) async fn prove(at: &Locations, args: &ProveArgs) -> anyhow::Result<Ex
 fn print(report: &ProofReport) {
     let rows = report.proofs.iter();
     let rows = rows.map(|p| vec![p.name.clone(), p.rows.len().to_string(), p.claim.clone()]);
-    output::table(&["PROOF", "ROWS", "CLAIM"], rows);
+    table::print(&[key("PROOF").least(24), key("ROWS"), usual("CLAIM").least(20)], rows);
     for proof in report.proofs.iter().filter(|p| !p.rows.is_empty()) {
         output::line("");
         output::line(&format!("{}: {}", proof.name, proof.meaning));

@@ -1,71 +1,27 @@
-//! `ps`, `show`.
+//! `show`.
 
 use clap::Args;
 use cofferdam_contracts::ops::OpsStep;
 use cofferdam_contracts::run::RunHeader;
-use cofferdam_contracts::step::StepRow;
 use serde_json::json;
 
 use super::client::{Client, segment};
 use super::connection::Connection;
 use super::exit::Exit;
 use super::locations::Locations;
+use super::table::{self, extra, key, usual};
 use super::task_time::TaskTime;
 use super::{output, run, test_reports};
 
 #[derive(Debug, Args)]
-pub(crate) struct PsArgs {
-    /// Only runs with this status
-    #[arg(long)]
-    pub status: Option<String>,
-    /// Maximum number of rows
-    #[arg(long, default_value_t = 20)]
-    pub limit: u32,
-    #[arg(long, help = super::flag::JSON)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Run id or workflow id
+    #[arg(help = super::flag::RUN)]
     pub id: String,
     /// List the recorded steps instead, as `fork --step` counts them (needs the role of an auditor)
     #[arg(long)]
     pub steps: bool,
     #[arg(long, help = super::flag::JSON)]
     pub json: bool,
-}
-
-pub(crate) async fn ps(at: &Locations, args: &PsArgs) -> anyhow::Result<Exit> {
-    let session = Connection::reading(at).await?;
-    let status =
-        args.status.as_deref().map(|s| format!("&status={}", segment(s))).unwrap_or_default();
-    let runs: anyhow::Result<Vec<RunHeader>> =
-        session.client.get(&format!("/api/runs?limit={}{status}", args.limit)).await;
-    session.close().await?;
-    let runs = runs?;
-    if args.json {
-        output::json(&json!({"schemaVersion": 1, "runs": runs}));
-        return Ok(Exit::Ok);
-    }
-    let rows = runs.iter().map(|r| {
-        let recipe = r.recipe_ref.as_ref().map(|x| format!("{}@{}", x.id, x.v)).unwrap_or_default();
-        let error = match r.held_sessions {
-            0 => r.error.clone().unwrap_or_default().chars().take(60).collect(),
-            n => format!("{n} wipes not verified; see `cofferdam session ls --held`"),
-        };
-        let held = if r.held_sessions > 0 { " (held)" } else { "" };
-        let waits = r.waits_for.as_ref().map(|what| format!(" ({what})")).unwrap_or_default();
-        vec![
-            r.run_id.to_string(),
-            format!("{}{held}{waits}", r.status.as_str()),
-            recipe,
-            output::time(r.created_at),
-            error,
-        ]
-    });
-    output::table(&["RUN", "STATUS", "RECIPE", "CREATED (UTC)", "ERROR"], rows);
-    Ok(Exit::Ok)
 }
 
 pub(crate) async fn show(at: &Locations, args: &ShowArgs) -> anyhow::Result<Exit> {
@@ -81,12 +37,10 @@ pub(crate) async fn show(at: &Locations, args: &ShowArgs) -> anyhow::Result<Exit
 
 async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.id))).await?;
-    run::report(client, &header, args.json).await?;
+    let steps = run::report(client, &header, args.json).await?;
     if args.json {
         return Ok(());
     }
-    let steps: Vec<StepRow> =
-        client.get(&format!("/api/runs/{}/steps", segment(header.run_id.as_str()))).await?;
     let mut rows = Vec::with_capacity(steps.len());
     for step in &steps {
         let outcome = step.outcome()?.unwrap_or_default();
@@ -111,8 +65,17 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     }
     output::line("");
     output::line(&format!("execution mode  {}", header.execution_mode.as_str()));
-    let columns = ["STEP", "ATTEMPT", "STATUS", "TOOK", "CACHE", "TASK KEY", "LIMITS", "ERROR"];
-    output::table(&columns, rows);
+    let columns = [
+        key("STEP").least(12),
+        extra("ATTEMPT"),
+        key("STATUS"),
+        usual("TOOK"),
+        extra("CACHE"),
+        extra("TASK KEY"),
+        usual("LIMITS").least(8),
+        usual("ERROR").least(16),
+    ];
+    table::print(&columns, rows);
     test_reports::print(client, &header).await
 }
 
@@ -126,6 +89,6 @@ async fn recorded(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let rows = steps.iter().map(|step| vec![step.step_n.to_string(), step.name.clone()]);
-    output::table(&["N", "RECORDED STEP"], rows);
+    table::print(&[key("N"), key("RECORDED STEP").least(16)], rows);
     Ok(())
 }

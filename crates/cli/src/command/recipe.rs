@@ -12,6 +12,7 @@ use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::locations::Locations;
 use super::output;
+use super::table::{self, Column, extra, key, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct RecipeArgs {
@@ -77,7 +78,13 @@ async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
                 let versions = row.versions.to_string();
                 vec![row.id.to_string(), row.latest_v.clone(), versions, row.name.clone()]
             };
-            list("recipes", &["ID", "LATESTV", "VERSIONS", "NAME"], &rows, cells, *json);
+            list(
+                "recipes",
+                &[key("ID").least(12), key("LATESTV"), extra("VERSIONS"), usual("NAME").least(12)],
+                &rows,
+                cells,
+                *json,
+            );
         }
         RecipeCommand::Versions { id, json } => {
             let path = format!("/api/recipes/{}/versions", segment(id));
@@ -85,7 +92,13 @@ async fn act(client: &Client, command: &RecipeCommand) -> anyhow::Result<()> {
             let cells = |row: &RecipeVersionRow| {
                 vec![row.v.clone(), row.status.as_str().to_owned(), row.hash.to_string()]
             };
-            list("versions", &["V", "STATUS", "HASH"], &rows, cells, *json);
+            list(
+                "versions",
+                &[key("V").least(6), key("STATUS"), usual("HASH").least(12)],
+                &rows,
+                cells,
+                *json,
+            );
         }
         RecipeCommand::Promote { recipe, candidate, hash, reason, json } => {
             let (id, v) = reference(recipe)?;
@@ -139,7 +152,7 @@ fn said(answer: &impl Serialize, line: &str, as_json: bool) {
 
 fn list<T: Serialize>(
     name: &str,
-    heads: &[&str],
+    heads: &[Column<'_>],
     rows: &[T],
     cells: impl Fn(&T) -> Vec<String>,
     as_json: bool,
@@ -147,5 +160,5 @@ fn list<T: Serialize>(
     if as_json {
         return output::json_rows(name, json!(rows));
     }
-    output::table(heads, rows.iter().map(cells));
+    table::print(heads, rows.iter().map(cells));
 }

@@ -26,8 +26,8 @@ use tokio::task::JoinHandle;
 
 use super::client::{Client, segment};
 use super::exit::Negative;
-use super::output;
 use super::tail::{StreamEvent, StreamName, StreamQuery, tail, tasks};
+use super::{output, stdout};
 
 /// How often a task that has not started yet is looked for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -49,9 +49,21 @@ const QUEUED: usize = 2;
 /// Bytes for one of our streams.
 type Print = (StreamName, Vec<u8>);
 
+/// How the command's output is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RelayStyle {
+    /// Its bytes; a terminal gets none that act on it.
+    Safe,
+    /// Its bytes as they are: its terminal is ours.
+    Raw,
+    /// Not at all: the caller has it from the record.
+    Silent,
+}
+
 /// What was shown of each stream.
 #[derive(Debug)]
 pub(crate) struct Relay {
+    style: RelayStyle,
     shown: RefCell<BTreeMap<(String, StreamName), StreamProgress>>,
     /// The end of what was shown of standard error.
     last: RefCell<Vec<u8>>,
@@ -91,14 +103,15 @@ pub(crate) struct RelayReport {
 
 impl Relay {
     /// Begins to print. Needs a runtime.
-    pub(crate) fn begin() -> Self {
+    pub(crate) fn begin(style: RelayStyle) -> Self {
         let (printer, mut printed) = mpsc::channel::<Print>(QUEUED);
         let printing = tokio::task::spawn_blocking(move || {
             while let Some((which, bytes)) = printed.blocking_recv() {
-                put(which, &bytes);
+                put(style, which, &bytes);
             }
         });
         Self {
+            style,
             shown: RefCell::default(),
             last: RefCell::default(),
             fed: watch::Sender::new(false),
@@ -113,6 +126,10 @@ impl Relay {
     pub(crate) async fn live(&self, client: &Client, run: &str) -> Infallible {
         let mut fed = self.fed.subscribe();
         let elsewhere = async {
+            // Chunks are only shown.
+            if self.style == RelayStyle::Silent {
+                return;
+            }
             tokio::select! {
                 never = self.chunks(client, run) => match never {},
                 _ = fed.wait_for(|fed| *fed) => {}
@@ -238,7 +255,7 @@ impl Relay {
         }
         let exact = text.split(NOT_TEXT).next().unwrap_or_default();
         shown.stopped = exact.len() < text.len();
-        put(which, exact.as_bytes());
+        put(self.style, which, exact.as_bytes());
         self.note(which, exact.as_bytes());
         shown.take(exact.as_bytes());
     }
@@ -296,9 +313,12 @@ fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-fn put(which: StreamName, bytes: &[u8]) {
-    match which {
-        StreamName::Stdout => output::raw(bytes),
-        StreamName::Stderr => output::raw_err(bytes),
+fn put(style: RelayStyle, which: StreamName, bytes: &[u8]) {
+    match (style, which) {
+        (RelayStyle::Silent, _) => {}
+        // A command with a terminal has one output.
+        (RelayStyle::Raw, _) => stdout::write(bytes),
+        (RelayStyle::Safe, StreamName::Stdout) => output::raw(bytes),
+        (RelayStyle::Safe, StreamName::Stderr) => output::raw_err(bytes),
     }
 }

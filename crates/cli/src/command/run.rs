@@ -1,6 +1,6 @@
 //! `run`: submit, follow, report.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
@@ -23,7 +23,12 @@ use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{FollowEnd, FollowOptions, follow};
 use super::locations::Locations;
-use super::{failure, output, test_reports};
+use super::progress::summary;
+use super::table::{self, extra, key, usual};
+use super::{artifact_notes, artifacts, failure, output, test_reports};
+
+/// Artifacts that a summary names: a run may have thousands.
+const MAX_ARTIFACTS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -38,6 +43,9 @@ pub(crate) struct RunArgs {
     /// One JSON object on stdout at the end
     #[arg(long)]
     pub json: bool,
+    /// Show progress as lines that stay, as off a terminal, with TERM=dumb or in CI
+    #[arg(long)]
+    pub no_progress: bool,
     /// Print the ids and return at once
     #[arg(long)]
     pub detach: bool,
@@ -53,12 +61,21 @@ pub(crate) struct RunArgs {
     /// Where its sandboxes are to be; default: the worker's own
     #[arg(long, value_name = "MODE", value_parser = flag::one_of(ExecutionMode::ALL, ExecutionMode::as_str))]
     pub execution_mode: Option<String>,
+    /// At its end, write the files that its tasks left into DIR, which is new or empty: DIR/PATH, or DIR/TASK/PATH with several tasks
+    #[arg(long, value_name = "DIR", conflicts_with = "detach")]
+    pub keep: Option<PathBuf>,
+    /// With --keep: replace files that exist
+    #[arg(long, requires = "keep")]
+    pub force: bool,
 }
 
 pub(crate) async fn run(at: &Locations, args: &RunArgs) -> anyhow::Result<Exit> {
     // What the command line alone can get wrong is said before anything starts.
     let recipe = local_recipe(&args.recipe)?;
     let inputs = parse_inputs(&args.inputs)?;
+    if let Some(dir) = &args.keep {
+        artifacts::check_directory(dir, args.force)?;
+    }
     let session = if args.detach {
         Connection::reading(at).await?
     } else {
@@ -78,6 +95,7 @@ async fn submit_and_follow(
     inputs: Map<String, Value>,
 ) -> anyhow::Result<Exit> {
     let client = &session.client;
+    let title = recipe.as_ref().and_then(|recipe| recipe.title.clone());
     let header = submit(client, args, recipe, inputs).await?;
     if args.detach {
         let ids = json!({"schemaVersion": 1, "runId": header.run_id, "workflowID": header.workflow_id, "status": header.status});
@@ -90,15 +108,23 @@ async fn submit_and_follow(
         return Ok(Exit::Ok);
     }
     if !args.json {
-        output::note(&format!("run {} of intent {}", header.run_id, header.intent_id));
+        output::note(&format!("run {} of {}", header.run_id, asked(&header, title.as_deref())));
     }
-    let options = FollowOptions { yes: args.yes, quiet: args.json, for_output: false };
+    let options = FollowOptions {
+        yes: args.yes,
+        quiet: args.json,
+        for_output: false,
+        no_progress: args.no_progress,
+    };
     let followed = follow(client, header.run_id.as_str(), options).await?;
     match &followed {
         FollowEnd::Ended { header, .. } => {
             report(client, header, args.json).await?;
             if !args.json {
                 test_reports::print(client, header).await?;
+            }
+            if let Some(dir) = &args.keep {
+                artifacts::keep(client, header.run_id.as_str(), dir, args.force).await?;
             }
         }
         FollowEnd::Left(_) if session.is_local() => {
@@ -122,6 +148,16 @@ fn local_recipe(named: &str) -> anyhow::Result<Option<Recipe>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read the recipe {named}"))?;
     Ok(Some(Recipe::from_yaml(named, &text)?))
+}
+
+/// What a run is of, in words: its recipe, with the title where that is known. The intent of a recipe's run has a digest for a name.
+/// Pure.
+fn asked(header: &RunHeader, title: Option<&str>) -> String {
+    match (&header.recipe_ref, title) {
+        (Some(recipe), Some(title)) => format!("{}@{} ({title})", recipe.id, recipe.v),
+        (Some(recipe), None) => format!("{}@{}", recipe.id, recipe.v),
+        (None, _) => format!("intent {}", header.intent_id),
+    }
 }
 
 /// `name=value`: JSON where it parses as such, text otherwise.
@@ -236,12 +272,12 @@ async fn known_recipe(client: &Client, named: &str) -> anyhow::Result<(RecipeRef
     Ok((recipe.reference(), recipe.form_schema()))
 }
 
-/// Everything that the run left: for a program one object, for a person a summary.
+/// Everything that the run left: for a program one object, for a person a summary. Its steps.
 pub(crate) async fn report(
     client: &Client,
     header: &RunHeader,
     as_json: bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<StepRow>> {
     let path = format!("/api/runs/{}", segment(header.run_id.as_str()));
     let artifacts: Vec<ArtifactRow> = client.get(&format!("{path}/artifacts")).await?;
     let wipes: Vec<WipeView> = client.get(&format!("{path}/wipes")).await?;
@@ -259,7 +295,7 @@ pub(crate) async fn report(
             fields.insert("reports".into(), json!(reports));
         }
         output::json(&whole);
-        return Ok(());
+        return Ok(steps);
     }
     output::line(&format!("run {} {}", header.run_id, header.status.as_str()));
     if let Some(what) = &header.waits_for {
@@ -290,48 +326,38 @@ pub(crate) async fn report(
         }
     }
     failure::last_words(client, header, &steps, &artifacts, only).await?;
-    print_artifacts(&artifacts);
-    print_wipes(&wipes);
-    Ok(())
+    print_artifacts(header, &artifacts);
+    artifact_notes::lines(&steps)?.iter().for_each(|line| output::line(line));
+    summary_lines(header, &steps, &wipes).iter().for_each(|line| output::line(line));
+    Ok(steps)
 }
 
-/// What the tasks left, without what Cofferdam itself keeps beside it.
-fn print_artifacts(artifacts: &[ArtifactRow]) {
-    let own = [ArtifactKind::ArtifactIndex, ArtifactKind::Raw, ArtifactKind::Timings];
-    let rows: Vec<Vec<String>> = artifacts
-        .iter()
-        .filter(|row| !own.contains(&row.kind))
-        .map(|row| {
-            let digest: String = row.sha256.as_str().chars().take(12).collect();
-            vec![row.step_id.to_string(), row.name.clone(), row.size.to_string(), digest]
-        })
-        .collect();
-    if !rows.is_empty() {
-        output::line("");
-        output::table(&["STEP", "ARTIFACT", "BYTES", "SHA256"], rows);
-    }
+/// Totals and evidence, a line each.
+fn summary_lines(header: &RunHeader, steps: &[StepRow], wipes: &[WipeView]) -> Vec<String> {
+    [summary::totals(header, steps), summary::evidence(wipes)].into_iter().flatten().collect()
 }
 
-fn print_wipes(wipes: &[WipeView]) {
-    let row = |wipe: &WipeView| {
-        let status = match (&wipe.settlement, wipe.status) {
-            (Some(_), _) => "settled",
-            (None, Some(status)) => status.as_str(),
-            (None, None) => "",
-        };
-        let checks = wipe.evidence.as_ref().map_or(0, |evidence| evidence.checks.len());
-        vec![
-            wipe.sandbox_id.to_string(),
-            wipe.state.as_str().to_owned(),
-            status.to_owned(),
-            wipe.method.clone().unwrap_or_default(),
-            checks.to_string(),
-        ]
+/// What the tasks left, without what Cofferdam itself keeps beside it: few by name, and how many there are.
+fn print_artifacts(header: &RunHeader, artifacts: &[ArtifactRow]) {
+    let row = |row: &ArtifactRow| {
+        let digest: String = row.sha256.as_str().chars().take(12).collect();
+        vec![row.step_id.to_string(), row.name.clone(), row.size.to_string(), digest]
     };
-    let rows: Vec<Vec<String>> = wipes.iter().map(row).collect();
+    let mut rows: Vec<Vec<String>> = summary::own_artifacts(artifacts).map(row).collect();
+    let more = rows.len().saturating_sub(MAX_ARTIFACTS);
+    rows.truncate(MAX_ARTIFACTS);
+    output::line("");
     if !rows.is_empty() {
-        output::line("");
-        output::table(&["SANDBOX", "STATE", "WIPE", "METHOD", "CHECKS"], rows);
+        table::print(
+            &[usual("STEP").least(10), key("ARTIFACT").least(12), key("BYTES"), extra("SHA256")],
+            rows,
+        );
+    }
+    if more > 0 {
+        output::line(&format!("and {more} more: cofferdam show {} --json", header.run_id));
+    }
+    if let Some(words) = summary::artifacts(artifacts) {
+        output::line(&words);
     }
 }
 

@@ -13,6 +13,7 @@ use super::sandbox_cp::{self, CpArgs};
 use super::sandbox_network::{self, NetworkArgs};
 use super::sandbox_shell::{self, ShellArgs};
 use super::sandbox_snapshot::{self, SnapshotArgs};
+use super::table::{self, extra, key, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
@@ -262,8 +263,16 @@ fn print(found: &[LiveView]) {
             labels.join(","),
         ]
     });
-    output::table(
-        &["SANDBOX", "STATE", "TEMPLATE", "MEM MIB", "STARTED (UTC)", "ENDS (UTC)", "LABELS"],
+    table::print(
+        &[
+            key("SANDBOX"),
+            key("STATE").least(8),
+            usual("TEMPLATE").least(8),
+            extra("MEM MIB"),
+            extra("STARTED (UTC)"),
+            usual("ENDS (UTC)"),
+            usual("LABELS").least(10),
+        ],
         rows,
     );
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::client::{Client, segment};
 use super::output;
+use super::table::{self, extra, key, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct NetworkArgs {
@@ -62,5 +63,17 @@ fn print(changes: &[LiveNetworkChange]) {
             one.why.clone().unwrap_or_default(),
         ]
     });
-    output::table(&["N", "AT (UTC)", "KEY", "FROM", "TO", "OUTCOME", "CUT", "WHY"], rows);
+    table::print(
+        &[
+            key("N"),
+            usual("AT (UTC)"),
+            extra("KEY"),
+            extra("FROM").least(8),
+            usual("TO").least(10),
+            key("OUTCOME"),
+            extra("CUT"),
+            usual("WHY").least(12),
+        ],
+        rows,
+    );
 }

@@ -7,28 +7,24 @@
 //! **The terminal is given back as it was, however this ends.** What the shell writes reaches the terminal unescaped, as
 //! with any remote shell: whoever runs a program that is not trusted runs `sandbox exec`.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use anyhow::Context;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use cofferdam_contracts::input::TerminalSize;
 use reqwest::Method;
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 
 use super::client::Client;
 use super::envd::{Envd, answered};
 use super::exit::{Exit, Misuse};
+use super::raw_terminal::{self, READ_BYTES, RawTerminal, keyboard};
 use super::stdout;
 
-/// Bytes of one read of the keyboard: a pasted page.
-const READ_BYTES: usize = 16 * 1024;
-/// Reads that wait for the server.
-const QUEUED: usize = 16;
 /// Bytes of one frame: output comes in pieces of 16 KiB, in base64.
 const MAX_FRAME: usize = 256 * 1024;
 const HEAD: usize = 5;
@@ -45,26 +41,6 @@ pub(crate) struct ShellArgs {
     /// Working directory; default: the home of the user
     #[arg(long)]
     pub cwd: Option<String>,
-}
-
-/// A terminal that passes every key on. Dropping it makes it again what it was.
-struct Raw(Termios);
-
-impl Raw {
-    fn take() -> anyhow::Result<Self> {
-        let before = tcgetattr(io::stdin()).context("the terminal")?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        tcsetattr(io::stdin(), OptionalActions::Drain, &raw).context("the terminal")?;
-        Ok(Self(before))
-    }
-}
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        // A terminal that hung up has no state to be given back.
-        let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.0);
-    }
 }
 
 /// Why the shell is over.
@@ -95,7 +71,7 @@ pub(crate) async fn shell(client: &Client, args: &ShellArgs) -> anyhow::Result<E
     let first = frames.next().await?.context("the shell did not start")?;
     let pid = first.pointer("/event/start/pid").and_then(Value::as_u64);
     let pid = pid.context("the shell did not start")?;
-    let raw = Raw::take()?;
+    let raw = RawTerminal::take()?;
     let over = talk(&envd, args, pid, &mut frames).await;
     drop(raw);
     match over {
@@ -197,30 +173,8 @@ async fn unary(
 }
 
 fn size() -> Value {
-    let found = tcgetwinsize(io::stdout()).ok();
-    let cells = found.map_or((80, 24), |size| (size.ws_col, size.ws_row));
-    json!({"cols": cells.0, "rows": cells.1})
-}
-
-/// What is typed. On a thread of its own, which ends with the process: nothing waits for a key.
-fn keyboard() -> mpsc::Receiver<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel(QUEUED);
-    std::thread::spawn(move || {
-        let mut buffer = vec![0; READ_BYTES];
-        loop {
-            match io::stdin().lock().read(&mut buffer) {
-                Ok(count) if count > 0 => {
-                    let typed = buffer.get(..count).unwrap_or_default().to_vec();
-                    if sender.blocking_send(typed).is_err() {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                _ => return,
-            }
-        }
-    });
-    receiver
+    let TerminalSize { rows, cols } = raw_terminal::size();
+    json!({"cols": cols, "rows": rows})
 }
 
 fn framed(message: &Value) -> Vec<u8> {

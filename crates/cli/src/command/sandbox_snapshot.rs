@@ -9,6 +9,7 @@ use super::client::{Client, segment};
 use super::exit::Exit;
 use super::output;
 use super::sandbox::SandboxCommand;
+use super::table::{self, extra, key, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotArgs {
@@ -125,16 +126,16 @@ fn print(all: &[SnapshotView]) {
             one.name.clone().unwrap_or_default(),
         ]
     });
-    output::table(
+    table::print(
         &[
-            "SNAPSHOT",
-            "KIND",
-            "SANDBOX",
-            "BYTES",
-            "CREATED (UTC)",
-            "SEALED (UTC)",
-            "MEMORY",
-            "NAME",
+            key("SNAPSHOT"),
+            key("KIND"),
+            usual("SANDBOX"),
+            usual("BYTES"),
+            extra("CREATED (UTC)"),
+            extra("SEALED (UTC)"),
+            extra("MEMORY"),
+            usual("NAME").least(8),
         ],
         rows,
     );

@@ -11,6 +11,7 @@ use super::client::segment;
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::locations::Locations;
+use super::table::{self, extra, key, usual};
 use super::{output, secret_input};
 
 #[derive(Debug, Args)]
@@ -133,5 +134,14 @@ fn print(secrets: &[SecretRow]) {
             output::time(row.created_at),
         ]
     });
-    output::table(&["SECRET", "VERSION", "FOR", "SET BY", "SET (UTC)"], rows);
+    table::print(
+        &[
+            key("SECRET").least(10),
+            usual("VERSION"),
+            key("FOR").least(12),
+            extra("SET BY"),
+            extra("SET (UTC)"),
+        ],
+        rows,
+    );
 }

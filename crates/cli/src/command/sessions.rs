@@ -9,6 +9,7 @@ use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
 use super::locations::Locations;
 use super::output;
+use super::table::{self, extra, key, run_ids, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionArgs {
@@ -121,17 +122,28 @@ fn state(one: &SessionView) -> String {
 }
 
 fn print(all: &[SessionView]) {
-    let rows = all.iter().map(|one| {
+    let runs = run_ids(all.iter().map(|one| &one.run_id));
+    let rows = all.iter().zip(runs).map(|(one, run)| {
         vec![
             one.sandbox_id.to_string(),
             state(one),
             one.class.clone(),
-            one.run_id.to_string(),
+            run,
             output::time(one.created_at),
             one.findings.first().cloned().unwrap_or_default(),
         ]
     });
-    output::table(&["SANDBOX", "STATE", "CLASS", "RUN", "CREATED (UTC)", "NOT GONE"], rows);
+    table::print(
+        &[
+            key("SANDBOX"),
+            key("STATE").least(10),
+            usual("CLASS"),
+            usual("RUN"),
+            extra("CREATED (UTC)"),
+            usual("NOT GONE").least(12),
+        ],
+        rows,
+    );
 }
 
 fn tell(one: &SessionView) {
@@ -188,6 +200,9 @@ fn tell(one: &SessionView) {
         .collect();
     if !rows.is_empty() {
         output::line("");
-        output::table(&["LOOK", "AT (UTC)", "WIPE", "METHOD", "NOT GONE"], rows);
+        table::print(
+            &[key("LOOK"), usual("AT (UTC)"), key("WIPE"), usual("METHOD"), usual("NOT GONE")],
+            rows,
+        );
     }
 }

@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use serde_json::Value;
 
 use super::client::{Client, segment};
+use super::line_buffer::whole_lines;
 use super::task_choice::{LogTask, TaskChoice};
 
 /// After so long without output, what has no end of line is shown: a program may have asked for something.
@@ -74,10 +75,8 @@ pub(crate) async fn tail(
         };
         let Some(bytes) = bytes else { return Ok(next) };
         is_quiet = false;
-        pending.extend_from_slice(&bytes?);
-        while let Some(end) = pending.iter().position(|b| *b == b'\n') {
-            let line: Vec<u8> = pending.drain(..=end).collect();
-            let value: Value = serde_json::from_slice(&line)?;
+        for line in whole_lines(&mut pending, &bytes?).split_inclusive(|byte| *byte == b'\n') {
+            let value: Value = serde_json::from_slice(line)?;
             if let Some(seq) = value.get("seq").and_then(Value::as_i64) {
                 next = seq.saturating_add(1);
             }

@@ -22,7 +22,17 @@ impl TaskTime {
 
     /// All of it, such as `68.0 s`.
     pub(crate) fn total(self) -> String {
-        text(self.build_ms.saturating_add(self.exec_ms))
+        duration(self.total_ms())
+    }
+
+    /// All of it in milliseconds.
+    pub(crate) fn total_ms(self) -> u64 {
+        self.build_ms.saturating_add(self.exec_ms)
+    }
+
+    /// Its build phase in milliseconds.
+    pub(crate) fn build_ms(self) -> u64 {
+        self.build_ms
     }
 
     /// All of it, and the parts where there are two.
@@ -31,18 +41,28 @@ impl TaskTime {
             Self { build_ms: 0, .. } => self.total(),
             Self { exec_ms: 0, .. } => format!("build {}", self.total()),
             Self { build_ms, exec_ms } => {
-                format!("{}: build {}, exec {}", self.total(), text(build_ms), text(exec_ms))
+                format!(
+                    "{}: build {}, exec {}",
+                    self.total(),
+                    duration(build_ms),
+                    duration(exec_ms)
+                )
             }
         }
     }
 }
 
 /// Milliseconds below a second, tenths of a second above.
-fn text(ms: u64) -> String {
+pub(crate) fn duration(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
-        _ => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        _ => seconds(ms),
     }
+}
+
+/// Tenths of a second, rounded down.
+pub(crate) fn seconds(ms: u64) -> String {
+    format!("{}.{} s", ms / 1_000, ms % 1_000 / 100)
 }
 
 #[cfg(test)]

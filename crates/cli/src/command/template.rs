@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::exit::{Exit, Misuse, Negative};
 use super::locations::Locations;
+use super::table::{self, extra, key, usual};
 use super::{image, output, state};
 
 #[derive(Debug, Args)]
@@ -145,5 +146,13 @@ fn list(all: &[Template], as_json: bool) {
             output::time(one.created_at_ms),
         ]
     });
-    output::table(&["NAME", "IMAGE", "START", "CREATED (UTC)"], rows);
+    table::print(
+        &[
+            key("NAME").least(10),
+            usual("IMAGE").least(16),
+            usual("START").least(10),
+            extra("CREATED (UTC)"),
+        ],
+        rows,
+    );
 }

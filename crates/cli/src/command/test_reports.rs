@@ -7,6 +7,7 @@ use cofferdam_contracts::test_report::{
 
 use super::client::{Client, segment};
 use super::output;
+use super::task_time::seconds;
 
 /// Failed cases that are shown: with the summary they fill a screen.
 const MAX_FAILURES: usize = 20;
@@ -73,10 +74,6 @@ fn counts(totals: &TestTotals) -> String {
     let others = [(errored, errors), (skipped, "skipped"), (flaky, "flaky")];
     parts.extend(others.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
     format!("{} in {}", parts.join(", "), seconds(took_ms))
-}
-
-fn seconds(ms: u64) -> String {
-    format!("{}.{} s", ms / 1_000, ms % 1_000 / 100)
 }
 
 /// One digit after the point, rounded down: 100 % are all lines.

@@ -11,6 +11,7 @@ use super::connection::{Connection, within};
 use super::exit::Exit;
 use super::locations::Locations;
 use super::output;
+use super::table::{self, extra, key, run_ids, usual};
 
 #[derive(Debug, Args)]
 pub(crate) struct WebhookArgs {
@@ -138,21 +139,41 @@ fn list(rows: &[WebhookRow]) {
             w.label.clone().unwrap_or_default(),
         ]
     });
-    output::table(&["WEBHOOK", "STATE", "PENDING", "DEAD", "URL", "EVENTS", "LABEL"], rows);
+    table::print(
+        &[
+            key("WEBHOOK"),
+            key("STATE"),
+            usual("PENDING"),
+            usual("DEAD"),
+            usual("URL").least(16),
+            extra("EVENTS").least(10),
+            extra("LABEL").least(8),
+        ],
+        rows,
+    );
 }
 
 fn deliveries(rows: &[DeliveryRow]) {
-    let rows = rows.iter().map(|d| {
+    let runs = run_ids(rows.iter().map(|d| &d.run_id));
+    let rows = rows.iter().zip(runs).map(|(d, run)| {
         vec![
             d.delivery_id.to_string(),
             d.event.as_str().to_owned(),
             d.state.as_str().to_owned(),
             d.attempts.to_string(),
             d.next_at.map(output::time).unwrap_or_default(),
-            d.run_id.to_string(),
+            run,
             d.last_error.clone().unwrap_or_default(),
         ]
     });
-    let heads = ["DELIVERY", "EVENT", "STATE", "ATTEMPTS", "NEXT (UTC)", "RUN", "LAST ERROR"];
-    output::table(&heads, rows);
+    let heads = [
+        key("DELIVERY"),
+        usual("EVENT").least(10),
+        key("STATE"),
+        extra("ATTEMPTS"),
+        extra("NEXT (UTC)"),
+        usual("RUN"),
+        usual("LAST ERROR").least(12),
+    ];
+    table::print(&heads, rows);
 }

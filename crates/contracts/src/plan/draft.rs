@@ -119,8 +119,7 @@ fn work(spec: &AgentSpec, tests: Vec<PlanTask>, scope: &Scope<'_>) -> Result<Ope
         path: PROJECT.to_owned(),
         inline: None,
         uri: Some(format!("host://{}", absolute("project", &spec.project)?)),
-        access: AccessMode::WorkspaceWrite,
-    };
+        access: AccessMode::WorkspaceWrite, optional: false };
     let program = spec.program.as_deref().map(|path| absolute("program", path)).transpose()?;
     let mounts = program.map(|source| {
         vec![Mount { source, target: PROGRAM.to_owned(), access: AccessMode::ReadOnly }]

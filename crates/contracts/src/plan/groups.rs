@@ -54,6 +54,7 @@ impl GraphDraft {
             needs: needs.collect::<std::collections::BTreeSet<_>>().into_iter().collect(),
             when: spec.when.as_ref().map(|when| condition(when, scope)).transpose()?,
             retry: spec.retry.clone(),
+            fans_out: spec.each.is_some() || spec.matrix.is_some(),
             outputs: spec.outputs.clone(),
             fanout,
         });

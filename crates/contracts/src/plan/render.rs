@@ -1,5 +1,6 @@
 //! A task of a recipe becomes a task of its plan: every text rendered, or parsed into late parts.
 
+use crate::artifact_spec::ArtifactSpec;
 use crate::cache::{BuildCache, CacheSpec};
 use crate::gate_spec::escape;
 use crate::late::{self, LateField, LatePart, PartsError};
@@ -140,6 +141,7 @@ pub(super) fn rendered(
         workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
         user: user(spec.user.as_deref(), scope, "user")?,
         stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
+        input: exec.input,
         timeout_ms: config
             .wall(exec.timeout.as_deref(), spec, scope, WallTimeKind::Exec)?
             .unwrap_or(config.settings.default_timeout_ms()),
@@ -152,18 +154,20 @@ pub(super) fn rendered(
         secrets: exec.secrets.clone(),
         template_key: None,
         deps_hash: None,
-        artifacts: spec
-            .artifacts
-            .iter()
-            .map(|a| text(a, scope, "artifacts"))
-            .collect::<Result<_, _>>()?,
+        artifacts: artifacts(spec, scope)?,
         reports: reports(spec, scope)?,
+        outputs: spec.outputs.clone(),
         build,
         repo,
         spec: extra_spec(spec, cache_of(spec, scope)?),
     };
     let work = Work::Sandbox(Box::new(request));
     Ok(PlanTask { late: late.fields, files, ..PlanTask::of(name, work) })
+}
+
+fn artifacts(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Vec<ArtifactSpec>, Fault> {
+    let path = |one: &ArtifactSpec| text(&one.path, scope, "artifacts");
+    spec.artifacts.iter().map(|one| Ok(ArtifactSpec { path: path(one)?, ..one.clone() })).collect()
 }
 
 fn reports(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Vec<ReportSpec>, Fault> {
@@ -284,8 +288,7 @@ fn file_of(
             }
         },
         uri,
-        access: file.access,
-    })
+        access: file.access, optional: false })
 }
 
 fn argv(

@@ -261,30 +261,6 @@ fn a_pipeline_has_groups_and_late_parts() {
 }
 
 #[test]
-fn a_pipeline_is_refused_until_runs_follow_it() {
-    let recipe = recipe(PIPELINE);
-    let refusal = compile(&recipe, &json!({"kind": "x"}), &none).unwrap_err();
-    assert_eq!(refusal.code, ErrorCode::PolicyViolation);
-    assert_eq!(refusal.details.unwrap()["unsupported"], "plan.fail_fast");
-    for (fields, field) in [
-        ("retry: {max: 1}", "plan.tasks[1].retry"),
-        ("needs: [a]", "plan.tasks[1].needs"),
-        ("when: always", "plan.tasks[1].when"),
-        ("outputs: o.env", "plan.tasks[1].outputs"),
-        ("files: [{from: 'task://a/x', to: /x}]", "plan.tasks[1].files[0].from"),
-        ("each: '${tasks.a.outputs.x}'", "plan.tasks[1].each"),
-    ] {
-        let yaml = format!(
-            "id: p\nv: '1'\nplan:\n  tasks:\n    - {{name: a, exec: {{run: x}}, artifacts: [x], outputs: o.json}}\n    - {{name: 'b${{item}}', {fields}, exec: {{run: x}}}}\n"
-        );
-        let mut recipe = Recipe::from_yaml("p.yaml", &yaml).unwrap();
-        recipe.plan.tasks[0].outputs = None;
-        let refusal = compile(&recipe, &json!({}), &none).unwrap_err();
-        assert_eq!(refusal.details.unwrap()["unsupported"], field);
-    }
-}
-
-#[test]
 fn a_matrix_is_every_combination_in_the_order_of_its_names() {
     let yaml = "id: m\nv: '1'\nplan:\n  tasks:\n    - name: t-${matrix.py}-${matrix.os}\n      id: t\n      matrix: {py: [3.9, '4'], os: [b, a]}\n      value: ${index}/${count}\n";
     let plan = compile(&recipe(yaml), &json!({}), &none).unwrap();

@@ -56,7 +56,31 @@ impl Recipe {
             task.check().map_err(|e| format!("plan.tasks[{i}].{e}"))?;
         }
         graph::check(self).map_err(|fault| fault.to_string())?;
+        self.check_input()?;
         shell::check(self, shell::RuleScope::All)
+    }
+
+    /// A run has one client, whose input one command reads.
+    fn check_input(&self) -> Result<(), String> {
+        let input = |task: &TaskSpec| task.exec.as_ref().is_some_and(|exec| exec.input.is_some());
+        let mut takers = self.plan.tasks.iter().enumerate().filter(|(_, task)| input(task));
+        let Some((first, task)) = takers.next() else { return Ok(()) };
+        if task.each.is_some() {
+            return Err(format!(
+                "plan.tasks[{first}].exec.input: one command reads it; remove `each` or `input`"
+            ));
+        }
+        if task.exec.as_ref().is_some_and(|exec| exec.stdin.is_some()) {
+            return Err(format!(
+                "plan.tasks[{first}].exec.input: the command has `stdin`; remove one of them"
+            ));
+        }
+        match takers.next() {
+            Some((second, _)) => Err(format!(
+                "plan.tasks[{second}].exec.input: tasks[{first}] reads the client's input; remove one of them"
+            )),
+            None => Ok(()),
+        }
     }
 }
 

@@ -110,8 +110,9 @@ impl TaskSpec {
         }
         if let Some(path) = &self.outputs {
             let is_fit = is_below(path) && path.len() <= MAX_PATH_BYTES && !path.contains("${");
+            let is_fit = is_fit && !path.contains(['*', '?']);
             if OutputsKind::of(path).is_none() || !is_fit {
-                return Err("outputs: must be a path below the working directory that ends in .env or .json".into());
+                return Err("outputs: must be a path, not a glob, below the working directory that ends in .env or .json".into());
             }
             if self.exec.is_none() {
                 return Err("outputs: a task with `value` writes no file; remove `outputs`".into());

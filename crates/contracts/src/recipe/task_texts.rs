@@ -84,7 +84,7 @@ impl TaskSpec {
             all.for_each(|text| texts.early(field, Some(text)));
         }
         for (i, glob) in self.artifacts.iter().enumerate() {
-            texts.early(&format!("artifacts[{i}]"), Some(glob));
+            texts.early(&format!("artifacts[{i}]"), Some(&glob.path));
         }
         for (i, report) in self.reports.iter().enumerate() {
             texts.early(&format!("reports[{i}]"), Some(&report.path));

@@ -32,9 +32,9 @@ pub const MAX_LINES: usize = 10_000_000;
 pub struct ReportBounds {
     /// Bytes read; beyond it the report has a fault.
     pub bytes: u64,
-    /// Failures listed.
+    /// Failures that are listed; all are counted.
     pub failures: usize,
-    /// Slowest tests listed.
+    /// Slowest tests that are listed.
     pub slowest: usize,
     /// Elements within each other; beyond it the report has a fault.
     pub depth: usize,

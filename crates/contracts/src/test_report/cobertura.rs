@@ -38,7 +38,7 @@ fn classes(events: &mut XmlEvents<'_>, bounds: &ReportBounds) -> Result<LineSet,
             XmlEvent::Open { element, depth } => match (element.name.as_str(), &mut open) {
                 ("class", None) => {
                     let path = element.attribute("filename").ok_or(ReportFaultKind::Malformed)?;
-                    let path = path.replace('\0', "\u{fffd}");
+                    let path = path.to_owned();
                     open = Some(Class { depth, path, lines: FileLines::default() });
                 }
                 ("line", Some(class)) => line(&element, &mut class.lines)?,
@@ -72,7 +72,7 @@ fn line(element: &XmlElement, lines: &mut FileLines) -> Result<(), ReportFaultKi
     Ok(())
 }
 
-/// `50% (1/2)`.
+/// Branches as Cobertura says them beside a line: `50% (1/2)`.
 fn branches(line: u32, conditions: &str) -> Option<LineBranches> {
     let (_, inner) = conditions.split_once('(')?;
     let (inner, _) = inner.split_once(')')?;

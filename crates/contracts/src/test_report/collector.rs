@@ -149,7 +149,11 @@ fn sum(count: u64, more: u64) -> u64 {
 
 /// A time in seconds as ms, with or without commas between thousands. `None` for what is negative, infinite or not a number.
 pub(super) fn ms_of_seconds(text: &str) -> Option<u64> {
-    let seconds: f64 = text.trim().replace(',', "").parse().ok()?;
+    ms_of(text.trim().replace(',', "").parse().ok()?)
+}
+
+/// The same of a number.
+pub(super) fn ms_of(seconds: f64) -> Option<u64> {
     let time = Duration::try_from_secs_f64(seconds).ok()?;
     let ms = time.checked_add(Duration::from_micros(500))?.as_millis();
     u64::try_from(ms).ok().filter(|ms| *ms <= MAX_COUNT)

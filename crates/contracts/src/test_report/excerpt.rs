@@ -6,11 +6,12 @@ pub(super) struct Excerpt {
     text: String,
     bound: usize,
     is_full: bool,
+    is_blank: bool,
 }
 
 impl Excerpt {
     pub(super) fn new(bound: usize) -> Self {
-        Self { text: String::new(), bound, is_full: false }
+        Self { text: String::new(), bound, is_full: false, is_blank: true }
     }
 
     /// Appends whole characters up to the bound. A NUL, which no row can store, becomes U+FFFD.
@@ -21,7 +22,10 @@ impl Excerpt {
             }
             let c = if c == '\0' { char::REPLACEMENT_CHARACTER } else { c };
             match self.text.len().saturating_add(c.len_utf8()) <= self.bound {
-                true => self.text.push(c),
+                true => {
+                    self.is_blank &= c.is_whitespace();
+                    self.text.push(c);
+                }
                 false => self.is_full = true,
             }
         }
@@ -33,8 +37,9 @@ impl Excerpt {
         self.push("\n");
     }
 
+    /// Whether it has white space alone. Known as it grows: a report may ask at each of millions of lines.
     pub(super) fn is_blank(&self) -> bool {
-        self.text.trim().is_empty()
+        self.is_blank
     }
 
     /// First line that has a character, without the white space around it.

@@ -17,7 +17,7 @@ use super::{ReportBounds, ReportFaultKind};
 struct Record {
     path: String,
     lines: FileLines,
-    /// Each branch by itself, in the order of the record.
+    /// The branches of lines; a line that is named again has another entry.
     branches: Vec<LineBranches>,
 }
 
@@ -61,11 +61,7 @@ fn records(input: &mut LineInput<'_>, bounds: &ReportBounds) -> Result<LineSet, 
 
 impl Record {
     fn new(path: &str) -> Self {
-        Self {
-            path: path.replace('\0', "\u{fffd}"),
-            lines: FileLines::default(),
-            branches: Vec::new(),
-        }
+        Self { path: path.to_owned(), lines: FileLines::default(), branches: Vec::new() }
     }
 
     fn line(&mut self, value: &str) -> Result<(), ReportFaultKind> {
@@ -79,21 +75,30 @@ impl Record {
     }
 
     fn branch(&mut self, value: &str) -> Result<(), ReportFaultKind> {
-        let line = value.split(',').next().and_then(|line| line.trim().parse().ok());
-        let taken = value.rsplit(',').next().map(str::trim);
-        let is_taken =
-            taken.and_then(|taken| if taken == "-" { Some(false) } else { is_hit(taken) });
-        let (Some(line), Some(is_taken)) = (line, is_taken) else {
-            return Err(ReportFaultKind::Malformed);
-        };
-        self.branches.push(LineBranches { line, total: 1, covered: u32::from(is_taken) });
+        let fields = value.split_once(',').and_then(|(line, rest)| {
+            let (_, taken) = rest.rsplit_once(',')?;
+            let taken = taken.trim();
+            let is_taken = if taken == "-" { Some(false) } else { is_hit(taken) };
+            Some((line.trim().parse().ok()?, is_taken?))
+        });
+        let Some((line, is_taken)) = fields else { return Err(ReportFaultKind::Malformed) };
+        // Tools write the branches of a line together: one entry of a line then, however many it has.
+        match self.branches.last_mut().filter(|last| last.line == line) {
+            Some(last) => {
+                last.total = last.total.saturating_add(1);
+                last.covered = last.covered.saturating_add(u32::from(is_taken));
+            }
+            None => {
+                self.branches.push(LineBranches { line, total: 1, covered: u32::from(is_taken) });
+            }
+        }
         Ok(())
     }
 }
 
 /// The lines of a record, with the branches of each line together.
 fn whole(mut lines: FileLines, mut branches: Vec<LineBranches>) -> FileLines {
-    branches.sort_by_key(|branch| branch.line);
+    branches.sort_unstable_by_key(|branch| branch.line);
     for of_line in branches.chunk_by(|a, b| a.line == b.line) {
         let Some(first) = of_line.first() else { continue };
         let sum = |number: fn(&LineBranches) -> u32| {

@@ -116,7 +116,7 @@ impl LineSet {
         if self.weight > bounds.lines { Err(ReportFaultKind::TooMany) } else { Ok(()) }
     }
 
-    /// The union of several sets.
+    /// The union of several sets. Of branches it has at least what was taken: each says how many of a line, Cobertura not which.
     ///
     /// # Errors
     /// [`ReportFaultKind::TooMany`] where it has more files or lines than the bounds allow.

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ReportBounds, ReportContent, ReportFault, ReportFaultKind, ReportKind, TestReport, merged,
+    MAX_REPORT_SPECS, MAX_REPORTS, ReportBounds, ReportFault, ReportFaultKind, ReportKind,
+    ReportPart, TestReport, merged,
 };
 use crate::id::{Digest, StepId, TaskKey};
 
@@ -40,15 +41,15 @@ pub struct TaskReports {
     #[schemars(range(min = 1))]
     pub attempt: i32,
     /// What was read, in the order of the task's `reports`.
-    #[schemars(length(max = 100))]
+    #[schemars(length(max = MAX_REPORTS))]
     pub reports: Vec<ReportRow>,
     /// Entries of the task's `reports` that matched no file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 20))]
+    #[schemars(length(max = MAX_REPORT_SPECS))]
     pub unmatched: Vec<String>,
 }
 
-/// One report.
+/// One report of a task, as it was read.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -67,19 +68,17 @@ impl RunReports {
     /// With their sum. `is_cut`: there are more reports than `tasks` has, so that a sum of these would look like the whole.
     #[must_use]
     pub fn of(tasks: Vec<TaskReports>, is_cut: bool) -> Self {
-        let contents: Vec<ReportContent> = tasks
-            .iter()
-            .flat_map(|task| &task.reports)
-            .map(|row| ReportContent { kind: row.kind, report: row.report.clone(), lines: None })
-            .collect();
-        let total = (!contents.is_empty()).then(|| {
-            let mut total = merged(&contents, &ReportBounds::default());
-            if is_cut {
-                (total.totals, total.coverage) = (None, None);
-                total.slowest.clear();
-                total.fault = Some(ReportFault { kind: ReportFaultKind::TooMany, byte: 0 });
+        let rows = tasks.iter().flat_map(|task| &task.reports);
+        let mut parts = rows.map(|row| ReportPart { report: &row.report, lines: None }).peekable();
+        let total = parts.peek().is_some().then(|| {
+            let total = merged(parts, &ReportBounds::default());
+            match is_cut {
+                true => TestReport {
+                    failures: total.failures,
+                    ..TestReport::faulty(ReportFaultKind::TooMany)
+                },
+                false => total,
             }
-            total
         });
         Self { tasks, total }
     }
@@ -101,22 +100,22 @@ impl TestReport {
     ///
     /// # Errors
     /// What the serializer says.
-    pub fn fit(&mut self, left: &mut usize) -> Result<String, serde_json::Error> {
+    pub fn fit(&self, left: &mut usize) -> Result<String, serde_json::Error> {
         let whole = serde_json::to_string(self)?;
         if let Some(after) = left.checked_sub(whole.len()) {
             *left = after;
             return Ok(whole);
         }
-        self.failures.clear();
-        self.slowest.clear();
-        serde_json::to_string(self)
+        let Self { totals, coverage, fault, .. } = self;
+        let (totals, coverage, fault) = (totals.clone(), coverage.clone(), *fault);
+        serde_json::to_string(&Self { totals, coverage, fault, ..Self::default() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_report::read;
+    use crate::test_report::{ReportContent, read};
 
     fn row(path: &str, text: &str) -> ReportRow {
         let content = read(&mut text.as_bytes(), None, &ReportBounds::default());
@@ -166,7 +165,7 @@ mod tests {
         let report = row("junit.xml", SHARD).report;
         let size = serde_json::to_string(&report).unwrap().len();
         let mut left = size + 10;
-        let (mut first, mut second) = (report.clone(), report.clone());
+        let (first, second) = (report.clone(), report.clone());
         first.fit(&mut left).unwrap();
         assert_eq!((first, left), (report.clone(), 10));
         let text = second.fit(&mut left).unwrap();

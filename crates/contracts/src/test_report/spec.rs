@@ -4,7 +4,7 @@ use schemars::json_schema;
 use serde::{Deserialize, Serialize};
 
 use super::ReportKind;
-use crate::own_schema::own_schema;
+use crate::own_schema::{own_schema, text_or_object};
 
 /// Entries of a task's `reports`: each is looked for by itself.
 pub const MAX_REPORT_SPECS: usize = 20;
@@ -46,29 +46,12 @@ impl Serialize for ReportSpec {
     }
 }
 
-impl<'de> Deserialize<'de> for ReportSpec {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = ReportSpec;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a report: a glob, or {path, kind}")
-            }
-            fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<ReportSpec, E> {
-                Ok(ReportSpec { path: path.to_owned(), kind: None })
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                map: A,
-            ) -> Result<ReportSpec, A::Error> {
-                let map = serde::de::value::MapAccessDeserializer::new(map);
-                let ReportFields { path, kind } = ReportFields::deserialize(map)?;
-                Ok(ReportSpec { path, kind })
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
+text_or_object!(
+    ReportSpec,
+    "a report: a glob, or {path, kind}",
+    |path| Ok(ReportSpec { path: path.to_owned(), kind: None }),
+    ReportFields => |ReportFields { path, kind }| ReportSpec { path, kind }
+);
 
 /// What a recipe's types cannot say of a task's reports.
 ///

@@ -3,13 +3,32 @@
 use super::collector::Collector;
 use super::{Coverage, LineSet, ReportBounds, ReportContent, ReportFault, TestReport};
 
+/// A report of several, as their sum needs it.
+#[derive(Debug, Clone, Copy)]
+pub struct ReportPart<'a> {
+    /// What it says.
+    pub report: &'a TestReport,
+    /// Lines of its coverage: `None` where it has none, or where only its totals were stored.
+    pub lines: Option<&'a LineSet>,
+}
+
+impl<'a> From<&'a ReportContent> for ReportPart<'a> {
+    fn from(content: &'a ReportContent) -> Self {
+        Self { report: &content.report, lines: content.lines.as_ref() }
+    }
+}
+
 /// The sum of reports. Counts are added, failures and slowest tests bounded again, and coverage is the union by file and line.
 ///
 /// One report with a fault makes it the fault of all, without totals or coverage: a sum without it would look like the whole.
 /// Without the lines of each of several coverages theirs is unknown, and absent.
 #[must_use]
-pub fn merged(contents: &[ReportContent], bounds: &ReportBounds) -> TestReport {
-    let reports = || contents.iter().map(|content| &content.report);
+pub fn merged<'a>(
+    parts: impl IntoIterator<Item = impl Into<ReportPart<'a>>>,
+    bounds: &ReportBounds,
+) -> TestReport {
+    let parts: Vec<ReportPart<'a>> = parts.into_iter().map(Into::into).collect();
+    let reports = || parts.iter().map(|part| part.report);
     let mut collector = Collector::new(bounds);
     for report in reports() {
         report.failures.iter().for_each(|failure| collector.failure(failure.clone()));
@@ -18,7 +37,7 @@ pub fn merged(contents: &[ReportContent], bounds: &ReportBounds) -> TestReport {
             collector.add(totals);
         }
     }
-    let coverage = coverage(contents, bounds);
+    let coverage = coverage(&parts, bounds);
     let fault = reports().find_map(|report| report.fault).or(coverage.as_ref().err().copied());
     let mut merged = collector.finish(fault);
     merged.totals = merged.totals.filter(|_| reports().any(|report| report.totals.is_some()));
@@ -29,15 +48,15 @@ pub fn merged(contents: &[ReportContent], bounds: &ReportBounds) -> TestReport {
 /// # Errors
 /// A union with more files or lines than the bounds allow.
 fn coverage(
-    contents: &[ReportContent],
+    parts: &[ReportPart<'_>],
     bounds: &ReportBounds,
 ) -> Result<Option<Coverage>, ReportFault> {
-    let with = contents.iter().filter(|content| content.report.coverage.is_some());
-    let with: Vec<&ReportContent> = with.collect();
+    let with = parts.iter().filter(|part| part.report.coverage.is_some());
+    let with: Vec<&ReportPart<'_>> = with.collect();
     if let [only] = with.as_slice() {
         return Ok(only.report.coverage.clone());
     }
-    let lines: Option<Vec<&LineSet>> = with.iter().map(|content| content.lines.as_ref()).collect();
+    let lines: Option<Vec<&LineSet>> = with.iter().map(|part| part.lines).collect();
     match lines {
         Some(lines) if !lines.is_empty() => LineSet::union(&lines, bounds)
             .map(|union| Some(union.coverage()))

@@ -202,7 +202,8 @@ fn word(schema: &Value) -> Option<&str> {
 /// A number as a page has it: `4,194,304`.
 fn grouped(number: &Value) -> String {
     let text = match number.as_f64() {
-        Some(whole) if whole.fract() == 0.0 => format!("{whole:.0}"),
+        // An integer is written as it is: no float has all of its digits.
+        Some(whole) if number.is_f64() && whole.fract() == 0.0 => format!("{whole:.0}"),
         _ => number.to_string(),
     };
     let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));

@@ -15,7 +15,7 @@ pub(crate) async fn changes(
     project: &str,
     result: &mut SandboxResult,
 ) -> (Vec<CollectedFile>, Vec<(String, Vec<u8>)>) {
-    match sandbox.changes(project).await {
+    match sandbox.files().changes(project).await {
         Ok(changes) => {
             if !changes.left_out.is_empty() || changes.unlisted > 0 {
                 result.limits_reached.push(LimitKind::Artifacts);

@@ -5,12 +5,15 @@ use cofferdam_contracts::late::LateFault;
 use cofferdam_contracts::plan::{PlanTask, Work};
 use cofferdam_contracts::retry_spec::AttemptEnd;
 use cofferdam_contracts::run::RunStatus;
+use cofferdam_contracts::start_spec::GroupOutcome;
 use cofferdam_contracts::task_outputs::TaskOutputs;
+use serde::{Deserialize, Serialize};
 
 use crate::decide::BudgetExcess;
 
 /// The end of one attempt.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TaskEnd {
     /// The task: its place among the plan's tasks and those of [`GraphAction::Expand`].
     pub index: usize,
@@ -20,12 +23,14 @@ pub struct TaskEnd {
     pub end: AttemptEnd,
     /// Why, in words.
     pub cause: Option<String>,
-    /// What its outputs file says, where it succeeded and has one.
+    /// What its outputs file says, where it succeeded and has one. It is on record with the attempt.
+    #[serde(skip)]
     pub outputs: Option<TaskOutputs>,
 }
 
 /// What happened.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum GraphEvent {
     /// The run executes. Before any other, once.
     Begin,
@@ -62,6 +67,15 @@ pub enum SkipReason {
     Late(LateFault),
     /// Its group's tasks cannot be made, in words: the group counts as failed.
     Fanout(String),
+}
+
+/// A group whose tasks have all ended or are skipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupEnd {
+    /// Its name.
+    pub name: GroupName,
+    /// How it ended.
+    pub outcome: GroupOutcome,
 }
 
 /// What is to be done.

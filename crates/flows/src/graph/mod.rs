@@ -17,5 +17,5 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use action::{GraphAction, GraphEvent, SkipReason, TaskEnd};
-pub use state::{GraphProgress, GraphState, StepProgress};
+pub use action::{GraphAction, GraphEvent, GroupEnd, SkipReason, TaskEnd};
+pub use state::{GraphCounts, GraphProgress, GraphState, StepProgress};

@@ -11,7 +11,7 @@ use cofferdam_contracts::start_spec::GroupOutcome;
 use cofferdam_contracts::task_outputs::TaskOutputs;
 use serde_json::Value;
 
-use super::action::{GraphAction, GraphEvent, SkipReason, TaskEnd};
+use super::action::{GraphAction, GraphEvent, GroupEnd, SkipReason, TaskEnd};
 use super::failure::{Failure, FailureKind, Stop, finish};
 use super::group::{GroupState, TaskPhase, TaskState};
 
@@ -28,6 +28,17 @@ pub struct StepProgress {
 
 /// What earlier lives of a run left, by step.
 pub type GraphProgress = BTreeMap<StepId, StepProgress>;
+
+/// Tasks of a graph by their ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphCounts {
+    /// Those that succeeded.
+    pub ok: usize,
+    /// Those that failed, or were stopped.
+    pub failed: usize,
+    /// Those that were not started.
+    pub skipped: usize,
+}
 
 /// The graph of one run: what has ended, what runs, what may start.
 #[derive(Debug)]
@@ -49,6 +60,8 @@ pub struct GraphState<'p> {
     running: BTreeSet<usize>,
     backoff: BTreeSet<usize>,
     open_groups: usize,
+    /// Those that ended since they were asked for.
+    ended_groups: Vec<GroupEnd>,
     failures: Vec<Failure>,
     stop: Option<Stop>,
     is_over: bool,
@@ -108,6 +121,7 @@ impl<'p> GraphState<'p> {
             ready: BTreeSet::new(),
             running: BTreeSet::new(),
             backoff: BTreeSet::new(),
+            ended_groups: Vec::new(),
             failures: Vec::new(),
             stop: None,
             is_over: false,
@@ -119,6 +133,32 @@ impl<'p> GraphState<'p> {
     pub fn task(&self, index: usize) -> Option<&PlanTask> {
         let behind = index.checked_sub(self.plan.tasks.len());
         behind.map_or_else(|| self.plan.tasks.get(index), |behind| self.expanded.get(behind))
+    }
+
+    /// The groups that ended since the last time.
+    pub fn take_group_ends(&mut self) -> Vec<GroupEnd> {
+        std::mem::take(&mut self.ended_groups)
+    }
+
+    /// Tasks of a group, by their index: none before they are made.
+    pub fn members<'s>(&'s self, name: &'s GroupName) -> impl Iterator<Item = usize> + 's {
+        let group = self.groups.iter().find(move |group| group.name() == Some(name));
+        group.into_iter().flat_map(|group| group.tasks.iter().copied())
+    }
+
+    /// Whether a resume of the run may have a canceled attempt of a task again: the graph itself did not stop it.
+    #[must_use]
+    pub fn may_resume(&self, index: usize) -> bool {
+        self.tasks.get(index).is_some_and(|task| !task.is_canceled)
+    }
+
+    /// How its tasks ended, so far.
+    #[must_use]
+    pub fn counts(&self) -> GraphCounts {
+        let count = |of: fn(&GroupState<'_>) -> usize| self.groups.iter().map(of).sum();
+        let (ok, skipped) = (count(|group| group.succeeded), count(|group| group.skipped));
+        let over = self.tasks.iter().filter(|task| task.phase == TaskPhase::Over).count();
+        GraphCounts { ok, skipped, failed: over.saturating_sub(ok).saturating_sub(skipped) }
     }
 
     /// What follows an event.
@@ -404,6 +444,7 @@ impl<'p> GraphState<'p> {
         let Some(group) = self.groups.get(at) else { return };
         let outcome = outcome.unwrap_or_else(|| group.outcome());
         if let Some(name) = group.name() {
+            self.ended_groups.push(GroupEnd { name: name.clone(), outcome });
             self.ends.outcomes.insert(name.clone(), outcome);
         }
         self.open_groups = self.open_groups.saturating_sub(1);

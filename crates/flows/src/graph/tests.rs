@@ -288,7 +288,7 @@ fn without_a_graph_the_status_is_that_of_rounds() {
             for attempt in 1.. {
                 let missed = Miss { index: 0, name: "t".into(), err_code, cause: None, permanent };
                 let missed = if err_code == ErrCode::None { vec![] } else { vec![missed] };
-                let round = Round { ok: 0, missed, blocked: None, drift: None };
+                let round = Round { missed, ..Round::none() };
                 let end = AttemptEnd { err_code, exit: Some(1), permanent };
                 let ended = TaskEnd { index: 0, attempt, end, cause: None, outputs: None };
                 let actions = graph.apply(GraphEvent::Ended(ended));

@@ -69,7 +69,7 @@ async fn held(
         }
     }
     let is_whole = error.is_none();
-    let end = CollectEnd { files: 0, error, over: None };
+    let end = CollectEnd::of(0, error);
     let json = serde_json::to_vec(&end).unwrap_or_default();
     let wants = frames.send(frame::encode(Kind::End, &json)).await.is_ok();
     if wants && is_whole {

@@ -147,7 +147,7 @@ impl CommandTable {
                     return;
                 }
             }
-            let end = CollectEnd { files: 0, error: None, over: None };
+            let end = CollectEnd::of(0, None);
             let json = serde_json::to_vec(&end).unwrap_or_default();
             // An error means that the host hung up.
             let _ = frames.send(frame::encode(Kind::End, &json)).await;

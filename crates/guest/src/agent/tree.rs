@@ -11,7 +11,7 @@ use cofferdam_guest::frame::{self, Kind};
 use cofferdam_guest::name;
 use cofferdam_guest::removal::remove_tree;
 use cofferdam_guest::tree::{Entry, NewDir, NodeKind, Path, Remove, Rename};
-use cofferdam_guest::wire::CollectEnd;
+use cofferdam_guest::wire::{CollectEnd, FileHead};
 use hyper::{Response, StatusCode};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, MemfdFlags, Mode, OFlags, Stat, Uid, fchmod, fchown,
@@ -175,7 +175,8 @@ pub fn read(request: Path) -> Response<Answer> {
     };
     let (frames, response) = answer::frames();
     tokio::spawn(async move {
-        let sent = collect::send(file, request.path, size, &frames).await;
+        let sent =
+            collect::send(file, FileHead { path: request.path, size, kind: None }, &frames).await;
         end(&frames, 1, sent.err().map(|error| error.to_string())).await;
     });
     response
@@ -287,7 +288,7 @@ pub fn list(request: Path) -> Response<Answer> {
 
 /// The last frame of a stream of things.
 pub async fn end(frames: &Sender<Bytes>, files: u64, error: Option<String>) {
-    let json = serde_json::to_vec(&CollectEnd { files, error, over: None }).unwrap_or_default();
+    let json = serde_json::to_vec(&CollectEnd::of(files, error)).unwrap_or_default();
     // An error means that the host hung up.
     let _ = frames.send(frame::encode(Kind::End, &json)).await;
 }

@@ -11,6 +11,7 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use cofferdam_contracts::artifact::ArtifactMode;
 use cofferdam_contracts::sandbox::{MAX_COLLECT_BYTES, MAX_COLLECT_FILES};
 use cofferdam_guest::name;
 use cofferdam_guest::tree::NodeKind;
@@ -102,10 +103,14 @@ impl Changes {
     }
 
     fn write(&mut self, path: String, bytes: Vec<u8>, mode: u32) {
-        if mode & EXECUTABLE != 0 {
-            self.executable.push(path.clone());
-        }
-        self.written.push(CollectedFile { path, bytes });
+        let mode = match mode & EXECUTABLE {
+            0 => ArtifactMode::File,
+            _ => {
+                self.executable.push(path.clone());
+                ArtifactMode::Executable
+            }
+        };
+        self.written.push(CollectedFile { path, bytes, mode });
     }
 
     fn list(&mut self, to: fn(&mut Self) -> &mut Vec<String>, path: String) {

@@ -1,6 +1,11 @@
 //! Files that are more than one collection takes: which bound, by how much, where it was left, and what to do.
 
-use cofferdam_guest::wire::CollectExcess;
+use std::collections::BTreeSet;
+
+use cofferdam_contracts::artifact::{ArtifactBound, FileOmission};
+use cofferdam_guest::wire::{CollectExcess, CollectOmission, CollectRequest};
+
+use crate::agent::{CollectedFile, Collection};
 
 /// Characters of a path that are shown: a task chose it.
 const MAX_SHOWN: usize = 200;
@@ -47,9 +52,35 @@ pub enum Excess {
     },
 }
 
+/// As much of a path as is shown. An agent may name any; no record takes a NUL.
+fn shown(path: String) -> String {
+    let kept = |c: char| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c };
+    path.chars().take(MAX_SHOWN).map(kept).collect()
+}
+
+/// A collection with what its agent says beside the files: nothing where it was not asked for. Pure.
+pub(crate) fn collection(
+    request: &CollectRequest,
+    files: Vec<CollectedFile>,
+    unmatched: Vec<u32>,
+    omitted: Option<CollectOmission>,
+) -> Collection {
+    let unmatched = unmatched.into_iter().filter_map(|index| usize::try_from(index).ok());
+    let unmatched: BTreeSet<usize> =
+        unmatched.filter(|index| request.exact && *index < request.globs.len()).collect();
+    let omitted = omitted.filter(|omission| request.exact && omission.files > 0);
+    let omitted = omitted.map(|CollectOmission { files, bytes, first, beyond_files }| {
+        let (bound, most) = match beyond_files {
+            true => (ArtifactBound::Files, request.max_files),
+            false => (ArtifactBound::Bytes, request.max_bytes),
+        };
+        FileOmission { files, bytes, first: shown(first), bound, most }
+    });
+    Collection { files, unmatched: unmatched.into_iter().collect(), omitted }
+}
+
 impl From<CollectExcess> for Excess {
     fn from(over: CollectExcess) -> Self {
-        let shown = |path: String| path.chars().take(MAX_SHOWN).collect::<String>();
         match over {
             CollectExcess::Files { most, found, path } => {
                 Self::Files { most, found, path: shown(path) }
@@ -59,5 +90,32 @@ impl From<CollectExcess> for Excess {
             }
             CollectExcess::Entries { most, path } => Self::Entries { most, path: shown(path) },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_says_of_globs_and_of_the_rest_is_held_to_the_request() {
+        let request = |exact| CollectRequest {
+            root: "/work".into(),
+            globs: vec!["a".into(), "b".into()],
+            max_bytes: 10,
+            max_files: 2,
+            exact,
+        };
+        let omission = |files| {
+            Some(CollectOmission { files, bytes: 7, first: "x".repeat(999), beyond_files: true })
+        };
+        let made = collection(&request(true), Vec::new(), vec![1, 7, 1], omission(3));
+        assert_eq!(made.unmatched, [1]);
+        let omitted = made.omitted.unwrap();
+        assert_eq!((omitted.files, omitted.bound, omitted.most), (3, ArtifactBound::Files, 2));
+        assert_eq!(omitted.first.len(), MAX_SHOWN);
+        assert_eq!(collection(&request(true), Vec::new(), Vec::new(), omission(0)).omitted, None);
+        let plain = collection(&request(false), Vec::new(), vec![0], omission(1));
+        assert_eq!(plain, Collection::default(), "it was not asked");
     }
 }

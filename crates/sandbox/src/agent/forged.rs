@@ -51,8 +51,13 @@ async fn exec(body: Vec<u8>) -> AgentError {
 async fn collect(frames: &[(Kind, &[u8])]) -> AgentError {
     let body = frames.iter().flat_map(|(kind, payload)| encode(*kind, payload)).collect();
     let (agent, _driver) = forger(StatusCode::OK, body).await;
-    let request =
-        CollectRequest { root: "/".into(), globs: vec!["*".into()], max_bytes: 10, max_files: 2 };
+    let request = CollectRequest {
+        root: "/".into(),
+        globs: vec!["*".into()],
+        max_bytes: 10,
+        max_files: 2,
+        exact: true,
+    };
     agent.collect(&request).await.unwrap_err()
 }
 
@@ -93,6 +98,10 @@ async fn collections_that_leave_their_bounds_are_errors() {
     let (a, b, c) = (head("a", 0), head("b", 0), head("c", 0));
     let (up, abs) = (head("../a", 0), head("/a", 0));
     let (four, vast) = (head("a", 4), head("a", 11));
+    let dir = b"{\"path\":\"a\",\"size\":1,\"kind\":\"directory\"}".to_vec();
+    let link = b"{\"path\":\"a\",\"size\":0,\"kind\":\"link\"}".to_vec();
+    // This agent never said that it collects exactly.
+    let unasked = b"{\"path\":\"a\",\"size\":0,\"kind\":\"executable\"}".to_vec();
     for frames in [
         vec![(Kind::Chunk, b"x".as_slice())],
         vec![(Kind::File, up.as_slice())],
@@ -105,6 +114,9 @@ async fn collections_that_leave_their_bounds_are_errors() {
         vec![(Kind::File, &four), (Kind::Chunk, b"1"), (Kind::End, &one)],
         vec![(Kind::File, &a), (Kind::End, &none)],
         vec![(Kind::Stdout, b"x")],
+        vec![(Kind::File, &dir)],
+        vec![(Kind::File, &link)],
+        vec![(Kind::File, &unasked), (Kind::End, &one)],
     ] {
         let error = collect(&frames).await;
         assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");
@@ -165,6 +177,18 @@ async fn forged_files_lists_and_changes_are_errors() {
         let error = agent.files().list("/", 1).await.unwrap_err();
         assert!(matches!(error, AgentError::Forged(_)), "{frames:?}: {error:?}");
     }
+    let link = b"{\"path\":\"a\",\"size\":3,\"kind\":\"link\"}".as_slice();
+    let frames = [(Kind::File, link), (Kind::Chunk, b"a\0b"), (Kind::End, &ended)];
+    let (agent, _driver) = new_forger(&frames).await;
+    let request = CollectRequest {
+        root: "/".into(),
+        globs: vec!["*".into()],
+        max_bytes: 10,
+        max_files: 2,
+        exact: true,
+    };
+    let error = agent.collect(&request).await.unwrap_err();
+    assert!(matches!(error, AgentError::Forged(_)), "a target that no kernel has: {error:?}");
     let change = b"{\"path\":\"/a\",\"kind\":\"made\"}".as_slice();
     let (agent, _driver) = new_forger(&[(Kind::Item, change), (Kind::Item, change)]).await;
     let mut watching = agent.files().watch(&["/"], 1).await.unwrap();

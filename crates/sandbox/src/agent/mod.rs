@@ -6,6 +6,7 @@
 mod archive;
 mod body;
 pub(crate) mod changes;
+mod command_input;
 mod doors;
 pub(crate) mod excess;
 #[cfg(test)]
@@ -26,9 +27,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use body::RequestBody;
 use bytes::Bytes;
+use cofferdam_contracts::artifact::{ArtifactMode, FileOmission};
 use cofferdam_guest::frame::{Decoder, FrameError, Kind};
 use cofferdam_guest::wire::{
-    self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, Health, Refusal,
+    self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, FileKind, Health, Refusal,
 };
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -43,6 +45,7 @@ use tokio::sync::watch;
 use crate::agent::excess::Excess;
 use crate::host::task::Driver;
 
+pub use command_input::CommandInput;
 pub(crate) use doors::DoorConnection;
 pub use run::{CommandControl, CommandEvent, CommandHandle, ExecOptions};
 pub use sink::{OutputSink, Stream};
@@ -64,8 +67,21 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 pub struct CollectedFile {
     /// Relative to the collection's root, as [`cofferdam_guest::name`] writes it.
     pub path: String,
-    /// Content, at most `MAX_COLLECT_BYTES` in all.
+    /// Content, at most `MAX_COLLECT_BYTES` in all; of a link its target.
     pub bytes: Vec<u8>,
+    /// What it is.
+    pub mode: ArtifactMode,
+}
+
+/// What came of a collection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Collection {
+    /// The files that were read out, in the order of their paths.
+    pub files: Vec<CollectedFile>,
+    /// Which of the globs matched nothing, from 0. An agent below level 13 says it of none.
+    pub unmatched: Vec<usize>,
+    /// What is beyond a bound.
+    pub omitted: Option<FileOmission>,
 }
 
 impl CollectedFile {
@@ -189,8 +205,11 @@ impl Agent {
     }
 
     /// Reads files out; the bounds of the request hold whatever the agent sends.
-    pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Vec<CollectedFile>> {
-        let response = self.send(Method::POST, wire::COLLECT, encode(request)?).await?;
+    /// An agent below level 13 collects plain files, and all of them or none.
+    pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Collection> {
+        let is_exact = request.exact && self.level.load(Ordering::Acquire) >= EXACT_LEVEL;
+        let sent = CollectRequest { exact: is_exact, ..request.clone() };
+        let response = self.send(Method::POST, wire::COLLECT, encode(&sent)?).await?;
         let mut frames = Frames::of(response);
         let mut files: Vec<CollectedFile> = Vec::new();
         let (mut room, mut owed) = (request.max_bytes, 0);
@@ -205,7 +224,8 @@ impl Agent {
                     }
                     check_name(&head.path, files.last())?;
                     owed = head.size;
-                    files.push(CollectedFile { path: head.path, bytes: Vec::new() });
+                    let mode = mode_of(&head, is_exact)?;
+                    files.push(CollectedFile { path: head.path, bytes: Vec::new(), mode });
                 }
                 Kind::Chunk => {
                     let file = files.last_mut().ok_or(AgentError::Forged("bytes of no file"))?;
@@ -217,7 +237,13 @@ impl Agent {
                     return match (end.over, end.error) {
                         (Some(over), _) => Err(Excess::from(over).into()),
                         (None, Some(error)) => Err(AgentError::Collect(error)),
-                        (None, None) if owed == 0 && end.files == wide(files.len()) => Ok(files),
+                        (None, None) if files.iter().any(is_no_link) => {
+                            Err(AgentError::Forged("a link whose target has a NUL"))
+                        }
+                        (None, None) if owed == 0 && end.files == wide(files.len()) => {
+                            let (unmatched, omitted) = (end.unmatched, end.omitted);
+                            Ok(excess::collection(request, files, unmatched, omitted))
+                        }
                         (None, None) => Err(AgentError::Forged("fewer files than were announced")),
                     };
                 }
@@ -313,6 +339,26 @@ async fn follow(
         sink.room().await;
     }
 }
+
+/// What a head announces: a link's target is a path of the kernel's, and a directory has no bytes.
+fn mode_of(head: &FileHead, is_exact: bool) -> Result<ArtifactMode> {
+    match head.kind {
+        None => Ok(ArtifactMode::File),
+        Some(_) if !is_exact => Err(AgentError::Forged("a kind of file that was not asked for")),
+        Some(FileKind::Executable) => Ok(ArtifactMode::Executable),
+        Some(FileKind::Link) if (1..4_096).contains(&head.size) => Ok(ArtifactMode::Link),
+        Some(FileKind::Directory) if head.size == 0 => Ok(ArtifactMode::Directory),
+        Some(_) => Err(AgentError::Forged("a link or directory of another size")),
+    }
+}
+
+/// A link that no kernel has: its target has a NUL, which no record takes.
+fn is_no_link(file: &CollectedFile) -> bool {
+    file.mode == ArtifactMode::Link && file.bytes.contains(&0)
+}
+
+/// Since this level an agent collects exactly.
+const EXACT_LEVEL: u32 = 13;
 
 const TOO_MUCH: AgentError = AgentError::Forged("more files or bytes than were asked for");
 

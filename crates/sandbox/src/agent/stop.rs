@@ -1,5 +1,6 @@
 //! A command that is ended from outside, while its sandbox stays: for what it did and left is still to be read.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use cofferdam_ambient::clock;
 use cofferdam_guest::wire::{ExecEnd, ExecRequest};
 use tokio::sync::Notify;
 
-use crate::agent::{Agent, AgentError, ExecOptions, OutputSink};
+use crate::agent::{Agent, AgentError, CommandInput, ExecOptions, OutputSink};
 
 /// How long a command that was killed may take to be gone and to say so: the agent's own bounds for a process
 /// that does not die and for pipes that do not drain, and a little.
@@ -26,20 +27,29 @@ impl CommandStopper {
     }
 }
 
-/// Follows a command to its end, which `end` may bring about. `None`: it was to end and did not.
+/// Follows a command to its end, which `end` may bring about, and gives it its input. `None`: it was to end and did not.
 pub(crate) async fn follow(
     agent: &Agent,
     request: ExecRequest,
     end: &CommandStopper,
+    mut input: Option<CommandInput>,
     heard: impl OutputSink,
 ) -> Result<Option<ExecEnd>, AgentError> {
-    let running = agent.start(request, ExecOptions::default()).await?;
+    let options = input.as_mut().map_or_else(ExecOptions::default, CommandInput::options);
+    let running = agent.start(request, options).await?;
     let remote = running.remote();
     let mut followed = pin!(running.follow_into(heard));
+    let given = async {
+        if let Some(input) = input {
+            input.give(&remote).await;
+        }
+        std::future::pending::<Infallible>().await
+    };
     tokio::select! {
         biased;
         ended = &mut followed => return ended.map(Some),
         () = end.0.notified() => {}
+        never = given => match never {},
     }
     tokio::select! {
         biased;

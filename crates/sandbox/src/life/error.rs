@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_contracts::sandbox::{ErrCode, WipeEvidence};
 
 use crate::agent::AgentError;
+use crate::agent::excess::Excess;
 use crate::class::StartError;
 use crate::egress::EgressError;
 use crate::host::crypt::MakeError;
@@ -118,4 +119,21 @@ pub(crate) fn make_dir(path: &Path, mode: u32) -> Result<(), BootError> {
 pub(crate) fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BootError {
     let path = path.to_owned();
     move |source| BootError::Prepare { what, path, source }
+}
+
+/// Why something inside a sandbox could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// Someone asked for it.
+    #[error("the sandbox was killed")]
+    Killed,
+    /// The agent is gone or wrong.
+    #[error("the agent failed")]
+    Agent(#[from] AgentError),
+    /// Its files are more than one collection takes; they would be another time.
+    #[error(transparent)]
+    Excess(Excess),
+    /// The agent is silent.
+    #[error("the agent did not answer within {0} ms")]
+    Silent(u64),
 }

@@ -18,6 +18,7 @@ mod early;
 mod egress;
 mod error;
 mod exec;
+mod files;
 mod furnish;
 mod handle;
 mod host;
@@ -52,8 +53,9 @@ pub(crate) use container_pool::is_on;
 pub use discard::DiscardGuard;
 pub use early::EarlySandbox;
 pub use egress::Traffic;
-pub use error::ProvisionError;
+pub use error::{ProvisionError, SandboxError};
 pub use exec::{DropCounts, ExecOutcome};
+pub use files::{CollectBounds, SandboxFiles};
 pub use host::{Host, HostConfig, has_swap};
 pub use names::{NameReservation, SandboxNames};
 pub use network::{Network, NetworkError};
@@ -61,7 +63,7 @@ pub use provision::{provision, provision_filled, provision_on};
 pub use recheck::verify_again;
 pub use reconcile::{abandoned, destroy_orphans, reconcile, remains, verify_absent};
 pub use resume::{ResumeError, resume};
-pub use sandbox::{BootRecord, KillHandle, Sandbox, SandboxError};
+pub use sandbox::{BootRecord, CommandTalk, KillHandle, Sandbox};
 pub use service::ServiceEnd;
 pub use snapshot::{
     FrozenSandbox, InitialFiles, LayerSnapshotError, LayerSnapshotter, NoSnapshotReason,

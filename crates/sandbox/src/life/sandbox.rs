@@ -1,6 +1,4 @@
 //! A running sandbox.
-//!
-//! One file: a sandbox that runs; what it is made of has files of its own.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,18 +9,14 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::SandboxId;
-use cofferdam_contracts::sandbox::{
-    EffectivePolicy, ErrCode, MAX_COLLECT_BYTES, MAX_COLLECT_FILES, WipeEvidence,
-};
-use cofferdam_guest::wire::{CollectRequest, ExecRequest};
+use cofferdam_contracts::sandbox::{EffectivePolicy, ErrCode, WipeEvidence};
+use cofferdam_guest::wire::ExecRequest;
 
 use super::cache_mounts;
 use super::egress::Traffic;
-use crate::agent::changes::{self, Changes, ChangesError, UpperLocation};
-use crate::agent::excess::Excess;
-use crate::agent::gitignore::{self, GitIgnore};
+use crate::agent::changes::UpperLocation;
 use crate::agent::stop::{self, CommandStopper};
-use crate::agent::{Agent, AgentError, CollectedFile, OutputSink, Stream};
+use crate::agent::{Agent, AgentError, CommandInput, OutputSink, Stream};
 use crate::cache::{self, BaseRequest, CacheBase, CacheError, Caches, Promotion};
 use crate::class;
 use crate::class::RemoteLine;
@@ -36,7 +30,9 @@ use crate::host::task::{Driver, blocking};
 use crate::host::weight::Weight;
 use crate::images::RootGuard;
 use crate::life::command_names::CommandNames;
+use crate::life::error::SandboxError;
 use crate::life::exec::{self, ExecOutcome};
+use crate::life::files::SandboxFiles;
 use crate::life::handle::{KernelStart, SandboxHandle};
 use crate::life::limit_watch::LimitWatch;
 use crate::life::meter::OutputMeter;
@@ -54,25 +50,6 @@ use crate::spec::provider::RemoteLocation;
 const GRACE_MS: u64 = 20_000;
 /// A killed sandbox has this long to be dead before its base is looked at together with all the rest.
 const ENDED_MS: u32 = 1_000;
-/// A collection reads at most 64 MiB and 500,000 directory entries.
-const COLLECT_MS: u64 = 120_000;
-
-/// Why something inside a sandbox could not be done.
-#[derive(Debug, thiserror::Error)]
-pub enum SandboxError {
-    /// Someone asked for it.
-    #[error("the sandbox was killed")]
-    Killed,
-    /// The agent is gone or wrong.
-    #[error("the agent failed")]
-    Agent(#[from] AgentError),
-    /// Its files are more than one collection takes; they would be another time.
-    #[error(transparent)]
-    Excess(Excess),
-    /// The agent is silent.
-    #[error("the agent did not answer within {0} ms")]
-    Silent(u64),
-}
 
 /// Ends everything inside at once, from anywhere.
 #[derive(Debug, Clone)]
@@ -135,6 +112,15 @@ impl KillHandle {
     fn was_used(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }
+}
+
+/// What a command is told while it runs, beside what it was started with.
+#[derive(Debug)]
+pub struct CommandTalk<'a> {
+    /// What ends it.
+    pub end: &'a CommandStopper,
+    /// Its standard input.
+    pub input: Option<CommandInput>,
 }
 
 /// How a sandbox began.
@@ -265,27 +251,10 @@ impl Sandbox {
         self.peak_mem_mb.fetch_max(now, Ordering::AcqRel).max(now)
     }
 
-    /// What was changed below a directory that it sees copy-on-write, without what its `.gitignore` names; nothing
-    /// where there is none.
-    /// To be asked when no command runs.
-    pub async fn changes(&self, target: &str) -> Result<Changes, ChangesError> {
-        let tree = self.trees.iter().find(|(at, _)| at == target).map(|(_, place)| place.clone());
-        // As it is now: an agent that ignores a directory has said so itself.
-        let rules =
-            self.agent.files().read(&format!("{target}/.gitignore"), gitignore::MAX_BYTES).await;
-        let rules = rules.map(|bytes| GitIgnore::parse(&String::from_utf8_lossy(&bytes)));
-        let rules = rules.unwrap_or_default();
-        match tree {
-            Some(UpperLocation::Host { upper, merged }) => {
-                blocking(move || changes::below(&upper, &merged, &rules)).await
-            }
-            Some(UpperLocation::Inside(shown)) => {
-                let told = changes::inside(&self.agent, target, &shown, &rules);
-                let told = tokio::time::timeout(Duration::from_millis(COLLECT_MS), told).await;
-                told.unwrap_or(Err(ChangesError::Silent))
-            }
-            None => Ok(Changes::default()),
-        }
+    /// What its tasks leave.
+    #[must_use]
+    pub fn files(&self) -> SandboxFiles<'_> {
+        SandboxFiles { agent: &self.agent, killed: &self.kill.killed, trees: &self.trees }
     }
 
     /// How its services fared so far, in the order of their start.
@@ -315,12 +284,12 @@ impl Sandbox {
         self.exec_until(command, None, sink).await
     }
 
-    /// The same for a command that `end` may end: the outcome says what it did until then. One that does not
-    /// end so is killed with its sandbox.
+    /// The same for a command that is talked to. One that `end` ends has an outcome, which says what it did until then; one
+    /// that does not end so is killed with its sandbox.
     pub async fn exec_until(
         &self,
         command: &Command,
-        end: Option<&CommandStopper>,
+        talk: Option<CommandTalk<'_>>,
         sink: impl OutputSink,
     ) -> Result<ExecOutcome, SandboxError> {
         let mut env = BTreeMap::new();
@@ -336,7 +305,7 @@ impl Sandbox {
         }
         let by_proxy = || self.network.egress().map_or(0, Egress::refused);
         let before = (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.looked()));
-        let mut ended = run(self, command, env, end, sink).await;
+        let mut ended = run(self, command, env, talk, sink).await;
         if let Ok(outcome) = &mut ended
             && outcome.err_code != ErrCode::None
             && before != (by_proxy(), self.unrouted.as_ref().map_or(0, |unrouted| unrouted.look()))
@@ -415,38 +384,6 @@ impl Sandbox {
         self.subject.left = Some(Arc::clone(layer));
     }
 
-    /// Reads the regular files below `root` whose relative path matches a glob, in the order of
-    /// their paths, never through a symbolic link. At most 1,000 files and 64 MiB: more is an error,
-    /// because a part would look like the whole.
-    pub async fn collect(
-        &self,
-        root: &str,
-        globs: &[String],
-    ) -> Result<Vec<CollectedFile>, SandboxError> {
-        let max_files = u64::try_from(MAX_COLLECT_FILES).unwrap_or(u64::MAX);
-        self.collect_at_most(root, globs, MAX_COLLECT_BYTES, max_files).await
-    }
-
-    /// The same within bounds of the caller's.
-    pub async fn collect_at_most(
-        &self,
-        root: &str,
-        globs: &[String],
-        max_bytes: u64,
-        max_files: u64,
-    ) -> Result<Vec<CollectedFile>, SandboxError> {
-        let (root, globs) = (root.to_owned(), globs.to_vec());
-        let request = CollectRequest { root, globs, max_bytes, max_files };
-        let limit = Duration::from_millis(COLLECT_MS);
-        match tokio::time::timeout(limit, self.agent.collect(&request)).await {
-            Ok(Ok(files)) => Ok(files),
-            Ok(Err(AgentError::Excess(excess))) => Err(SandboxError::Excess(excess)),
-            Ok(Err(_)) if self.kill.was_used() => Err(SandboxError::Killed),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(SandboxError::Silent(COLLECT_MS)),
-        }
-    }
-
     /// Ends the sandbox, takes everything away and looks for it. Never fails: what is left stands in
     /// the evidence. A few milliseconds usually, bounded by about 15 seconds.
     pub async fn wipe(self, reason: &str) -> WipeEvidence {
@@ -485,7 +422,7 @@ async fn run(
     sandbox: &Sandbox,
     command: &Command,
     env: BTreeMap<String, String>,
-    end: Option<&CommandStopper>,
+    talk: Option<CommandTalk<'_>>,
     sink: impl OutputSink,
 ) -> Result<ExecOutcome, SandboxError> {
     let clock = Stopwatch::start();
@@ -508,7 +445,7 @@ async fn run(
     };
     let limit = Duration::from_millis(command.timeout_ms.saturating_add(GRACE_MS));
     let running = async {
-        let Some(end) = end else {
+        let Some(CommandTalk { end, input }) = talk else {
             let Some(line) = outliving(sandbox).filter(|_| request.jail.is_none()) else {
                 return sandbox.agent.exec(&request, &mut heard).await;
             };
@@ -517,7 +454,7 @@ async fn run(
             let name = sandbox.commands.take();
             return line.run(&sandbox.agent, name, request, &mut output).await;
         };
-        match stop::follow(&sandbox.agent, request, end, &mut heard).await? {
+        match stop::follow(&sandbox.agent, request, end, input, &mut heard).await? {
             Some(ended) => Ok(ended),
             None => {
                 sandbox.kill.kill();

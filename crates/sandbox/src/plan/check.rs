@@ -31,6 +31,7 @@ pub(crate) fn request(request: &SandboxRequest, facts: &HostFacts) -> Check {
     )?;
     if let Some(file) = &request.stdin {
         absolute("stdin", file)?;
+        require(request.input.is_none(), "input", "cannot be combined with `stdin`")?;
     }
     if let Some(dir) = &request.workdir {
         absolute("workdir", dir)?;
@@ -215,8 +216,8 @@ fn written_through(request: &SandboxRequest, facts: &HostFacts) -> Check {
 
 fn globs(request: &SandboxRequest) -> Check {
     require(request.artifacts.len() <= MAX_ITEMS, "artifacts", "at most 4,096 globs")?;
-    for (index, text) in request.artifacts.iter().enumerate() {
-        if let Err(error) = Glob::parse(text) {
+    for (index, artifact) in request.artifacts.iter().enumerate() {
+        if let Err(error) = Glob::parse(&artifact.path) {
             return Err(PlanError::new(format!("artifacts[{index}]"), error.to_string()));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cofferdam_contracts::artifact_spec::ArtifactSpec;
 use cofferdam_contracts::sandbox::{AccessMode, EffectivePolicy, Mount};
 use cofferdam_contracts::test_report::ReportSpec;
 use cofferdam_guest::wire::User;
@@ -76,7 +77,7 @@ pub struct Plan {
     /// Command of the task, which runs after `build`.
     pub task: Command,
     /// Globs of files to keep, relative to the task's working directory.
-    pub artifacts: Vec<String>,
+    pub artifacts: Vec<ArtifactSpec>,
     /// Test reports to read and keep, relative to the task's working directory.
     pub reports: Vec<ReportSpec>,
     /// The dependencies that the build phase leaves for other tasks.

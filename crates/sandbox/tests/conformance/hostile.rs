@@ -19,13 +19,13 @@ pub async fn zip_bomb(ground: Arc<Ground>) {
                 head -c 1000000 bomb.gz | gzip -9 > twice.gz && truncate -s 1T sparse";
     let said = sh(&sandbox, &plan, pack).await;
     assert_eq!(said.outcome.exit, 0, "{}", said.stderr);
-    let files = sandbox.collect("/work", &["*.gz".to_owned()]).await.unwrap();
+    let files = sandbox.files().collect("/work", &["*.gz".to_owned()]).await.unwrap();
     let sizes: Vec<(&str, bool)> =
         files.iter().map(|file| (file.path.as_str(), file.bytes.len() < 200_000)).collect();
     assert_eq!(sizes, [("bomb.gz", true), ("twice.gz", true)]);
     assert_eq!(files[0].bytes[..2], [0x1f, 0x8b], "the bytes are the task's own");
     // Refused by what it claims, before anything of it is read.
-    let refused = sandbox.collect("/work", &["sparse".to_owned()]).await;
+    let refused = sandbox.files().collect("/work", &["sparse".to_owned()]).await;
     assert!(refused.is_err());
     assert_eq!(sh(&sandbox, &plan, "echo alive").await.stdout, "alive\n");
     wiped(&sandbox.wipe("task-end").await);
@@ -42,11 +42,11 @@ pub async fn hundred_thousand_files(ground: Arc<Ground>) {
                 print $all, \"\\n\"'";
     let said = sh(&sandbox, &plan, make).await;
     assert_eq!(said.stdout, "100000\n", "{:?} {}", said.outcome, said.stderr);
-    let error = sandbox.collect("/work", &["many/**".to_owned()]).await.unwrap_err();
+    let error = sandbox.files().collect("/work", &["many/**".to_owned()]).await.unwrap_err();
     let words = in_words(&error);
     assert!(words.contains("1000") || words.contains("1,000"), "{words}");
     // One of them can be had: it is the number that is refused, not the place.
-    let one = sandbox.collect("/work", &["many/77/777".to_owned()]).await.unwrap();
+    let one = sandbox.files().collect("/work", &["many/77/777".to_owned()]).await.unwrap();
     assert_eq!((one.len(), one[0].path.as_str()), (1, "many/77/777"));
     let evidence = sandbox.wipe("task-end").await;
     wiped(&evidence);
@@ -71,7 +71,7 @@ pub async fn swapped_link(ground: Arc<Ground>) {
     let mut read = 0;
     while !swapping.is_finished() {
         // Gone at that moment is an answer too; what is behind the link never is.
-        if let Ok(files) = sandbox.collect("/work", &["logs/**".to_owned()]).await {
+        if let Ok(files) = sandbox.files().collect("/work", &["logs/**".to_owned()]).await {
             for file in files {
                 assert_eq!(file.bytes, b"own\n", "{}", file.path);
                 read += 1;

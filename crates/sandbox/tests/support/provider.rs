@@ -10,7 +10,6 @@
 //! One file: the whole of one API, so that what it lacks is seen.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,6 +28,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
+
+use crate::port_reservation::PortReservation;
 
 pub const KEY: &str = "e2b_0123456789abcdef";
 /// How often it looks for sandboxes whose time is over.
@@ -49,7 +50,7 @@ pub enum Fault {
 
 pub struct StandIn {
     inner: Arc<Inner>,
-    address: SocketAddr,
+    port: PortReservation,
     serving: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -97,14 +98,13 @@ impl StandIn {
             calls: Mutex::default(),
             fault: Mutex::default(),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let serving = Mutex::new(Some(tokio::spawn(serve(Arc::clone(&inner), listener))));
-        Self { inner, address, serving }
+        let this = Self { inner, port: PortReservation::new(), serving: Mutex::default() };
+        this.resume().await;
+        this
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.port.address())
     }
 
     /// What a worker of it is told.
@@ -135,7 +135,7 @@ impl StandIn {
 
     /// It answers again.
     pub async fn resume(&self) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
+        let listener = TcpListener::bind(self.port.address()).await.unwrap();
         let serving = tokio::spawn(serve(Arc::clone(&self.inner), listener));
         *self.serving.lock().unwrap() = Some(serving);
     }

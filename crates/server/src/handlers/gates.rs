@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::{ApprovePlanRequest, GateState, GateView, HitlEvent, ReplyRequest};
-use cofferdam_contracts::id::{GateKey, RunId, WorkflowId};
+use cofferdam_contracts::id::{GateKey, RunId};
 use cofferdam_flows::Error;
 use cofferdam_ledger::listen::{Wake, notified};
 
@@ -59,9 +59,9 @@ async fn read(call: &Call, run: &RunId, key: &GateKey) -> Result<GateView, Error
 
 pub(crate) async fn gate_reply(mut call: Call) -> AnswerResult {
     let gate: GateKey = call.id("gate")?;
-    let run: WorkflowId = call.id("id")?;
+    let run = call.run_or_workflow().await?;
     let request: ReplyRequest = call.body()?;
-    ok(&call.flows().gates.reply(&call.who, run.as_str(), &gate, &request).await?)
+    ok(&call.flows().gates.reply(&call.who, &run, &gate, &request).await?)
 }
 
 pub(crate) async fn hitl_event(mut call: Call) -> AnswerResult {
@@ -70,10 +70,7 @@ pub(crate) async fn hitl_event(mut call: Call) -> AnswerResult {
 }
 
 pub(crate) async fn plan_approve(mut call: Call) -> AnswerResult {
-    let run: WorkflowId = call.id("id")?;
+    let run = call.run_or_workflow().await?;
     let request: ApprovePlanRequest = call.body()?;
-    answer(
-        StatusCode::ACCEPTED,
-        &call.flows().gates.approve_plan(&call.who, run.as_str(), &request).await?,
-    )
+    answer(StatusCode::ACCEPTED, &call.flows().gates.approve_plan(&call.who, &run, &request).await?)
 }

@@ -9,7 +9,7 @@ use crate::answer::{AnswerResult, json as answer, ok};
 use crate::call::{Call, query_error};
 
 /// How a query names every tenant; no tenant has that name.
-const ALL: &str = "*";
+pub(super) const ALL: &str = "*";
 
 pub(crate) async fn list(call: Call) -> AnswerResult {
     if call.query.get("tenant").is_some_and(|tenant| tenant == ALL) {

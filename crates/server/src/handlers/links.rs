@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::gate::Choice;
-use cofferdam_contracts::id::{GateKey, WorkflowId};
+use cofferdam_contracts::id::GateKey;
 use cofferdam_contracts::link::{LinkReply, LinkRequest, LinkView};
 use cofferdam_contracts::model::{BudgetAsk, BudgetMetric, MICROS};
 use cofferdam_contracts::printable;
@@ -42,10 +42,10 @@ const STYLE: &str = "body{font-family:sans-serif;max-width:60em;margin:2em auto;
 
 pub(crate) async fn create(mut call: Call) -> AnswerResult {
     let gate: GateKey = call.id("gate")?;
-    let run: WorkflowId = call.id("id")?;
+    let run = call.run_or_workflow().await?;
     let request: LinkRequest = call.body()?;
     let url = &call.shared.public_url;
-    let made = call.flows().gates.link(&call.who, run.as_str(), &gate, &request, url).await?;
+    let made = call.flows().gates.link(&call.who, &run, &gate, &request, url).await?;
     answer(StatusCode::CREATED, &made)
 }
 

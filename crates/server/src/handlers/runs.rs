@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
-use cofferdam_contracts::id::{Digest, WorkflowId};
+use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::output::{MAX_PIECE, OutputPage};
 use cofferdam_contracts::patch::ApplyRecord;
-use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, Repro, RunRequest, RunStatus};
+use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, Repro, RunRequest};
 use cofferdam_flows::submit::Submission;
 use cofferdam_http::ByteRange;
 use cofferdam_ledger::artifacts::ArtifactContent;
@@ -57,12 +57,6 @@ fn submitted(run: &Submission) -> AnswerResult {
     answer(if run.is_replay { StatusCode::OK } else { StatusCode::CREATED }, &run.header)
 }
 
-pub(crate) async fn run_list(call: Call) -> AnswerResult {
-    let limit = call.number("limit", 1..=500, 50)?;
-    let status = call.one_of("status", RunStatus::ALL, RunStatus::as_str)?;
-    ok(&call.flows().ledger.runs().list(&call.who.tenant, status, limit).await?)
-}
-
 pub(crate) async fn run_get(call: Call) -> AnswerResult {
     ok(&call.run().await?)
 }
@@ -109,8 +103,8 @@ pub(crate) async fn run_applied(mut call: Call) -> AnswerResult {
 }
 
 pub(crate) async fn run_retry(call: Call) -> AnswerResult {
-    let run: WorkflowId = call.id("id")?;
-    answer(StatusCode::ACCEPTED, &call.flows().runs.retry(&call.who, run.as_str()).await?)
+    let run = call.run_or_workflow().await?;
+    answer(StatusCode::ACCEPTED, &call.flows().runs.retry(&call.who, &run).await?)
 }
 
 /// Recipe, inputs and digests: with these and the same seed the run can be repeated elsewhere.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::{PgPool, Row};
 
 use crate::figures::{emit, median, percentile};
-use crate::{backlog, cache, gates};
+use crate::{backlog, cache, first_output, gates};
 
 pub(crate) const HELLO: &str =
     "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
@@ -48,6 +48,9 @@ pub async fn run(wanted: impl Fn(&str) -> bool) {
     }
     if wanted("parked") {
         gates::parked().await;
+    }
+    if wanted("first_output") {
+        first_output::run().await;
     }
     if wanted("backlog") {
         backlog::run().await;

@@ -47,7 +47,8 @@ impl Consent {
         if !self.quiet {
             output::note(&format!("apply gate: run {run}"));
         }
-        let options = FollowOptions { yes, quiet: self.quiet, for_output: false };
+        let options =
+            FollowOptions { yes, quiet: self.quiet, for_output: false, no_progress: false };
         match follow(client, run, options).await? {
             FollowEnd::Ended { header, .. } if header.status == RunStatus::Succeeded => {
                 self.agreed(client, run, &hash).await?;

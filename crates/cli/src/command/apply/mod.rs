@@ -32,14 +32,14 @@ use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse, Negative};
 use super::locations::Locations;
-use super::output;
+use super::{output, run_lookup};
 use consent::Consent;
 use fetch::PatchSource;
 use git::Repository;
 
 #[derive(Debug, Args)]
 pub(crate) struct PatchArgs {
-    /// Run id, workflow id or dispatch id
+    #[arg(help = super::flag::RUN_OR_DISPATCH)]
     run: String,
     /// Task that left the patch; needed where several did
     #[arg(long, value_name = "NAME")]
@@ -54,7 +54,7 @@ pub(crate) struct PatchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// Run id, workflow id or dispatch id
+    #[arg(help = super::flag::RUN_OR_DISPATCH)]
     run: String,
     /// Branch to create; default: cofferdam/RUN
     #[arg(long, value_name = "BRANCH")]
@@ -274,10 +274,11 @@ pub(crate) fn commit_of(dir: &Path, name: &str) -> anyhow::Result<String> {
     Ok(found.to_string())
 }
 
-/// The run of an argument: its own id, its workflow's, or that of its dispatch.
+/// The run of an argument: its own id, the beginning of it, its workflow's, the newest, or that of its dispatch. Eight digits without
+/// `rn_` are a dispatch's.
 pub(crate) async fn run_of(client: &Client, said: &str) -> anyhow::Result<String> {
     if DispatchId::parse(said).is_err() {
-        return Ok(said.to_owned());
+        return run_lookup::run_id(client, said).await;
     }
     let path = format!("/api/dispatches/{}", segment(said));
     let view: DispatchView = client.get(&path).await?;

@@ -1,7 +1,7 @@
 //! What stands behind a test point: a YAML block, or comments. The block is read by lines, without a parser of YAML: what
 //! tools write there is often not YAML.
 
-use crate::test_report::collector::ms_of_seconds;
+use crate::test_report::collector::ms_of;
 use crate::test_report::excerpt::{Excerpt, excerpt};
 use crate::test_report::{
     FailureKind, MAX_DETAIL_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, TestFailure,
@@ -146,10 +146,10 @@ impl Diagnostic {
     }
 }
 
-/// A number of ms, rounded; `None` as for [`ms_of_seconds`].
+/// A number of ms, rounded; `None` as for [`ms_of`].
 pub(super) fn ms(text: &str) -> Option<u64> {
     let ms: f64 = text.trim().parse().ok()?;
-    ms_of_seconds(&(ms / 1_000.0).to_string())
+    ms_of(ms / 1_000.0)
 }
 
 /// A scalar without its quotes; escapes stay as they are, apart from a doubled `'`.

@@ -32,6 +32,11 @@ pub(crate) fn refuse(request: &SandboxRequest, asked: Limits) -> Result<(), Plan
             "spec.cache",
             "lies on this host, not with a provider",
         ),
+        (
+            request.input.is_some(),
+            "input",
+            "is not given to a command of the class `remote`, which outlives its worker: pass a file as `stdin`",
+        ),
         (asked.cpu.is_some(), "limits.cpu", its),
         (asked.mem_mb.is_some(), "limits.memMB", its),
         (asked.pids.is_some(), "limits.pids", its),
@@ -69,6 +74,7 @@ mod tests {
         for (changes, name) in [
             (json!({"envRef": "image:base"}), "envRef"),
             (json!({"envRef": "dir:/srv"}), "envRef"),
+            (json!({"input": "stream"}), "input"),
             (json!({"limits": {"cpu": 1.0}}), "limits.cpu"),
             (json!({"limits": {"memMB": 64}}), "limits.memMB"),
             (json!({"limits": {"pids": 64}}), "limits.pids"),
