@@ -198,3 +198,34 @@ pub struct ArtifactRow {
 pub fn uri(run: &RunId, step: &StepId, task: &TaskKey, name: &str) -> String {
     format!("artifact://run/{run}/step/{step}/task/{task}/{name}")
 }
+
+/// Files of one attempt that match a glob: `artifacts://run/<runId>/step/<stepId>/task/<task_key>/<glob>`. What an attempt left never
+/// changes, so it names the same files for ever.
+#[must_use]
+pub fn files_uri(run: &RunId, step: &StepId, task: &TaskKey, glob: &str) -> String {
+    format!("{FILES_SCHEME}run/{run}/step/{step}/task/{task}/{glob}")
+}
+
+const FILES_SCHEME: &str = "artifacts://";
+
+/// Which files a [`files_uri`] names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptFiles<'a> {
+    /// Key of the attempt that left them.
+    pub task: TaskKey,
+    /// Glob over their paths.
+    pub glob: &'a str,
+}
+
+impl<'a> AttemptFiles<'a> {
+    /// Reads a URI; `None`: it is another one.
+    #[must_use]
+    pub fn parse(uri: &'a str) -> Option<Self> {
+        // Neither a run's id nor a step's has a slash; a glob may have the words.
+        let mut parts = uri.strip_prefix(FILES_SCHEME)?.splitn(7, '/');
+        let fixed = [parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?];
+        let ["run", _, "step", _, "task"] = fixed else { return None };
+        let task = TaskKey::parse(parts.next()?).ok()?;
+        Some(Self { task, glob: parts.next()? })
+    }
+}

@@ -85,7 +85,7 @@ pub fn facts(
     pin: &dyn Fn(&str) -> String,
 ) -> Result<Facts, CanonicalError> {
     let (mut sandbox, mut egress, mut image) = (vec![], vec![], vec![]);
-    for task in &plan.tasks {
+    for task in plan.all_tasks() {
         let Some(request) = task.work.request() else { continue };
         let build = request.build.as_ref().map(|b| &b.egress);
         egress.push(json!({"task": task.name, "build": build, "exec": request.egress}));

@@ -133,6 +133,20 @@ id!(
     GateKey, "gate key", "^[a-z0-9][a-z0-9:_-]{0,127}$", |t| is_word(t, 128, b":_-")
 );
 id!(
+    /// Name of a task group in its recipe: what `needs` and `${tasks.NAME..}` say.
+    GroupName, "task id", "^[a-z][a-z0-9_-]{0,63}$",
+    |t| t.starts_with(|c: char| c.is_ascii_lowercase()) && is_word(t, 64, b"_-")
+);
+id!(
+    /// Name of a task's output.
+    OutputName, "output name", "^[A-Za-z_][A-Za-z0-9_]{0,63}$",
+    |t| {
+        t.len() <= 64
+            && t.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && t.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    }
+);
+id!(
     /// One physical sandbox: `sb` and 20 hex digits, unique over all hosts.
     SandboxId, "sandbox id", "^sb[0-9a-f]{20}$",
     |t| t.strip_prefix("sb").is_some_and(|h| is_lower_hex(h, 20))

@@ -8,17 +8,22 @@
 //! ```text
 //! reply
 //! consent plan::agent plan_text policy::entries
-//! plan plan::draft
+//! plan::late
+//! plan plan::draft plan::groups plan::render
+//! pipeline
 //! dispatch::end patch::receipt recipe::check webhook work
-//! dispatch recipe_book run shell shell::argv template terms
+//! graph
+//! recipe::pipeline start_condition
+//! late
+//! dispatch recipe::task_texts recipe_book run shell shell::argv template terms
 //! life patch::receipt_text project recipe shell::words snapshot tally template_build timeout
-//! agent_plan config dispatch::record floor gate_spec live plan_text::agent profile session step
+//! agent_plan config dispatch::record floor gate_spec live plan_text::agent profile retry_spec session step
 //! cache link sandbox
 //! gate patch::repo run_file
-//! live_network model patch::build rollback sandbox::input
+//! live_network model patch::build rollback sandbox::input task_outputs
 //! patch patch::mail patch::raw policy schema secret tree_change wipe
 //! artifact artifact_spec canonical delegation egress input key limit wipe_subject ops output patch::apply
-//!    patch::commit patch::path run_name service shell::scan test_report
+//!    patch::commit patch::path run_name service shell::scan start_spec test_report
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
 //! own_schema
@@ -43,11 +48,13 @@ pub mod floor;
 pub mod gate;
 pub mod gate_spec;
 mod grant;
+pub mod graph;
 pub mod health;
 pub mod id;
 pub mod input;
 pub mod instant;
 pub mod key;
+pub mod late;
 pub mod life;
 pub mod limit;
 pub mod link;
@@ -58,6 +65,7 @@ pub mod ops;
 pub mod output;
 mod own_schema;
 pub mod patch;
+pub mod pipeline;
 pub mod plan;
 pub mod plan_text;
 pub mod policy;
@@ -68,6 +76,7 @@ pub mod proof;
 pub mod recipe;
 pub mod recipe_book;
 pub mod reply;
+pub mod retry_spec;
 pub mod rollback;
 pub mod run;
 pub mod run_file;
@@ -79,8 +88,11 @@ pub mod service;
 pub mod session;
 pub mod shell;
 pub mod snapshot;
+pub mod start_condition;
+pub mod start_spec;
 pub mod step;
 pub mod tally;
+pub mod task_outputs;
 pub mod template;
 pub mod template_build;
 pub mod terms;

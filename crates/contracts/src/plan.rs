@@ -1,34 +1,32 @@
 //! A plan: what a recipe becomes for one intent. Compiling is pure; a plan leaves its executor no
 //! choices, and its digest is what a person approves.
-//!
-//! One file: a plan is one document, and its digest is over all of it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::artifact_spec::ArtifactSpec;
-use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::config::ConfigRef;
 use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
-use crate::patch::{self, InputRepo, RepoSpec, with_checkout};
+pub use crate::pipeline::{LateFanout, PlanGraph, PlanGroup};
 use crate::profile::{self, Settings};
-use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
-use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, InputFile, SandboxRequest, SandboxSpec};
+use crate::recipe::{Caps, Recipe, RecipeRef, TaskSpec};
+use crate::sandbox::DEFAULT_TIMEOUT_MS;
 use crate::shell;
-use crate::template::{Globber, RenderBudget, Scope, TemplateError, render, render_value};
-use crate::test_report::ReportSpec;
+use crate::template::{Globber, RenderBudget, Scope, TemplateError, render_value};
 use crate::timeout::{self, Wall};
-use crate::user::UserName;
 use crate::work::AgentRole;
-pub use crate::work::{PlanTask, Work};
+pub use crate::work::{PlanTask, TaskFiles, Work};
 
 mod agent;
 mod draft;
+mod groups;
+pub mod late;
+mod render;
 pub use draft::PORT as OPENCODE_PORT;
+use render::{rendered, text};
 
 /// The plan of one run: the `plan_card` artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +47,9 @@ pub struct Plan {
     pub caps: Caps,
     /// The work, in order.
     pub tasks: Vec<PlanTask>,
+    /// Which tasks wait for which. Absent: none waits for another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<PlanGraph>,
 }
 
 type Variables = std::collections::BTreeMap<String, String>;
@@ -68,6 +69,13 @@ impl Plan {
     /// The plan's digest.
     pub fn digest(&self) -> Result<Digest, CanonicalError> {
         canonical::digest(self)
+    }
+
+    /// Its tasks, and behind them each that a late fan-out makes its own of.
+    pub fn all_tasks(&self) -> impl Iterator<Item = &PlanTask> {
+        let groups = self.graph.iter().flat_map(|graph| &graph.groups);
+        let fanouts = groups.filter_map(|group| group.fanout.as_deref());
+        self.tasks.iter().chain(fanouts.map(|fanout| &fanout.task))
     }
 }
 
@@ -221,15 +229,35 @@ pub fn compile(
     settings: &Settings,
     glob: Globber<'_>,
 ) -> Result<Plan, CompileError> {
+    compiled(recipe, form, settings, glob)
+}
+
+fn compiled(
+    recipe: &Recipe,
+    form: &Value,
+    settings: &Settings,
+    glob: Globber<'_>,
+) -> Result<Plan, CompileError> {
     shell::check(recipe, shell::RuleScope::Editable).map_err(|why| invalid(recipe, &why))?;
     let mut config = Config { settings, used: settings.always().collect() };
     let budget = RenderBudget::default();
     let mut tasks: Vec<PlanTask> = Vec::new();
-    for spec in &recipe.plan.tasks {
-        let scope = Scope { form, item: None, glob, budget: &budget };
-        let items = match &spec.each {
-            None => None,
-            Some(each) => Some(items_of(each, &scope).map_err(|e| e.of_task(recipe, spec))?),
+    let mut graph = groups::GraphDraft::of(recipe);
+    for (entry, spec) in recipe.plan.tasks.iter().enumerate() {
+        let scope = Scope { form, item: None, matrix: None, glob, budget: &budget };
+        let template = match spec.is_late_fanout() {
+            true => Some(task_of(recipe, spec, &scope, &mut config)?),
+            false => None,
+        };
+        let is_template = template.is_some();
+        graph.group(entry, spec, template, &scope).map_err(|e| e.of_task(recipe, spec))?;
+        if is_template {
+            continue;
+        }
+        let items = match (&spec.each, &spec.matrix) {
+            (Some(each), _) => Some(items_of(each, &scope).map_err(|e| e.of_task(recipe, spec))?),
+            (None, Some(matrix)) => Some(groups::product(matrix)),
+            (None, None) => None,
         };
         let count = items.as_ref().map_or(1, Vec::len);
         // Before anything is built, so that a fan-out over its caps costs nothing.
@@ -237,26 +265,35 @@ pub fn compile(
         let fixed = fixed_bytes(spec).saturating_mul(count);
         budget.charge(fixed).map_err(|e| Fault::of(e, "egress").of_task(recipe, spec))?;
         match items {
-            None => tasks.push(task_of(recipe, spec, &scope, &mut config)?),
+            None => {
+                let task = task_of(recipe, spec, &scope, &mut config)?;
+                tasks.push(graph.member(entry, task));
+            }
             Some(items) => {
                 for (index, item) in items.iter().enumerate() {
+                    let matrix = spec.matrix.as_ref().map(|_| item);
                     let item = Some((item, index, count));
-                    let scope = Scope { form, item, glob, budget: &budget };
-                    tasks.push(task_of(recipe, spec, &scope, &mut config)?);
+                    let scope = Scope { form, item, matrix, glob, budget: &budget };
+                    let task = task_of(recipe, spec, &scope, &mut config)?;
+                    tasks.push(graph.member(entry, task));
                 }
             }
         }
     }
     unique_names(recipe, &tasks)?;
     if let Some(spec) = &recipe.plan.agent {
-        let scope = Scope { form, item: None, glob, budget: &budget };
+        let scope = Scope { form, item: None, matrix: None, glob, budget: &budget };
         tasks = vec![draft::draft(recipe, spec, tasks, &scope, &mut config)?];
     }
+    let graph = graph.graph();
     let minutes = tasks.iter().map(PlanTask::budget_ms).sum::<u64>().div_ceil(60_000);
     let recipe_hash = recipe.hash().map_err(|e| invalid(recipe, &e.to_string()))?;
     // A cap on minutes bounds what may really run; timeouts are ceilings, so their sum may pass it.
     // What is refused is a single task that alone could pass the cap.
-    let longest = tasks.iter().map(PlanTask::budget_ms).max().unwrap_or(0).div_ceil(60_000);
+    let groups = graph.iter().flat_map(|graph| &graph.groups);
+    let fanouts = groups.filter_map(|group| group.fanout.as_deref()).map(|fanout| &fanout.task);
+    let longest = tasks.iter().chain(fanouts).map(PlanTask::budget_ms).max().unwrap_or(0);
+    let longest = longest.div_ceil(60_000);
     let cap = u64::from(recipe.caps.sandbox_minutes);
     if longest > cap {
         return Err(Refusal::new(
@@ -273,6 +310,7 @@ pub fn compile(
         config: config.used.into_iter().collect(),
         caps: recipe.caps,
         tasks,
+        graph,
     })
 }
 
@@ -385,207 +423,6 @@ fn task_of(
         config.settings.settle(&what, request)?;
     }
     Ok(task)
-}
-
-fn rendered(
-    recipe: &Recipe,
-    spec: &TaskSpec,
-    scope: &Scope<'_>,
-    config: &mut Config<'_>,
-) -> Result<PlanTask, Fault> {
-    let name = text(&spec.name, scope, "name")?;
-    if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
-        return Err("name: must be 1 to 128 characters without control characters".into());
-    }
-    if let Some(value) = &spec.value {
-        return Ok(PlanTask { name, work: Work::Value(text(value, scope, "value")?) });
-    }
-    let exec = spec.exec.as_ref().ok_or("exec: missing")?;
-    let build = match &spec.build {
-        None => None,
-        Some(b) => Some(BuildPhase {
-            cmd: argv(recipe, spec, &b.run, scope, "build.run")?,
-            env: variables(&b.env, scope, "build.env")?,
-            egress: b.egress.clone(),
-            ask: b.ask,
-            secrets: b.secrets.clone(),
-            timeout_ms: config.wall(b.timeout.as_deref(), spec, scope, WallTimeKind::Build)?,
-            user: user(b.user.as_deref(), scope, "build.user")?,
-        }),
-    };
-    let (repo, mount) = repo_of(spec, scope)?;
-    let build = with_checkout(build, repo.as_ref())?;
-    let mut files_in: Vec<InputFile> =
-        spec.files.iter().map(|f| file_of(f, scope)).collect::<Result<_, _>>()?;
-    files_in.extend(mount);
-    let request = SandboxRequest {
-        env_ref: text(spec.image.as_deref().unwrap_or("host"), scope, "image")?,
-        cmd: argv(recipe, spec, &exec.run, scope, "exec.run")?,
-        files_in,
-        env: variables(&exec.env, scope, "exec.env")?,
-        workdir: exec.workdir.as_deref().map(|w| text(w, scope, "exec.workdir")).transpose()?,
-        user: user(spec.user.as_deref(), scope, "user")?,
-        stdin: exec.stdin.as_deref().map(|path| text(path, scope, "exec.stdin")).transpose()?,
-        input: exec.input,
-        timeout_ms: config
-            .wall(exec.timeout.as_deref(), spec, scope, WallTimeKind::Exec)?
-            .unwrap_or(config.settings.default_timeout_ms()),
-        limits: match spec.profile.and_then(|language| config.profile(language)) {
-            Some(profile) => profile::merged(spec.limits, profile.limits),
-            None => spec.limits,
-        },
-        egress: exec.egress.clone(),
-        egress_ask: exec.ask,
-        secrets: exec.secrets.clone(),
-        template_key: None,
-        deps_hash: None,
-        artifacts: artifacts(spec, scope)?,
-        reports: reports(spec, scope)?,
-        build,
-        repo,
-        spec: extra_spec(spec, cache_of(spec, scope)?),
-    };
-    Ok(PlanTask { name, work: Work::Sandbox(Box::new(request)) })
-}
-
-fn artifacts(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Vec<ArtifactSpec>, Fault> {
-    let path = |one: &ArtifactSpec| text(&one.path, scope, "artifacts");
-    spec.artifacts.iter().map(|one| Ok(ArtifactSpec { path: path(one)?, ..one.clone() })).collect()
-}
-
-fn reports(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Vec<ReportSpec>, Fault> {
-    let one = |report: &ReportSpec| {
-        Ok(ReportSpec { path: text(&report.path, scope, "reports")?, kind: report.kind })
-    };
-    spec.reports.iter().map(one).collect()
-}
-
-/// The repository that a task finds, and the mount that shows one of the host.
-fn repo_of(
-    spec: &TaskSpec,
-    scope: &Scope<'_>,
-) -> Result<(Option<InputRepo>, Option<InputFile>), Fault> {
-    let Some(repo) = &spec.repo else { return Ok((None, None)) };
-    let field = |value: &Option<String>, name: &str| {
-        value.as_deref().map(|value| text(value, scope, name)).transpose()
-    };
-    let path = field(&repo.path, "repo.path")?;
-    let rendered = RepoSpec {
-        path: path.clone(),
-        url: field(&repo.url, "repo.url")?,
-        commit: text(&repo.commit, scope, "repo.commit")?,
-    };
-    Ok((Some(rendered.resolve()?), path.map(|path| patch::mount(&path))))
-}
-
-fn user(written: Option<&str>, scope: &Scope<'_>, field: &str) -> Result<Option<UserName>, Fault> {
-    let Some(written) = written else { return Ok(None) };
-    let named = UserName::parse(&text(written, scope, field)?);
-    Ok(Some(named.map_err(|error| format!("{field}: {error}"))?))
-}
-
-fn variables(env: &Variables, scope: &Scope<'_>, field: &str) -> Result<Variables, Fault> {
-    let mut rendered = Variables::new();
-    for (key, value) in env {
-        if key.is_empty() || key.contains(['=', '\0']) {
-            return Err(
-                format!("{field}: {key:?} is not the name of an environment variable").into()
-            );
-        }
-        rendered.insert(key.clone(), text(value, scope, field)?);
-    }
-    Ok(rendered)
-}
-
-/// The task's cache, with the build's lock file among its paths.
-fn cache_of(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Option<CacheSpec>, Fault> {
-    let lock = match spec.build.as_ref().and_then(|build| build.cache.as_ref()) {
-        Some(BuildCache::Lock(path)) => Some(path.as_str()),
-        Some(BuildCache::Spec(_)) | None => None,
-    };
-    let asked = match (spec.said_cache(), lock) {
-        (None, None) => return Ok(None),
-        (Some((_, asked)), _) => asked.clone(),
-        (None, Some(_)) => CacheSpec { org: None, repo: None, paths: Vec::new(), dirs: Vec::new() },
-    };
-    let all = |texts: &mut dyn Iterator<Item = &str>, field: &str| -> Result<Vec<String>, Fault> {
-        texts.map(|one| text(one, scope, field)).collect()
-    };
-    let mut paths = asked.paths.iter().map(String::as_str).chain(lock);
-    Ok(Some(CacheSpec {
-        // Never an expression: whose it is can be judged before anything is compiled.
-        org: asked.org.clone(),
-        repo: asked.repo.as_deref().map(|repo| text(repo, scope, "cache.repo")).transpose()?,
-        paths: all(&mut paths, "cache.paths")?,
-        dirs: all(&mut asked.dirs.iter().map(String::as_str), "cache.dirs")?,
-    }))
-}
-
-fn extra_spec(spec: &TaskSpec, cache: Option<CacheSpec>) -> Option<SandboxSpec> {
-    let asked = !spec.services.is_empty()
-        || cache.is_some()
-        || spec.isolation.is_some()
-        || spec.models.is_some();
-    asked.then(|| SandboxSpec {
-        services: (!spec.services.is_empty()).then(|| spec.services.clone()),
-        cache,
-        isolation: spec.isolation,
-        models: spec.models.clone(),
-        ..SandboxSpec::default()
-    })
-}
-
-fn file_of(file: &FileSpec, scope: &Scope<'_>) -> Result<InputFile, Fault> {
-    let uri = match &file.from {
-        None => None,
-        Some(from) => {
-            let from = text(from, scope, "files.from")?;
-            Some(match () {
-                () if from.starts_with("artifact://") => from,
-                () if from.starts_with('/') => format!("host://{from}"),
-                () => {
-                    let shown: String = from.chars().take(200).collect();
-                    return Err(format!("files.from: {shown:?} is not an absolute path").into());
-                }
-            })
-        }
-    };
-    Ok(InputFile {
-        path: text(&file.to, scope, "files.to")?,
-        inline: file.text.as_deref().map(|t| text(t, scope, "files.text")).transpose()?,
-        uri,
-        access: file.access,
-    })
-}
-
-fn argv(
-    recipe: &Recipe,
-    task: &TaskSpec,
-    cmd: &Cmd,
-    scope: &Scope<'_>,
-    field: &str,
-) -> Result<Vec<String>, Fault> {
-    match cmd {
-        Cmd::Shell(script) => Ok(vec!["/bin/sh".into(), "-c".into(), text(script, scope, field)?]),
-        Cmd::Argv(argv) => {
-            let all: Result<Vec<String>, Fault> =
-                argv.iter().map(|arg| text(arg, scope, field)).collect();
-            let all = all?;
-            for (at, rendered) in all.iter().enumerate() {
-                shell::is_no_option(recipe, task, argv, at, rendered)
-                    .map_err(|why| format!("{field}: {why}"))?;
-            }
-            Ok(all)
-        }
-    }
-}
-
-fn text(value: &str, scope: &Scope<'_>, field: &str) -> Result<String, Fault> {
-    let rendered = render(value, scope).map_err(|e| Fault::of(e, field))?;
-    if rendered.contains('\0') {
-        return Err(format!("{field}: a NUL character").into());
-    }
-    Ok(rendered)
 }
 
 fn broken(recipe: &Recipe, task: &TaskSpec, why: &str) -> Refusal {

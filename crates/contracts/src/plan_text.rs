@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::egress::{Egress, Entry};
-use crate::plan::Plan;
+use crate::id::GroupName;
+use crate::late::OutputRef;
+use crate::plan::{Plan, PlanGraph, late};
 use crate::printable;
 use crate::sandbox::SandboxRequest;
 use crate::secret::SecretUse;
@@ -25,6 +27,9 @@ pub fn lines(plan: &Plan) -> Vec<String> {
     let recipe = format!("{}@{}", plan.recipe_ref.id, plan.recipe_ref.v);
     let mut lines = vec![format!("plan of {} tasks, recipe {recipe}:", plan.tasks.len())];
     plan.tasks.iter().for_each(|task| one(task, &mut lines));
+    if let Some(graph) = &plan.graph {
+        groups(graph, &mut lines);
+    }
     lines.iter().map(|line| printable::line(line).into_owned()).collect()
 }
 
@@ -42,9 +47,43 @@ pub fn fitting(mut lines: Vec<String>, max_bytes: usize) -> (Vec<String>, usize)
     (lines, left_out)
 }
 
+/// What waits for what, and the tasks that an output will make.
+fn groups(graph: &PlanGraph, lines: &mut Vec<String>) {
+    if graph.fail_fast {
+        lines.push("  the first task that fails ends the run".to_owned());
+    }
+    for group in &graph.groups {
+        let needs: Vec<&str> = group.needs.iter().map(GroupName::as_str).collect();
+        let needs = if needs.is_empty() { "nothing".to_owned() } else { needs.join(", ") };
+        lines.push(format!("  group {}: waits for {needs}", group.name));
+        if let Some(when) = &group.when {
+            lines.push(format!("    when {}", json!(when)));
+        }
+        if let Some(retry) = &group.retry {
+            lines.push(format!("    retry {}", json!(retry)));
+        }
+        if let Some(outputs) = &group.outputs {
+            lines.push(format!("    outputs {}", json!(outputs)));
+        }
+        if let Some(fanout) = &group.fanout {
+            let OutputRef { task, name } = &fanout.over;
+            lines.push(format!("    for each item of output {name} of {task}:"));
+            one(&fanout.task, lines);
+        }
+    }
+}
+
 fn one(task: &PlanTask, lines: &mut Vec<String>) {
     lines.push(format!("  task {}", task.name));
-    match &task.work {
+    for files in &task.files {
+        let (of, access) = (&files.task, files.access.as_str());
+        lines.push(format!(
+            "    files {} of task {of} in {}, {access}",
+            json!(files.glob),
+            json!(files.to)
+        ));
+    }
+    match &late::readable(&task.work, &task.late) {
         Work::Value(text) => text_of("stores", text, lines),
         Work::Sandbox(request) => sandbox(request, lines),
         Work::Agent(agent) => sandbox(&agent.request, lines),

@@ -1,6 +1,8 @@
 //! Recipes: YAML that reads like what it does. Parsing is strict; an error names line, column and field.
 
 mod check;
+pub mod pipeline;
+mod task_texts;
 
 use std::collections::BTreeMap;
 
@@ -14,22 +16,24 @@ use crate::cache::{BuildCache, CacheSpec};
 use crate::canonical::{self, CanonicalError};
 use crate::enum_names::named;
 use crate::gate_spec::GateSpec;
-use crate::id::{Digest, RecipeId};
+use crate::id::{Digest, GroupName, RecipeId};
 use crate::input::InputMode;
 use crate::model::ModelsSpec;
 use crate::own_schema::own_schema;
 use crate::patch::RepoSpec;
 use crate::profile::Language;
+use crate::retry_spec::RetrySpec;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
 use crate::secret::SecretUse;
 use crate::service::Service;
+use crate::start_spec::StartSpec;
 use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
 use crate::user;
 
 /// Bytes of a recipe's text; a recipe is written by hand.
 pub const MAX_RECIPE_BYTES: usize = 256 * 1024;
 /// Tasks that a recipe may list, before fan-out.
-pub const MAX_TASKS: usize = 256;
+pub const MAX_TASKS: usize = 1_000;
 
 /// `{id, v}`: which recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -136,8 +140,11 @@ pub struct PlanSpec {
     pub gate: Option<GateSpec>,
     /// OpenCode plans and builds; `tasks` are its tests.
     pub agent: Option<AgentSpec>,
-    /// Tasks of the run: 1 to 256, before `each`.
+    /// Tasks of the run: 1 to 1,000, before `each` and `matrix`.
     pub tasks: Vec<TaskSpec>,
+    /// Whether the first task that fails ends the run: others are canceled or skipped, except `when: always`. Default no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fail_fast: bool,
 }
 
 /// A command: a text for `/bin/sh -c`, or an argv. What may stand in the text is [`crate::shell`]'s rule.
@@ -197,7 +204,8 @@ impl<'de> Deserialize<'de> for Cmd {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileSpec {
-    /// Path on the host (absolute, or relative to where the CLI was started), or `artifact://...`.
+    /// Path on the host (absolute, or relative to where the CLI was started), `artifact://...`, or `task://TASK/GLOB`: artifacts
+    /// of an earlier task.
     pub from: Option<String>,
     /// The file's text.
     pub text: Option<String>,
@@ -272,10 +280,24 @@ pub struct ExecSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
-    /// Its name; with `each` it must differ for each item.
+    /// Its name; with `each` and `matrix` it must differ for each item.
     pub name: String,
-    /// Fan-out: a list, or an expression that yields one.
+    /// What `needs` and `${tasks.ID..}` call it. Default: its name, where that is such a word.
+    pub id: Option<GroupName>,
+    /// Tasks that end before it starts, at most 64. They must succeed, unless `when` asks for their outcome.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub needs: Vec<GroupName>,
+    /// Condition of its start, once its needs have ended: `always`, or on an outcome or a value.
+    pub when: Option<StartSpec>,
+    /// Fan-out: a list, or an expression that yields one, such as `${tasks.list.outputs.shards}`.
     pub each: Option<Value>,
+    /// Fan-out over every combination of these values, in the order of their names: `${matrix.NAME}`. Not beside `each`.
+    pub matrix: Option<BTreeMap<String, Vec<Value>>>,
+    /// Attempts beyond the first, and after which failures. Default: faults of the host, twice.
+    pub retry: Option<RetrySpec>,
+    /// A file with its outputs, relative to its working directory: `NAME=value` lines (`out.env`) or a flat object (`out.json`).
+    pub outputs: Option<String>,
     /// Root file system: `host`, `image:NAME` or `dir:/path`. Default: `host`.
     pub image: Option<String>,
     /// Whom its commands run as: a name of the root file system or a number, and after a colon a group. Default: the image's user.

@@ -70,17 +70,24 @@ pub struct RunFiles {
     pub more: bool,
 }
 
+/// The directory of a task's files beside those of others: what follows the first `:` of its step. It is one name, never `.` or
+/// `..`, and no other task's.
+#[must_use]
+pub fn directory_of(step: &StepId) -> String {
+    let step = step.as_str();
+    let name = step.split_once(':').map_or(step, |(_, name)| name);
+    // One that has the mark already gets another, so that both have directories of their own.
+    match name.trim_start_matches('_') {
+        "" | "." | ".." => format!("_{name}"),
+        _ => name.to_owned(),
+    }
+}
+
 impl RunFile {
-    /// The directory of its task: what follows the first `:` of its step. It is one name, never `.` or `..`, and no other task's.
+    /// The directory of its task.
     #[must_use]
     pub fn directory(&self) -> String {
-        let step = self.step_id.as_str();
-        let name = step.split_once(':').map_or(step, |(_, name)| name);
-        // One that has the mark already gets another, so that both have directories of their own.
-        match name.trim_start_matches('_') {
-            "" | "." | ".." => format!("_{name}"),
-            _ => name.to_owned(),
-        }
+        directory_of(&self.step_id)
     }
 
     /// Its path in an archive of a run with so many tasks, written as `path` is.

@@ -137,6 +137,7 @@ impl SandboxRequest {
             deps_hash: None,
             artifacts: Vec::new(),
             reports: Vec::new(),
+            outputs: None,
             build: None,
             repo: None,
             spec: None,
@@ -299,6 +300,8 @@ pub struct SandboxRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_REPORT_SPECS))]
     pub reports: Vec<ReportSpec>,
+    /// File of its outputs, relative to the working directory: `.env` or `.json`. Later tasks of its run are given its values.
+    pub outputs: Option<String>,
     /// A command that runs first.
     pub build: Option<BuildPhase>,
     /// The repository that the build phase checks out at `/work`; what changes there is kept as a patch.
@@ -419,6 +422,8 @@ pub struct SandboxResult {
     pub unmatched: Vec<String>,
     /// Files that match its `artifacts` and are beyond a bound; those that fit are kept.
     pub omitted: Option<FileOmission>,
+    /// The values of its outputs file, where it has one and succeeded.
+    pub outputs: Option<TaskOutputs>,
 }
 
 impl SandboxResult {
@@ -448,6 +453,7 @@ impl SandboxResult {
             unmatched_reports: Vec::new(),
             unmatched: Vec::new(),
             omitted: None,
+            outputs: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! text  := ( literal | "$${" literal | "${" expr "}" )*
 //! expr  := ( path | "range(" path-or-int ")" | "glob(" path-or-string "," string ")" ) [ "|" filter ]
-//! path  := ("form" ("." name)+) | "item" ("." name)* | "index" | "count"
+//! path  := ("form" ("." name)+) | "item" ("." name)* | "matrix" "." name | "index" | "count"
 //! filter := "sh" | "raw"
 //! ```
 //! A text that is one single expression has the expression's JSON value; otherwise every value is
@@ -15,6 +15,8 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::io;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::shell;
@@ -97,6 +99,8 @@ pub struct Scope<'a> {
     pub form: &'a Value,
     /// `item`, `index` and `count`, inside a fan-out.
     pub item: Option<(&'a Value, usize, usize)>,
+    /// Values of `matrix`, inside a task with one.
+    pub matrix: Option<&'a Value>,
     /// Listing of files for `glob`.
     pub glob: Globber<'a>,
     /// What everything that is rendered is charged to.
@@ -104,7 +108,8 @@ pub struct Scope<'a> {
 }
 
 /// What is done to a value before it is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Filter {
     /// One word of a POSIX shell.
     Sh,
@@ -354,6 +359,16 @@ fn path<'s>(expr: &str, scope: &'s Scope<'_>) -> Result<Cow<'s, Value>, Template
         ("item", Some((item, _, _))) => item,
         ("index", Some((_, index, _))) => return number(expr, parts.next(), index),
         ("count", Some((_, _, count))) => return number(expr, parts.next(), count),
+        ("matrix", _) => {
+            scope.matrix.ok_or_else(|| wrong(expr, "only inside a task with `matrix`"))?
+        }
+        ("tasks", _) => {
+            return Err(wrong(
+                expr,
+                "an output is known only when the task starts: use it in exec.run, exec.env, build.run, build.env, \
+                 files.text, value, each or when",
+            ));
+        }
         ("item" | "index" | "count", None) => {
             return Err(wrong(expr, "only inside a task with `each`"));
         }
@@ -392,7 +407,13 @@ mod tests {
         let form = json!({"n": 3, "who": {"name": "Ada"}});
         let item = json!("x");
         let budget = RenderBudget::default();
-        let scope = Scope { form: &form, item: Some((&item, 1, 3)), glob: &none, budget: &budget };
+        let scope = Scope {
+            form: &form,
+            item: Some((&item, 1, 3)),
+            matrix: None,
+            glob: &none,
+            budget: &budget,
+        };
         assert_eq!(
             render("hi ${form.who.name} ${index}/${count} ${item}", &scope).unwrap(),
             "hi Ada 1/3 x"
@@ -406,7 +427,7 @@ mod tests {
     fn an_unknown_name_and_a_missing_brace_are_errors() {
         let form = json!({});
         let budget = RenderBudget::default();
-        let scope = Scope { form: &form, item: None, glob: &none, budget: &budget };
+        let scope = Scope { form: &form, item: None, matrix: None, glob: &none, budget: &budget };
         assert!(render("${HOME}", &scope).unwrap_err().to_string().contains("unknown name `HOME`"));
         assert!(render("${item}", &scope).is_err());
         assert_eq!(render("${form.x", &scope).unwrap_err(), TemplateError::Unclosed);
@@ -419,7 +440,7 @@ mod tests {
     fn what_a_value_contains_is_never_rendered_again() {
         let form = json!({"cmd": "echo ${form.secret}"});
         let budget = RenderBudget::default();
-        let scope = Scope { form: &form, item: None, glob: &none, budget: &budget };
+        let scope = Scope { form: &form, item: None, matrix: None, glob: &none, budget: &budget };
         assert_eq!(render("${form.cmd}", &scope).unwrap(), "echo ${form.secret}");
     }
 
@@ -428,7 +449,7 @@ mod tests {
         let form = json!({"w": "it's; $(id) `x`", "n": 3, "e": ""});
         let budget = RenderBudget::default();
         let glob = |_: &str, pattern: &str| Ok(vec![pattern.to_owned()]);
-        let scope = Scope { form: &form, item: None, glob: &glob, budget: &budget };
+        let scope = Scope { form: &form, item: None, matrix: None, glob: &glob, budget: &budget };
         let text = |t: &str| render(t, &scope).unwrap();
         assert_eq!(text("echo ${form.w | sh} ${form.n|sh}"), r"echo 'it'\''s; $(id) `x`' '3'");
         assert_eq!((text("${form.e | sh}"), text("${form.n | raw}")), ("''".into(), "3".into()));
@@ -439,7 +460,7 @@ mod tests {
     }
 
     fn scope_of<'a>(form: &'a Value, budget: &'a RenderBudget) -> Scope<'a> {
-        Scope { form, item: None, glob: &none, budget }
+        Scope { form, item: None, matrix: None, glob: &none, budget }
     }
 
     #[test]

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent_plan::AgentPlan;
 use crate::dispatch::AgentWork;
-use crate::id::ModelName;
+use crate::id::{GroupName, ModelName};
+use crate::late::LateField;
 use crate::live::LiveWork;
-use crate::sandbox::SandboxRequest;
+use crate::sandbox::{AccessMode, SandboxRequest};
 
 /// What a task does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,6 +64,38 @@ pub struct PlanTask {
     pub name: String,
     /// What it is.
     pub work: Work,
+    /// Its group in a plan with a graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupName>,
+    /// Texts of its work that wait for outputs of other tasks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<LateField>,
+    /// Files of other tasks that it finds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<TaskFiles>,
+}
+
+impl PlanTask {
+    /// A task that waits for no other.
+    #[must_use]
+    pub const fn of(name: String, work: Work) -> Self {
+        Self { name, work, group: None, late: Vec::new(), files: Vec::new() }
+    }
+}
+
+/// Artifacts of an earlier task as input files: `task://TASK/GLOB`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaskFiles {
+    /// The task group that has them.
+    pub task: GroupName,
+    /// Glob over the names of its artifacts.
+    pub glob: String,
+    /// Absolute directory inside, under which each file has its artifact's name.
+    pub to: String,
+    /// What the task may do with them.
+    #[serde(default)]
+    pub access: AccessMode,
 }
 
 /// Work of OpenCode in a sandbox.

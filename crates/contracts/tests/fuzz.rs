@@ -14,6 +14,9 @@ use cofferdam_contracts::plan::compile;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, RunRequest, RunStatus};
 use cofferdam_contracts::schema::{Validator, parse_json, schema_of, unstorable, with_defaults};
+use cofferdam_contracts::task_outputs::{
+    MAX_OUTPUT_ITEMS, MAX_OUTPUTS, MAX_OUTPUTS_BYTES, OutputsKind, parse as read_outputs,
+};
 use cofferdam_contracts::template::{GlobError, RenderBudget, Scope, render, render_value};
 use cofferdam_contracts::template_build::{
     BuildPlan, BuildSource, BuildState, BuildStep, RawStep, tagged,
@@ -53,10 +56,34 @@ fn fuzz_a_template_is_rendered_or_refused() {
     fuzz!("template", |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let budget = RenderBudget::default();
-        let scope =
-            Scope { form: &form, item: Some((&item, 1, 2)), glob: &no_files, budget: &budget };
+        let scope = Scope {
+            form: &form,
+            item: Some((&item, 1, 2)),
+            matrix: None,
+            glob: &no_files,
+            budget: &budget,
+        };
         let _ = render_value(&text, &scope);
         let _ = render(&text, &scope);
+    });
+}
+
+/// What a task wrote: within its bounds, or refused; and what is taken can be stored and read again.
+#[test]
+fn fuzz_outputs_of_a_task_are_read_or_refused() {
+    fuzz!("task_outputs", |bytes: &[u8]| {
+        for kind in [OutputsKind::Env, OutputsKind::Json] {
+            let Ok(outputs) = read_outputs(bytes, kind) else { continue };
+            assert!(bytes.len() <= MAX_OUTPUTS_BYTES && outputs.iter().count() <= MAX_OUTPUTS);
+            let lists = outputs.iter().filter_map(|(_, value)| value.as_array());
+            assert!(lists.map(Vec::len).all(|items| items <= MAX_OUTPUT_ITEMS));
+            let text = serde_json::to_vec(&outputs).unwrap();
+            assert_eq!(
+                serde_json::from_slice::<cofferdam_contracts::task_outputs::TaskOutputs>(&text)
+                    .unwrap(),
+                outputs
+            );
+        }
     });
 }
 

@@ -54,6 +54,30 @@ pub struct Round {
     /// The consent no longer held, so that nothing was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Vec<Difference>>,
+    /// How the run ended by it, where its tasks are a graph: there is one round of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<GraphOutcome>,
+}
+
+impl Round {
+    /// Nothing was started.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { ok: 0, missed: Vec::new(), blocked: None, drift: None, over: None }
+    }
+}
+
+/// How a run ended whose tasks are a graph.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphOutcome {
+    /// Its status.
+    pub status: RunStatus,
+    /// Why it did not succeed.
+    pub error: Option<String>,
+    /// Tasks that failed, or were stopped.
+    pub failed: usize,
+    /// Tasks that were not started.
+    pub skipped: usize,
 }
 
 /// A budget that was reached.
@@ -98,6 +122,9 @@ pub fn attempts(budget: &Budget) -> u32 {
 /// a task that failed by itself fails its run at once, so no attempt is spent on a lost cause.
 #[must_use]
 pub fn after_round(round: &Round, attempt: u32, budget: &Budget) -> Next {
+    if let Some(over) = &round.over {
+        return Next::Finish { status: over.status, error: over.error.clone() };
+    }
     if let Some(b) = &round.blocked {
         let error = format!("budget reached: {} is {}, observed {}", b.metric, b.limit, b.observed);
         return Next::Finish { status: RunStatus::Failed, error: Some(error) };
@@ -279,7 +306,7 @@ mod tests {
     }
 
     fn round(missed: Vec<Miss>) -> Round {
-        Round { ok: 1, missed, blocked: None, drift: None }
+        Round { ok: 1, missed, ..Round::none() }
     }
 
     #[test]

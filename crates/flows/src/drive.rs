@@ -33,6 +33,7 @@ use crate::executor::{Executor, meant};
 use crate::models::{CallGateway, Calls};
 use crate::output::Outputs;
 use crate::output_files;
+use crate::output_values;
 use crate::patches;
 use crate::patience::patiently;
 use crate::project_patch;
@@ -534,7 +535,9 @@ async fn collect(
 ) -> TaskOutputs {
     let mut kept = TaskOutputs::default();
     let repo = task.work.request().and_then(|request| request.repo.as_ref());
-    let declares_files = !(plan.artifacts.is_empty() && plan.reports.is_empty());
+    let outputs = task.work.request().and_then(|request| request.outputs.as_deref());
+    let declares_files =
+        !(plan.artifacts.is_empty() && plan.reports.is_empty()) || outputs.is_some();
     if agent.is_none() && repo.is_none() && !declares_files {
         return kept;
     }
@@ -560,6 +563,9 @@ async fn collect(
         }
     }
     kept.reports = test_reports::collect(sandbox, plan, &mut kept.files, result).await;
+    if let Some(path) = outputs {
+        output_values::collect(sandbox, plan, path, result).await;
+    }
     kept
 }
 

@@ -16,11 +16,11 @@
 //! claims
 //! run
 //! retry_entry stages
-//! round
+//! graph_run round
 //! task
 //! live_sandboxes resume
 //! drive ready_sandbox
-//! deps gates::wait
+//! deps gates::wait input_files
 //! gates::consent host_plan task_input task_streams
 //! dispatches::import dispatches::watch takeover workflow_context
 //! compile dispatches flight intents models::calls ops retry settle submit
@@ -29,10 +29,14 @@
 //!    models::providers models::send notify project_patch recipes test_reports
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
+//! graph
+//! graph::state
+//! graph::failure graph::group
+//! graph::action
 //! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output output_files patches run_files tenant_slots sign slots active_workflows vault verdict
+//!    outbound output output_files output_values patches run_files tenant_slots sign slots active_workflows vault verdict
 //! client_input
 //! input_queue
 //! ```
@@ -66,11 +70,14 @@ pub mod floor;
 mod flow;
 mod fresh_ids;
 mod gates;
+pub mod graph;
+mod graph_run;
 mod guesses;
 mod handoff;
 mod heartbeat;
 mod host;
 mod host_plan;
+mod input_files;
 mod input_queue;
 pub mod intents;
 pub mod keys;
@@ -83,6 +90,7 @@ pub mod ops;
 mod outbound;
 mod output;
 mod output_files;
+mod output_values;
 mod own_tasks;
 mod patches;
 mod patience;

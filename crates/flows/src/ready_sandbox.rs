@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
-use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::plan::Work;
-use cofferdam_contracts::sandbox::{AccessMode, ErrCode, SandboxRequest};
+use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    CacheBase, HostPath, InitialFiles, Input, Plan, ProvisionError, Sandbox, provision_filled,
+    CacheBase, InitialFiles, Input, Plan, ProvisionError, Sandbox, provision_filled,
     provision_on,
 };
 use tokio::sync::broadcast::Receiver;
@@ -22,6 +21,7 @@ use crate::deps::{self, Deps, DepsError};
 use crate::error::Error;
 use crate::executor::{Executor, may_cancel};
 use crate::host_plan::{HostPlan, canceled, planned, unmade};
+use crate::input_files::{NoInput, inputs};
 use crate::memory::{MemoryShare, MemoryUse};
 use crate::patience::patiently;
 use crate::task_secrets::TaskSecrets;
@@ -220,14 +220,6 @@ async fn room(
     Ok(asked.share)
 }
 
-/// Why an input cannot be given.
-enum NoInput {
-    /// The ledger did not answer: it may a moment later.
-    Passing(String),
-    /// What was named is not there, or is not what it was, and stays so.
-    Lasting(String),
-}
-
 /// What the sandbox is given, or the task's end without it.
 async fn given(
     executor: &Executor,
@@ -247,50 +239,3 @@ async fn given(
     }
 }
 
-/// Inline texts, artifacts of this tenant, and directories of this host.
-async fn inputs(
-    executor: &Executor,
-    task: &TaskContext,
-    request: &SandboxRequest,
-) -> Result<Vec<Input>, NoInput> {
-    let lasting = |cause: String| Err(NoInput::Lasting(cause));
-    let mut inputs = Vec::with_capacity(request.files_in.len());
-    for file in &request.files_in {
-        let path = file.path.clone();
-        let input = match (&file.inline, &file.uri) {
-            (Some(text), None) => {
-                Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) }
-            }
-            (None, Some(uri)) if uri.starts_with("artifact://") => {
-                let stored = executor
-                    .flows
-                    .ledger
-                    .artifacts()
-                    .read(&task.tenant, uri)
-                    .await
-                    .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
-                    .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
-                if digest_bytes(&stored.bytes) != stored.sha256 {
-                    return lasting(format!("{uri}: its bytes do not have the recorded hash"));
-                }
-                Input::Bytes { path, bytes: stored.bytes, mode: mode(file.access) }
-            }
-            (None, Some(uri)) => match uri.strip_prefix("host://") {
-                Some(source) => {
-                    Input::Host { path, source: HostPath::said(source), access: file.access }
-                }
-                None => return lasting(format!("{uri}: only host:// and artifact:// are known")),
-            },
-            _ => return lasting(format!("{path}: exactly one of inline and uri")),
-        };
-        inputs.push(input);
-    }
-    Ok(inputs)
-}
-
-fn mode(access: AccessMode) -> u32 {
-    match access {
-        AccessMode::ReadOnly => 0o444,
-        AccessMode::WorkspaceWrite | AccessMode::Full => 0o644,
-    }
-}

@@ -99,7 +99,7 @@ async fn begin_read(this: &WorkflowContext<'_>, gated: bool, retry: u32) -> Flow
     let plan = this.plan(&digest).await?;
     if let Some(blocked) = blocked(this.ledger, run, plan).await? {
         stop_tasks(this.ledger, run, &blocked).await?;
-        let round = Round { ok: 0, missed: Vec::new(), blocked: Some(blocked), drift: None };
+        let round = Round { blocked: Some(blocked), ..Round::none() };
         if let Next::Finish { status, error } = decide::after_round(&round, 1, &budget) {
             let output = json!({"blocked": round.blocked});
             this.close(status, error.as_deref(), &output).await?;

@@ -19,6 +19,7 @@ use crate::egress;
 use crate::error::{Error, Result};
 use crate::flow::{Flow, failed, step_error};
 use crate::gates::consent::{self, ActiveConsent};
+use crate::graph_run;
 use crate::patience::patiently;
 use crate::plan_text::new_task;
 use crate::task::kept;
@@ -26,9 +27,9 @@ use crate::workflow_context::WorkflowContext;
 
 /// A wait looks for itself after this long, should a wake-up get lost, and then ever less often:
 /// thousands of runs that wait for a long task, or for their turn, must cost next to nothing.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest that a lost wake-up can cost. A lost connection is no lost wake-up: it wakes everyone.
-const LOOK_AT_LEAST: Duration = Duration::from_secs(30);
+pub(crate) const LOOK_AT_LEAST: Duration = Duration::from_secs(30);
 
 /// An attempt of a round.
 struct RoundTask {
@@ -45,8 +46,11 @@ pub(crate) async fn round_run(
     only: Option<&[usize]>,
     consented: &ActiveConsent,
 ) -> Flow<Round> {
-    let plan = this.plan(digest).await?;
-    round_of(this, this.context().await?, plan, attempt, only, consented).await
+    let (plan, run) = (this.plan(digest).await?, this.context().await?);
+    if plan.graph.is_some() {
+        return graph_run::graph_run(this, run, plan, consented).await;
+    }
+    round_of(this, run, plan, attempt, only, consented).await
 }
 
 /// The same of a plan that nobody has recorded yet.
@@ -66,7 +70,7 @@ pub(crate) async fn round_of(
     let mut wakes = this.executor.flows.wakes.subscribe();
     let mut expected = this.executor.handed.expect();
     let mut open: Vec<RoundTask> = Vec::new();
-    let mut round = Round { ok: 0, missed: Vec::new(), blocked: None, drift: None };
+    let mut round = Round::none();
     // A sandbox that lives for hours is not looked for each second, or two: nothing but a lost wake-up is found.
     let often = match plan.tasks.iter().all(|task| matches!(task.work, Work::Live(_))) {
         true => LOOK_AT_LEAST,
@@ -146,7 +150,7 @@ async fn outcomes(
 }
 
 /// The run's egress policies, which commit with its first tasks; without consent to them none starts.
-async fn snapshots(
+pub(crate) async fn snapshots(
     ledger: &Ledger,
     run: &RunContext,
     plan: &Plan,
@@ -190,17 +194,17 @@ fn attempt_of(
     if let Work::Patched(work) = &mut work {
         work.patch.clone_from(&consented.patch);
     }
-    let task = PlanTask { name: task.name.clone(), work };
+    let task = PlanTask::of(task.name.clone(), work);
     new_task(task, &run.intent_id, &run.id, attempt)
 }
 
-fn deadline_of(run: &RunContext) -> Option<i64> {
+pub(crate) fn deadline_of(run: &RunContext) -> Option<i64> {
     decide::deadline(run.began_at, run.timeout_ms, &run.budget)
 }
 
 /// Returns when a task of the run ended, the run was canceled, its deadline came, or the pause is
 /// over. Whether it was woken.
-async fn wait_for_end(
+pub(crate) async fn wait_for_end(
     wakes: &mut tokio::sync::broadcast::Receiver<Wake>,
     run: &RunId,
     workflow: &str,
@@ -267,8 +271,9 @@ pub(crate) async fn blocked(
     }
     let bounded = run.budget.max_sbx_minutes.is_some() || run.budget.max_artifacts_mb.is_some();
     // A small plan whose ceilings sum up to less than the cap cannot reach it: no need to ask.
-    let ceiling_ms: u64 = plan.tasks.iter().map(PlanTask::budget_ms).sum();
-    if !bounded && ceiling_ms <= u64::from(plan.caps.sandbox_minutes) * 60_000 {
+    let ceiling_ms: u64 = plan.all_tasks().map(PlanTask::budget_ms).sum();
+    let is_late = plan.graph.iter().flat_map(|graph| &graph.groups).any(|g| g.fanout.is_some());
+    if !bounded && !is_late && ceiling_ms <= u64::from(plan.caps.sandbox_minutes) * 60_000 {
         return Ok(None);
     }
     let (ms, bytes) = patiently(|| ledger.tasks().usage(&run.id)).await.map_err(step_error)?;
@@ -278,12 +283,17 @@ pub(crate) async fn blocked(
 
 /// Leaves the diagnosis and cancels what is still open, so that the round ends.
 pub(crate) async fn stop_tasks(ledger: &Ledger, run: &RunContext, b: &BudgetExcess) -> Flow<()> {
+    diagnose(ledger, run, b).await?;
+    patiently(|| ledger.ops().tasks_cancel(&run.id)).await.map_err(step_error)
+}
+
+/// Leaves the diagnosis of a reached budget.
+pub(crate) async fn diagnose(ledger: &Ledger, run: &RunContext, b: &BudgetExcess) -> Flow<()> {
     let text = json!({"blocked": b}).to_string();
     let key = digest_bytes(format!("{}:{text}", run.id).as_bytes());
     let key = TaskKey::parse(key.as_str())
         .map_err(|e| step_error(Error::Corrupt { what: "task key", why: e.to_string() }))?;
     patiently(|| ledger.steps().diagnostic(&run.id, "ExecuteST", &key, &text))
         .await
-        .map_err(step_error)?;
-    patiently(|| ledger.ops().tasks_cancel(&run.id)).await.map_err(step_error)
+        .map_err(step_error)
 }

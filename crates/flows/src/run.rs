@@ -271,8 +271,7 @@ async fn rounds(
                 true => match consent::check(this, digest).await? {
                     ConsentCheck::Holds(consented) => consented,
                     ConsentCheck::Drifted(drift) => {
-                        let (missed, drift) = (Vec::new(), Some(drift));
-                        return Ok(Round { ok: 0, missed, blocked: None, drift });
+                        return Ok(Round { drift: Some(drift), ..Round::none() });
                     }
                 },
             };
@@ -281,7 +280,13 @@ async fn rounds(
             let round = Box::pin(round).await?;
             let next = decide::after_round(&round, attempt - before, budget);
             if let (false, Next::Finish { status, error }) = (goes_on(&next), &next) {
-                let output = json!({"ok": ok + round.ok, "failed": round.missed.len(), "attempts": attempt, "blocked": round.blocked});
+                // A graph counts what earlier lives did, too.
+                let done = if round.over.is_some() { round.ok } else { ok + round.ok };
+                let failed = round.over.as_ref().map_or(round.missed.len(), |over| over.failed);
+                let mut output = json!({"ok": done, "failed": failed, "attempts": attempt, "blocked": round.blocked});
+                if let Some(over) = &round.over {
+                    output["skipped"] = json!(over.skipped);
+                }
                 this.close(*status, error.as_deref(), &output).await?;
             }
             Ok(round)

@@ -160,7 +160,8 @@ impl<W: Serialize + DeserializeOwned> StaticRecipe<W> {
             gate: None,
             config: Vec::new(),
             caps: Caps { sandbox_minutes: self.cap_minutes, ..Caps::default() },
-            tasks: vec![PlanTask { name: self.task.into(), work: (self.work)(work) }],
+            tasks: vec![PlanTask::of(self.task.into(), (self.work)(work))],
+            graph: None,
         }
     }
 

@@ -190,7 +190,7 @@ mod tests {
     fn run_status(err_code: ErrCode) -> RunStatus {
         for attempt in 1.. {
             let miss = Miss { index: 0, name: "t".into(), err_code, cause: None, permanent: false };
-            let round = Round { ok: 0, missed: vec![miss], blocked: None, drift: None };
+            let round = Round { missed: vec![miss], ..Round::none() };
             match after_round(&round, attempt, &Budget::default()) {
                 Next::Finish { status, .. } => return status,
                 Next::Again { .. } => assert!(attempt < 100),

@@ -8,6 +8,7 @@
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
 //! ends links ops run_pages settlements
+//! graphs
 //! remote_commands gates live_start rounds run_files sessions template_views
 //! artifacts builds dispatches forks steps tasks
 //! intents recipes runs template_layers
@@ -38,6 +39,7 @@ pub mod families;
 mod forks;
 pub mod gates;
 pub mod grants;
+pub mod graphs;
 pub mod health;
 pub mod intents;
 pub mod keys;

@@ -3,7 +3,7 @@
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::GateMessage;
-use cofferdam_contracts::id::{RunId, TenantId, WorkflowId};
+use cofferdam_contracts::id::{RunId, TaskKey, TenantId, WorkflowId};
 use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::ops::{OpsAudit, OpsStep, OpsWorkflow};
 use serde_json::{Value, json};
@@ -174,6 +174,17 @@ impl Ops<'_> {
     pub async fn tasks_cancel(self, run: &RunId) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         cancel_workflows(&mut tx, None, Some(run), run).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Cancels attempts of a run that have not ended; the run itself and its other tasks go on.
+    pub async fn attempts_cancel(self, run: &RunId, keys: &[TaskKey]) -> Result<()> {
+        let mut tx = self.pool().begin().await?;
+        for key in keys {
+            let workflow = id("sbx_runs.task_key", key.as_str())?;
+            cancel_workflows(&mut tx, Some(&workflow), None, run).await?;
+        }
         tx.commit().await?;
         Ok(())
     }

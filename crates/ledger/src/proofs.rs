@@ -49,7 +49,8 @@ proofs! {
     "builds_are_their_sandboxes", "layers_stay_with_their_tenant", "live_networks_follow_each_other",
     "plans_are_their_digests", "recipes_are_their_hashes", "artifacts_are_in_their_index", "task_keys_hold",
     "results_are_their_raw", "approvals_are_their_replies", "wipe_evidence_is_of_its_time", "dispatches_say_what_ran",
-    "applies_say_what_was_approved", "reports_are_of_artifacts", "the_chain_holds",
+    "applies_say_what_was_approved", "reports_are_of_artifacts",
+    "tasks_started_after_their_needs", "graphs_are_their_plans", "the_chain_holds",
 }
 
 /// One claim, as its file says it.

@@ -39,7 +39,7 @@ impl Tasks<'_> {
 }
 
 /// The ends and their artifacts as the statement takes them. An end with a blob is left to a worker.
-fn ends(values: &[TaskEnd<'_>]) -> Result<(Value, Value)> {
+pub(crate) fn ends(values: &[TaskEnd<'_>]) -> Result<(Value, Value)> {
     let (mut ends, mut artifacts) = (Vec::new(), Vec::new());
     for end in values {
         let Some(rows) = inline_rows(end.task, end.artifacts)? else { continue };

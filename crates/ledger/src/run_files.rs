@@ -1,6 +1,6 @@
 //! Files of a run, in pages: those of `app.artifacts` that its tasks declared, of each task's last attempt that ended.
 
-use cofferdam_contracts::id::RunId;
+use cofferdam_contracts::id::{RunId, TaskKey, TenantId};
 use cofferdam_contracts::run_file::{FILES, RunFile};
 use serde_json::json;
 use sqlx::Row;
@@ -75,6 +75,33 @@ impl Artifacts<'_> {
             .bind(query.with_bytes)
             .fetch_all(self.pool())
             .await?;
+        rows.iter().map(|row| stored(row, encode)).collect()
+    }
+
+    /// Files that an attempt left, by path, where the tenant owns it. `encode` writes a link's target as text.
+    pub async fn attempt_files(
+        self,
+        tenant: &TenantId,
+        task: &TaskKey,
+        most: i64,
+        encode: fn(&[u8]) -> String,
+    ) -> Result<Vec<StoredFile>> {
+        let rows = sqlx::query(
+            "SELECT a.step_id, a.task_key, s.task_name, a.attempt, a.idx, a.name, a.uri, a.sha256, a.size, a.mode,
+                    app.ms(a.created_at) AS at,
+                    CASE WHEN a.mode = '120000' THEN coalesce(convert_to(a.inline, 'UTF8'), b.bytes) END AS bytes
+               FROM app.artifacts a
+               JOIN app.sbx_runs s ON s.task_key = a.task_key
+               JOIN app.runs r ON r.id = a.run_id
+               LEFT JOIN app.blobs b ON b.sha256 = a.sha256 AND a.mode = '120000'
+              WHERE a.task_key = $1 AND r.tenant_id = $2 AND a.kind = 'file' AND starts_with(a.name, 'files/')
+              ORDER BY a.idx LIMIT $3",
+        )
+        .bind(task.as_str())
+        .bind(tenant.as_str())
+        .bind(most)
+        .fetch_all(self.pool())
+        .await?;
         rows.iter().map(|row| stored(row, encode)).collect()
     }
 

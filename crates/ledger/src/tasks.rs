@@ -8,6 +8,7 @@ use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
 use cofferdam_contracts::session::Attestation;
+use cofferdam_contracts::task_outputs::TaskOutputs;
 use serde_json::Value;
 use sqlx::Row;
 
@@ -95,7 +96,7 @@ pub struct TaskContext {
 }
 
 /// How one attempt ended, as its parent sees it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TaskOutcome {
     /// Key of the attempt that ended.
     pub key: TaskKey,
@@ -109,6 +110,8 @@ pub struct TaskOutcome {
     pub permanent: bool,
     /// Whether it was canceled with its run, which was resumed since: then it is to be done again.
     pub resumed: bool,
+    /// Its outputs, where it has some.
+    pub outputs: Option<TaskOutputs>,
 }
 
 impl TaskOutcome {
@@ -116,7 +119,8 @@ impl TaskOutcome {
     #[must_use]
     pub fn succeeded(key: TaskKey) -> Self {
         let (exit, cause) = (0, None);
-        Self { key, err_code: ErrCode::None, exit, cause, permanent: false, resumed: false }
+        let err_code = ErrCode::None;
+        Self { key, err_code, exit, cause, permanent: false, resumed: false, outputs: None }
     }
 }
 
@@ -173,7 +177,7 @@ impl Tasks<'_> {
         let keys: Vec<&str> = keys.iter().map(TaskKey::as_str).collect();
         let rows = sqlx::query(
             "SELECT w.canceled, s.task_key, s.err_code, coalesce((s.response->>'exit')::int, -1) AS exit,
-                    s.response->>'cause' AS cause,
+                    s.response->>'cause' AS cause, s.response->'outputs' AS outputs,
                     coalesce((s.response->>'permanent')::boolean, false) AND (
                       coalesce((s.response->>'permanentEverywhere')::boolean, false) OR NOT EXISTS (
                         SELECT 1 FROM app.executors e WHERE e.state = 'live' AND e.host_id NOT IN (
@@ -204,6 +208,10 @@ impl Tasks<'_> {
                 cause: row.try_get("cause")?,
                 permanent: row.try_get::<Option<bool>, _>("permanent")?.unwrap_or(false),
                 resumed: row.try_get("resumed")?,
+                outputs: row
+                    .try_get::<Option<Value>, _>("outputs")?
+                    .map(|value| load("sbx_runs.response", value))
+                    .transpose()?,
             });
         }
         Ok(Some(outcomes))

@@ -117,8 +117,7 @@ pub fn mount(path: &str) -> InputFile {
         path: REPO_MOUNT.to_owned(),
         inline: None,
         uri: Some(format!("host://{path}")),
-        access: AccessMode::ReadOnly,
-    }
+        access: AccessMode::ReadOnly, optional: false }
 }
 
 /// The build phase with the checkout in front; a task without one gets one that has no network.

@@ -32,7 +32,7 @@ impl Plan {
         let names = tests.iter().map(|test| test.name.clone()).collect();
         let plan = Box::new(agent.clone());
         work.role = AgentRole::Build { plan, session, tests: names };
-        self.tasks = vec![PlanTask { name: BUILDING.to_owned(), work: Work::Opencode(work) }];
+        self.tasks = vec![PlanTask::of(BUILDING.to_owned(), Work::Opencode(work))];
         self.tasks.extend(tests.into_iter().filter(|test| agent.tests.contains(&test.name)));
         Ok(self)
     }

@@ -88,7 +88,7 @@ pub(super) fn draft(
     let mut work = work(spec, tests, scope).map_err(|fault| of_agent(fault, recipe))?;
     let what = format!("recipe {}@{}: plan.agent", recipe.id, recipe.v);
     config.settings.settle(&what, &mut work.request)?;
-    Ok(PlanTask { name: PLANNING.to_owned(), work: Work::Opencode(Box::new(work)) })
+    Ok(PlanTask::of(PLANNING.to_owned(), Work::Opencode(Box::new(work))))
 }
 
 fn of_agent(fault: Fault, recipe: &Recipe) -> CompileError {
@@ -119,8 +119,7 @@ fn work(spec: &AgentSpec, tests: Vec<PlanTask>, scope: &Scope<'_>) -> Result<Ope
         path: PROJECT.to_owned(),
         inline: None,
         uri: Some(format!("host://{}", absolute("project", &spec.project)?)),
-        access: AccessMode::WorkspaceWrite,
-    };
+        access: AccessMode::WorkspaceWrite, optional: false };
     let program = spec.program.as_deref().map(|path| absolute("program", path)).transpose()?;
     let mounts = program.map(|source| {
         vec![Mount { source, target: PROGRAM.to_owned(), access: AccessMode::ReadOnly }]
@@ -159,7 +158,7 @@ fn patched(test: PlanTask, project: &InputFile) -> Result<PlanTask, Fault> {
     request.files_in.push(project.clone());
     request.workdir.get_or_insert_with(|| PROJECT.to_owned());
     let work = Work::Patched(Box::new(PatchTestWork { request: *request, patch: None }));
-    Ok(PlanTask { name: test.name, work })
+    Ok(PlanTask::of(test.name, work))
 }
 
 #[cfg(test)]

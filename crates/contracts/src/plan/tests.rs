@@ -182,3 +182,202 @@ fn equal_names_and_relative_paths_are_refused() {
     let err = compile(&recipe(SHARDS), &json!({"n": 1, "repo": "r"}), &none).unwrap_err();
     assert!(err.message.contains("not an absolute path"), "{err}");
 }
+
+/// A pipeline's plan, which runs do not follow yet.
+fn graph_of(yaml: &str, form: &Value) -> Result<Plan, Refusal> {
+    let recipe = Recipe::from_yaml("p.yaml", yaml)?;
+    super::compiled(&recipe, form, &Settings::default(), &none).map_err(CompileError::refusal)
+}
+
+const PIPELINE: &str = r#"
+id: p
+v: "1"
+form: {type: object, properties: {kind: {type: string}}}
+plan:
+  fail_fast: true
+  tasks:
+    - name: build
+      exec: {run: make}
+      artifacts: ["dist/**"]
+      outputs: out.json
+    - name: test-${item.name}
+      id: test
+      each: ${tasks.build.outputs.shards}
+      files:
+        - {text: static, to: /work/a}
+        - {from: "task://build/dist/**", to: /work/dist}
+        - {text: "v=${tasks.build.outputs.version}", to: /work/v}
+      exec: {run: "t ${item.name | sh} ${tasks.build.outputs.version | sh} ${form.kind | sh}", env: {N: "${index}/${count}"}}
+    - name: Say it
+      value: "${form.kind}"
+      needs: [test]
+      when: {all: [{task: test, is: ended}, {any: [{value: "${tasks.build.outputs.kind}", is: release}, {value: "${form.kind}", is: x}]}]}
+"#;
+
+#[test]
+fn a_pipeline_has_groups_and_late_parts() {
+    let plan = graph_of(PIPELINE, &json!({"kind": "a ${form.kind}"})).unwrap();
+    let graph = plan.graph.as_ref().unwrap();
+    let text = serde_json::to_value(graph).unwrap();
+    assert!(graph.fail_fast);
+    let names: Vec<&str> = graph.groups.iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(names, ["build", "test", "task-3"]);
+    assert_eq!(text["groups"][1]["needs"], json!(["build"]), "what it uses, it needs");
+    assert_eq!(text["groups"][2]["needs"], json!(["build", "test"]));
+    assert_eq!(
+        text["groups"][2]["when"]["all"][1],
+        json!({"any": [
+            {"value": {"value": [{"output": {"of": {"task": "build", "name": "kind"}}}], "is": "release"}},
+            {"value": {"value": [{"text": "a ${form.kind}"}], "is": "x"}},
+        ]})
+    );
+    let members: Vec<_> =
+        plan.tasks.iter().map(|task| task.group.as_ref().unwrap().as_str()).collect();
+    assert_eq!(members, ["build", "task-3"], "what an output makes is not there yet");
+    let fanout = graph.groups[1].fanout.as_ref().unwrap();
+    assert_eq!(fanout.task.files[0].glob, "dist/**");
+    let items = [json!({"name": "it's"}), json!({"name": "${form.kind}"})];
+    let tasks = super::late::expanded(fanout, &items).unwrap();
+    assert_eq!(
+        (tasks[0].name.as_str(), tasks[1].name.as_str()),
+        ("test-it's", "test-${form.kind}")
+    );
+    let outputs =
+        crate::task_outputs::parse(b"version='; rm -rf / #", crate::task_outputs::OutputsKind::Env);
+    let values =
+        crate::late::OutputValues::from([(graph.groups[0].name.clone(), outputs.unwrap())]);
+    let work = super::late::filled(&tasks[0].work, &tasks[0].late, &values).unwrap();
+    let request = work.request().unwrap();
+    assert_eq!(request.cmd[2], r"t 'it'\''s' ''\''; rm -rf / #' 'a ${form.kind}'");
+    assert_eq!(request.env["N"], "0/2");
+    assert_eq!(request.files_in[1].inline.as_deref(), Some("v='; rm -rf / #"));
+    let shown = super::late::readable(&fanout.task.work, &fanout.task.late);
+    assert!(
+        shown.request().unwrap().cmd[2]
+            .starts_with("t ${item.name | sh} ${tasks.build.outputs.version | sh} ")
+    );
+    let again: Plan = serde_json::from_value(serde_json::to_value(&plan).unwrap()).unwrap();
+    assert_eq!(again, plan);
+}
+
+#[test]
+fn a_matrix_is_every_combination_in_the_order_of_its_names() {
+    let yaml = "id: m\nv: '1'\nplan:\n  tasks:\n    - name: t-${matrix.py}-${matrix.os}\n      id: t\n      matrix: {py: [3.9, '4'], os: [b, a]}\n      value: ${index}/${count}\n";
+    let plan = compile(&recipe(yaml), &json!({}), &none).unwrap();
+    let names: Vec<&str> = plan.tasks.iter().map(|task| task.name.as_str()).collect();
+    assert_eq!(names, ["t-3.9-b", "t-4-b", "t-3.9-a", "t-4-a"]);
+    assert!(plan.graph.is_none() && plan.tasks[3].work == Work::Value("3/4".into()));
+    let text = serde_json::to_value(&plan.tasks[0]).unwrap();
+    assert_eq!(
+        text,
+        json!({"name": "t-3.9-b", "work": {"value": "0/4"}}),
+        "a matrix alone adds nothing"
+    );
+}
+
+/// Bytes of a plan before there were graphs: a plan that uses none keeps its digest.
+#[test]
+fn plans_without_a_graph_keep_their_bytes() {
+    let yaml = "id: t\nv: '1'\nplan:\n  tasks:\n    - {name: 'a${item}', each: [1, 2], value: 'v${item}'}\n    - {name: b, value: w}\n";
+    let plan = compile(&recipe(yaml), &json!({}), &none).unwrap();
+    let hash = recipe(yaml).hash().unwrap();
+    let text = String::from_utf8(crate::canonical::canonical(&plan).unwrap()).unwrap();
+    let tasks = r#"[{"name":"a1","work":{"value":"v1"}},{"name":"a2","work":{"value":"v2"}},{"name":"b","work":{"value":"w"}}]"#;
+    assert_eq!(
+        text,
+        format!(
+            r#"{{"caps":{{"concurrency":8,"sandbox_minutes":60,"steps":256}},"recipeHash":"{hash}","recipeRef":{{"id":"t","v":"1"}},"tasks":{tasks}}}"#
+        )
+    );
+    assert_eq!(hash.as_str(), crate::canonical::digest(&json!({
+        "id": "t", "v": "1", "caps": {"concurrency": 8, "steps": 256, "sandbox_minutes": 60},
+        "plan": {"tasks": [
+            {"name": "a${item}", "each": [1, 2], "value": "v${item}", "limits": {}}, {"name": "b", "value": "w", "limits": {}},
+        ]},
+    })).unwrap().as_str());
+}
+
+#[test]
+fn what_a_pipeline_may_not_say_is_refused_with_line_and_column() {
+    let task = |fields: &str| {
+        format!(
+            "id: p\nv: '1'\nplan:\n  tasks:\n    - {{name: a, exec: {{run: x}}, artifacts: [x], outputs: o.json}}\n    - name: b\n      {fields}\n"
+        )
+    };
+    for (fields, at, word) in [
+        (
+            "exec: {run: x}\n      needs: [a, z]",
+            "p.yaml:8:18: plan.tasks[1].needs[1]",
+            "no task has the id \"z\"",
+        ),
+        (
+            "exec: {run: x}\n      needs: [b]",
+            "p.yaml:8:15: plan.tasks[1].needs[0]",
+            "cannot wait for itself",
+        ),
+        (
+            "exec: {run: \"x ${tasks.a.outputs.v}\"}",
+            "p.yaml:7:14: plan.tasks[1].exec.run",
+            "stands unquoted",
+        ),
+        (
+            "exec: {run: \"${tasks.a.outputs.v}\"}",
+            "p.yaml:7:14: plan.tasks[1].exec.run",
+            "stands unquoted",
+        ),
+        (
+            "exec: {run: \"x ${tasks.a.outputs.v | raw}\"}",
+            "p.yaml:7:14: plan.tasks[1].exec.run",
+            "would make shell text",
+        ),
+        (
+            "exec: {run: [x, '${tasks.a.outputs.v | raw}']}",
+            "p.yaml:7:14: plan.tasks[1].exec.run",
+            "would make shell text",
+        ),
+        (
+            "exec: {run: [x, 'a${tasks.a.outputs.v}']}",
+            "p.yaml:7:14: plan.tasks[1].exec.run",
+            "part of a larger argument",
+        ),
+        (
+            "exec: {run: x}\n      image: 'image:${tasks.a.outputs.v}'",
+            "p.yaml:8:7: plan.tasks[1].image",
+            "known only when",
+        ),
+        (
+            "exec: {run: x, env: {LD_PRELOAD: '${tasks.a.outputs.v}'}}",
+            "p.yaml:7:22: plan.tasks[1].exec.env",
+            "LD_PRELOAD",
+        ),
+        (
+            "exec: {run: x}\n      each: [1]\n      matrix: {a: [1]}",
+            "p.yaml:9:7: plan.tasks[1].matrix",
+            "cannot be combined",
+        ),
+        (
+            "exec: {run: x}\n      outputs: ../o.env",
+            "p.yaml:8:7: plan.tasks[1].outputs",
+            "must be a path below",
+        ),
+        (
+            "exec: {run: x}\n      retry: {max: 11}",
+            "p.yaml:8:15: plan.tasks[1].retry.max",
+            "must be 0 to 10",
+        ),
+        (
+            "exec: {run: x}\n      files: [{from: 'task://a/../x', to: /x}]",
+            "p.yaml:8:16: plan.tasks[1].files[0].from",
+            "names no files",
+        ),
+    ] {
+        let error = Recipe::from_yaml("p.yaml", &task(fields)).unwrap_err().message;
+        assert!(error.starts_with(at) && error.contains(word), "{error}");
+    }
+    let cycle = "id: p\nv: '1'\nplan:\n  tasks:\n    - {name: a, value: x, needs: [b]}\n    - {name: b, value: x, needs: [a]}\n";
+    let error = Recipe::from_yaml("p.yaml", cycle).unwrap_err().message;
+    assert_eq!(
+        error,
+        "p.yaml:5:35: plan.tasks[0].needs[0]: the tasks wait for each other: a -> b -> a"
+    );
+}

@@ -8,7 +8,7 @@ use crate::recipe::Recipe;
 /// sandbox.
 #[must_use]
 pub fn policies_of(plan: &Plan, phase: Phase) -> Vec<Egress> {
-    let requests = plan.tasks.iter().filter_map(|task| task.work.request());
+    let requests = plan.all_tasks().filter_map(|task| task.work.request());
     let mut all: Vec<Egress> = requests
         .map(|request| match phase {
             Phase::Exec => request.egress.clone(),

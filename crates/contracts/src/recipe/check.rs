@@ -6,7 +6,7 @@ use super::{MAX_RECIPE_BYTES, MAX_TASKS, Recipe, TaskSpec};
 use crate::error::{ErrorCode, Refusal};
 use crate::schema::Validator;
 use crate::yaml::{self, YamlError};
-use crate::{secret, shell, test_report, user};
+use crate::{graph, secret, shell, test_report, user};
 
 impl Recipe {
     /// Parses YAML (and so JSON). `origin` names the text in errors: a file name.
@@ -15,7 +15,11 @@ impl Recipe {
             return Err(invalid(origin, &format!("larger than {MAX_RECIPE_BYTES} bytes")));
         }
         let recipe: Self = yaml::parse(text).map_err(|e| unparsed(origin, &e))?;
-        recipe.check().map_err(|e| invalid(origin, &e))?;
+        recipe.check().map_err(|what| {
+            // Parsed once more, and only now: the types have no positions.
+            let field = what.split(": ").next().unwrap_or_default();
+            unparsed(origin, &YamlError { at: yaml::position(text, field), what })
+        })?;
         Ok(recipe)
     }
 
@@ -51,6 +55,7 @@ impl Recipe {
         for (i, task) in self.plan.tasks.iter().enumerate() {
             task.check().map_err(|e| format!("plan.tasks[{i}].{e}"))?;
         }
+        graph::check(self).map_err(|fault| fault.to_string())?;
         self.check_input()?;
         shell::check(self, shell::RuleScope::All)
     }
@@ -116,6 +121,7 @@ impl TaskSpec {
             _ => return Err("exec: give exactly one of `exec` and `value`".into()),
         }
         self.check_repo()?;
+        self.check_pipeline()?;
         let build_user = self.build.as_ref().and_then(|build| build.user.as_deref());
         user::check(self.user.as_deref(), build_user, self.exec.is_some())?;
         if let Some(models) = &self.models {

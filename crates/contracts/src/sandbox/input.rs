@@ -34,11 +34,14 @@ pub struct InputFile {
     /// The file's text.
     pub inline: Option<String>,
     /// `host:///abs/path` (a file or directory of the worker's host, within its allowed roots) or
-    /// `artifact://...`.
+    /// `artifact://...`, or `artifacts://...` (files of a task's attempt, below `path`).
     pub uri: Option<String>,
     /// What the task may do with it.
     #[serde(default)]
     pub access: AccessMode,
+    /// Whether an `artifacts://` URI may match no file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
 }
 
 /// A command that runs before the task, in the same sandbox, under a network policy of its own.

@@ -41,8 +41,12 @@ impl Rule<'_> {
             let Ok(piece) = piece else { return Ok(()) };
             let Piece::Expr(expr) = piece else { continue };
             let editable = self.is_editable(expr.value);
+            let output = self.is_output(expr.value);
+            if output && expr.filter == Some(Filter::Raw) {
+                return Err(super::output_is_raw(expr.value));
+            }
             let is_meant = expr.filter == Some(Filter::Raw) && !editable;
-            let is_held = editable || self.held == RuleScope::All;
+            let is_held = editable || output || self.held == RuleScope::All;
             if is_meant || !is_held || self.is_safe(expr.value) {
                 continue;
             }

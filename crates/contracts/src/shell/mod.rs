@@ -87,6 +87,8 @@ enum Source<'a> {
     Form(Option<&'a str>, Option<&'a Value>),
     /// Names of files.
     Files,
+    /// An output of another task: nobody has seen it, neither at import nor at a gate.
+    Output,
 }
 
 impl Rule<'_> {
@@ -103,7 +105,7 @@ impl Rule<'_> {
         for (name, text) in all.filter(|(name, _)| reader::is_code_variable(name)) {
             if let Some(value) = self.editable_in(text) {
                 return Err(format!(
-                    "`${{{value}}}`, which an approver may edit, is in {name}, which programs take code \
+                    "`${{{value}}}`, which an approver may edit or another task puts out, is in {name}, which programs take code \
                      from: use a variable of your own, or narrow its schema by `enum`"
                 ));
             }
@@ -122,12 +124,12 @@ impl Rule<'_> {
         }
     }
 
-    /// A value in a text that an approver may edit to anything.
+    /// A value in a text that an approver may edit to anything, or that another task puts out.
     fn editable_in<'t>(&self, text: &'t str) -> Option<&'t str> {
         pieces(text).find_map(|piece| match piece {
-            Ok(Piece::Expr(expr)) => {
-                Some(expr.value).filter(|value| self.is_editable(value) && !self.is_safe(value))
-            }
+            Ok(Piece::Expr(expr)) => Some(expr.value).filter(|value| {
+                self.is_output(value) || (self.is_editable(value) && !self.is_safe(value))
+            }),
             _ => None,
         })
     }
@@ -136,6 +138,7 @@ impl Rule<'_> {
         // The whole text: who supplies it supplies the command, and who approves it sees all of it.
         if let Some(Ok(expr)) = lone(text.trim())
             && expr.filter != Some(Filter::Raw)
+            && !self.is_output(expr.value)
         {
             return Ok(());
         }
@@ -148,8 +151,10 @@ impl Rule<'_> {
                 Piece::Brace => scan.parameter(),
                 Piece::Expr(expr) => {
                     let editable = self.is_editable(expr.value);
-                    let held = editable || self.held == RuleScope::All;
+                    let output = self.is_output(expr.value);
+                    let held = editable || output || self.held == RuleScope::All;
                     match expr.filter {
+                        Some(Filter::Raw) if output => return Err(output_is_raw(expr.value)),
                         Some(Filter::Raw) if editable => {
                             return Err(raw_is_editable(expr.value));
                         }
@@ -176,8 +181,13 @@ impl Rule<'_> {
         match self.source(value) {
             Source::Form(Some(field), _) => gate.edit.iter().any(|edit| edit == field),
             Source::Form(None, _) => !gate.edit.is_empty(),
-            Source::Author | Source::Files => false,
+            Source::Author | Source::Files | Source::Output => false,
         }
+    }
+
+    /// Whether it is an output of another task, which nobody sees before it is used.
+    fn is_output(&self, value: &str) -> bool {
+        matches!(self.source(value), Source::Output)
     }
 
     /// Whether nothing that it may be is more than a word to a shell.
@@ -187,7 +197,7 @@ impl Rule<'_> {
             Source::Form(_, schema) => {
                 schema.is_some_and(|s| is_word(s, self.recipe.form.as_ref(), MAX_REFS))
             }
-            Source::Files => false,
+            Source::Files | Source::Output => false,
         }
     }
 
@@ -202,6 +212,7 @@ impl Rule<'_> {
         match names.next() {
             Some("form") => self.form(names),
             Some("item") => self.item(names),
+            Some("tasks") => Source::Output,
             _ => Source::Author,
         }
     }
@@ -269,6 +280,14 @@ fn unquoted(value: &str, editable: bool) -> String {
 fn misplaced(value: &str, place: &str) -> String {
     format!(
         "`${{{value} | sh}}` is only part of a word {place}: move it out of there, or {}",
+        by_env(value)
+    )
+}
+
+fn output_is_raw(value: &str) -> String {
+    format!(
+        "`${{{value} | raw}}` would make shell text of a task's output, which nobody sees before it is executed: write \
+         `${{{value} | sh}}`, or {}",
         by_env(value)
     )
 }

@@ -1,0 +1,130 @@
+//! What happens to a graph, and what it asks for.
+
+use cofferdam_contracts::id::GroupName;
+use cofferdam_contracts::late::LateFault;
+use cofferdam_contracts::plan::{PlanTask, Work};
+use cofferdam_contracts::retry_spec::AttemptEnd;
+use cofferdam_contracts::run::RunStatus;
+use cofferdam_contracts::start_spec::GroupOutcome;
+use cofferdam_contracts::task_outputs::TaskOutputs;
+use serde::{Deserialize, Serialize};
+
+use crate::decide::BudgetExcess;
+
+/// The end of one attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskEnd {
+    /// The task: its place among the plan's tasks and those of [`GraphAction::Expand`].
+    pub index: usize,
+    /// Which attempt, as it was started.
+    pub attempt: u32,
+    /// How it ended.
+    pub end: AttemptEnd,
+    /// Why, in words.
+    pub cause: Option<String>,
+    /// What its outputs file says, where it succeeded and has one. It is on record with the attempt.
+    #[serde(skip)]
+    pub outputs: Option<TaskOutputs>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum GraphEvent {
+    /// The run executes. Before any other, once.
+    Begin,
+    /// An attempt ended. One that is not running is ignored: a replay may hear of it again.
+    Ended(TaskEnd),
+    /// A canceled attempt is asked for again by a resume of the run; no retry is spent.
+    Resumed {
+        /// The task.
+        index: usize,
+        /// The canceled attempt.
+        attempt: u32,
+    },
+    /// The pause before a task's next attempt is over.
+    BackoffOver {
+        /// The task.
+        index: usize,
+    },
+    /// A budget is reached.
+    Blocked(BudgetExcess),
+    /// The run is canceled: nothing more of it starts, `when: always` included.
+    Canceled,
+}
+
+/// Why a task does not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SkipReason {
+    /// Its `when` does not hold, or a need did not succeed.
+    Condition,
+    /// Another task failed, and the recipe says `fail_fast`.
+    FailFast,
+    /// A budget is reached.
+    Budget,
+    /// A value that it needs is not there: it counts as failed.
+    Late(LateFault),
+    /// Its group's tasks cannot be made, in words: the group counts as failed.
+    Fanout(String),
+}
+
+/// A group whose tasks have all ended or are skipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupEnd {
+    /// Its name.
+    pub name: GroupName,
+    /// How it ended.
+    pub outcome: GroupOutcome,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GraphAction {
+    /// Queue an attempt.
+    Start {
+        /// The task.
+        index: usize,
+        /// Which attempt, from 1.
+        attempt: u32,
+        /// Its work with the outputs of others; `None`: as it is in the plan.
+        work: Option<Box<Work>>,
+    },
+    /// Say [`GraphEvent::BackoffOver`] after a pause.
+    Wait {
+        /// The task.
+        index: usize,
+        /// The pause in ms.
+        backoff_ms: u64,
+    },
+    /// Record that tasks do not start.
+    Skip {
+        /// Their group, in a plan with a graph.
+        group: Option<GroupName>,
+        /// The tasks; none where the group's were never made.
+        tasks: Vec<usize>,
+        /// Why.
+        why: SkipReason,
+    },
+    /// Cancel a running attempt. Its end is waited for.
+    Cancel {
+        /// The task.
+        index: usize,
+    },
+    /// Record tasks that an output made.
+    Expand {
+        /// Their group.
+        group: GroupName,
+        /// Index of the first.
+        first: usize,
+        /// The tasks, in their order.
+        tasks: Vec<PlanTask>,
+    },
+    /// The run is over. The last action.
+    Finish {
+        /// Its status.
+        status: RunStatus,
+        /// Why it did not succeed.
+        error: Option<String>,
+    },
+}

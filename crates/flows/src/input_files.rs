@@ -1,0 +1,152 @@
+//! What a task is given in its sandbox: texts of its plan, artifacts, files that other tasks left, and paths of the host.
+
+use cofferdam_contracts::artifact::{ArtifactMode, AttemptFiles};
+use cofferdam_contracts::canonical::digest_bytes;
+use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::run_file::{MAX_RUN_FILES, RunFile};
+use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
+use cofferdam_ledger::run_files::StoredFile;
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::{HostPath, Input};
+
+use crate::executor::Executor;
+use crate::run_files::{FileChoice, decode_name, encode_name};
+
+/// Files of other tasks that one task is given at most.
+const MAX_TASK_FILES: usize = 20_000;
+/// Their bytes together: they are in the worker's memory on their way in.
+const MAX_TASK_FILE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Why an input cannot be given.
+pub(crate) enum NoInput {
+    /// The ledger did not answer: it may a moment later.
+    Passing(String),
+    /// What was named is not there, or is not what it was, and stays so.
+    Lasting(String),
+}
+
+/// Inline texts, artifacts of this tenant, and directories of this host.
+pub(crate) async fn inputs(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+) -> Result<Vec<Input>, NoInput> {
+    let lasting = |cause: String| Err(NoInput::Lasting(cause));
+    let mut inputs = Vec::with_capacity(request.files_in.len());
+    let mut left = TaskFileAllowance::default();
+    for file in &request.files_in {
+        let path = file.path.clone();
+        let input = match (&file.inline, &file.uri) {
+            (Some(text), None) => {
+                Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) }
+            }
+            (None, Some(uri)) if uri.starts_with("artifact://") => {
+                let stored = executor
+                    .flows
+                    .ledger
+                    .artifacts()
+                    .read(&task.tenant, uri)
+                    .await
+                    .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
+                    .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
+                if digest_bytes(&stored.bytes) != stored.sha256 {
+                    return lasting(format!("{uri}: its bytes do not have the recorded hash"));
+                }
+                Input::Bytes { path, bytes: stored.bytes, mode: mode(file.access) }
+            }
+            (None, Some(uri)) if let Some(files) = AttemptFiles::parse(uri) => {
+                inputs.extend(left.files(executor, task, file, &files).await?);
+                continue;
+            }
+            (None, Some(uri)) => match uri.strip_prefix("host://") {
+                Some(source) => {
+                    Input::Host { path, source: HostPath::said(source), access: file.access }
+                }
+                None => return lasting(format!("{uri}: only host://, artifact:// and artifacts:// are known")),
+            },
+            _ => return lasting(format!("{path}: exactly one of inline and uri")),
+        };
+        inputs.push(input);
+    }
+    Ok(inputs)
+}
+
+/// Files of other tasks that one task may still be given.
+struct TaskFileAllowance {
+    files: usize,
+    bytes: u64,
+}
+
+impl Default for TaskFileAllowance {
+    fn default() -> Self {
+        Self { files: MAX_TASK_FILES, bytes: MAX_TASK_FILE_BYTES }
+    }
+}
+
+impl TaskFileAllowance {
+    /// The files of an attempt that match. Links and empty directories are none.
+    async fn files(
+        &mut self,
+        executor: &Executor,
+        task: &TaskContext,
+        file: &InputFile,
+        asked: &AttemptFiles<'_>,
+    ) -> Result<Vec<Input>, NoInput> {
+        let artifacts = executor.flows.ledger.artifacts();
+        let most = i64::try_from(MAX_RUN_FILES).unwrap_or(i64::MAX);
+        let found = artifacts.attempt_files(&task.tenant, &asked.task, most, encode_name).await;
+        let found = found.map_err(|e| NoInput::Passing(format!("files of another task: {e}")))?;
+        let mut choice = FileChoice::parse(Some(asked.glob)).map_err(Self::lasting)?;
+        let mut inputs = Vec::new();
+        for StoredFile { file: found, .. } in found {
+            if !found.mode.has_content() || !choice.has(&found).map_err(Self::lasting)? {
+                continue;
+            }
+            self.take(&found)?;
+            let name = String::from_utf8(decode_name(&found.path)).map_err(|_| {
+                let why = "its name is not UTF-8, and a task is given names that are";
+                NoInput::Lasting(format!("file {:?} of task {:?}: {why}", found.path, found.task))
+            })?;
+            let stored = artifacts
+                .read(&task.tenant, &found.uri)
+                .await
+                .map_err(|e| NoInput::Passing(format!("{}: {e}", found.uri)))?
+                .ok_or_else(|| NoInput::Lasting(format!("{}: no such artifact", found.uri)))?;
+            if digest_bytes(&stored.bytes) != stored.sha256 {
+                let why = "its bytes do not have the recorded hash";
+                return Err(NoInput::Lasting(format!("{}: {why}", found.uri)));
+            }
+            let x = if found.mode == ArtifactMode::Executable { 0o111 } else { 0 };
+            let (path, mode) = (format!("{}/{name}", file.path), mode(file.access) | x);
+            inputs.push(Input::Bytes { path, bytes: stored.bytes, mode });
+        }
+        if inputs.is_empty() && !file.optional {
+            let why = "no file that the task left matches; add it to the `artifacts` of that task";
+            return Err(NoInput::Lasting(format!("files {:?}: {why}", asked.glob)));
+        }
+        Ok(inputs)
+    }
+
+    fn take(&mut self, file: &RunFile) -> Result<(), NoInput> {
+        let left = self.files.checked_sub(1).zip(self.bytes.checked_sub(file.size));
+        let Some((files, bytes)) = left else {
+            return Err(NoInput::Lasting(format!(
+                "files of other tasks are more than {MAX_TASK_FILES}, or more than {} MiB; match fewer, or pack them",
+                MAX_TASK_FILE_BYTES / (1024 * 1024)
+            )));
+        };
+        (self.files, self.bytes) = (files, bytes);
+        Ok(())
+    }
+
+    fn lasting(refusal: Refusal) -> NoInput {
+        NoInput::Lasting(format!("files of another task: {}", refusal.message))
+    }
+}
+
+fn mode(access: AccessMode) -> u32 {
+    match access {
+        AccessMode::ReadOnly => 0o444,
+        AccessMode::WorkspaceWrite | AccessMode::Full => 0o644,
+    }
+}

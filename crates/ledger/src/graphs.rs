@@ -1,0 +1,194 @@
+//! Graphs of runs: what happened to one in which order, the ends of its groups, and the attempts that follow, in one statement.
+//!
+//! ```text
+//! graph_record --events, attempts--> the executor rebuilds its state          (a replay, a retry)
+//! graph_advance <--events, skips, ends of groups, attempts to queue--         (each time that something ended)
+//! ```
+//! **No task of a group starts before the end of each group that it needs is on record**: a trigger on `app.sbx_executions` holds it.
+
+use cofferdam_contracts::id::{GroupName, RunId, StepId, TaskKey};
+use cofferdam_contracts::sandbox::ErrCode;
+use cofferdam_contracts::start_spec::GroupOutcome;
+use cofferdam_contracts::task_outputs::TaskOutputs;
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::Row;
+
+use crate::APP_VERSION;
+use crate::error::{Result, id, json, load};
+use crate::families::Tasks;
+use crate::policies::snapshots_json;
+use crate::rounds::ends;
+use crate::tasks::{NewTask, TaskBatch};
+
+/// A task group of the plan.
+#[derive(Debug, Clone, Serialize)]
+pub struct NewGroup<'a> {
+    /// Its name.
+    pub name: &'a GroupName,
+    /// Groups that end before its tasks start.
+    pub needs: &'a [GroupName],
+    /// Whether an output says which tasks it has.
+    pub is_late: bool,
+}
+
+/// A task of a group.
+#[derive(Debug, Clone, Serialize)]
+pub struct NewMember {
+    /// Its step.
+    pub step_id: StepId,
+    /// Its group.
+    pub group_name: GroupName,
+    /// Its name in the plan, for readers.
+    pub name: String,
+}
+
+/// Something that happened to the graph.
+#[derive(Debug, Clone, Serialize)]
+pub struct NewGraphEvent {
+    /// Its place among those of this life, from 0.
+    pub seq: u32,
+    /// What happened, as the executor reads it again.
+    pub event: Value,
+}
+
+/// A task that this life does not start.
+#[derive(Debug, Clone, Serialize)]
+pub struct NewSkip {
+    /// Its step.
+    pub step_id: StepId,
+    /// `condition`, `fail_fast`, `budget` or `late`.
+    pub reason: &'static str,
+    /// More, in words.
+    pub detail: Option<String>,
+}
+
+/// A group whose tasks are over.
+#[derive(Debug, Clone, Serialize)]
+pub struct NewGroupEnd {
+    /// Its name.
+    pub name: GroupName,
+    /// How it ended.
+    pub outcome: GroupOutcome,
+    /// Why none of its tasks was made, in words.
+    pub detail: Option<String>,
+}
+
+/// What happened to a run's graph, and what follows.
+#[derive(Debug, Clone, Default)]
+pub struct GraphAdvance<'a> {
+    /// The life of the run: how often it was retried.
+    pub life: u32,
+    /// The groups, with the first event of a life.
+    pub groups: Vec<NewGroup<'a>>,
+    /// Tasks that are known now.
+    pub members: Vec<NewMember>,
+    /// The events, in their order.
+    pub events: Vec<NewGraphEvent>,
+    /// Tasks that do not start.
+    pub skips: Vec<NewSkip>,
+    /// Groups that are over.
+    pub ends: Vec<NewGroupEnd>,
+}
+
+/// An attempt that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndedAttempt {
+    /// Its step.
+    pub step_id: StepId,
+    /// Its number, from 1.
+    pub attempt: u32,
+    /// Its key.
+    pub key: TaskKey,
+    /// How it ended.
+    pub err_code: ErrCode,
+    /// Its outputs, where it has some.
+    pub outputs: Option<TaskOutputs>,
+    /// Whether it is of an earlier life of the run.
+    pub is_earlier: bool,
+}
+
+/// What is on record of a run's graph.
+#[derive(Debug, Clone, Default)]
+pub struct GraphRecord {
+    /// The events of this life, in their order.
+    pub events: Vec<Value>,
+    /// Attempts that have ended, by step and number.
+    pub attempts: Vec<EndedAttempt>,
+}
+
+/// An attempt belongs to the life in which it was queued: `$2`, how often the run was retried by then.
+const ATTEMPTS: &str = "SELECT s.step_id, s.attempt, s.task_key, s.err_code, s.response->'outputs' AS outputs,
+            s.created_at < coalesce((SELECT t.created_at FROM app.run_retries t WHERE t.run_id = $1 AND t.n = $2),
+                                    '-infinity') AS earlier
+       FROM app.sbx_runs s
+      WHERE s.run_id = $1 AND s.response IS NOT NULL
+      ORDER BY s.step_id, s.attempt";
+
+impl Tasks<'_> {
+    /// What is on record of a run's graph in this life, and of its attempts in all of them.
+    pub async fn graph_record(self, run: &RunId, life: u32) -> Result<GraphRecord> {
+        let life = i32::try_from(life).unwrap_or(i32::MAX);
+        let events = sqlx::query_scalar(
+            "SELECT event FROM app.graph_events WHERE run_id = $1 AND life = $2 ORDER BY seq",
+        )
+        .bind(run.as_str())
+        .bind(life)
+        .fetch_all(self.pool())
+        .await?;
+        let rows = sqlx::query(ATTEMPTS)
+            .bind(run.as_str())
+            .bind(life)
+            .fetch_all(self.pool())
+            .await?;
+        let attempts = rows.iter().map(|row| {
+            let outputs: Option<Value> = row.try_get("outputs")?;
+            Ok(EndedAttempt {
+                step_id: id("sbx_runs.step_id", row.try_get("step_id")?)?,
+                attempt: u32::try_from(row.try_get::<i32, _>("attempt")?).unwrap_or(1),
+                key: id("sbx_runs.task_key", row.try_get("task_key")?)?,
+                err_code: load("sbx_runs.err_code", Value::String(row.try_get("err_code")?))?,
+                outputs: outputs.map(|value| load("sbx_runs.response", value)).transpose()?,
+                is_earlier: row.try_get("earlier")?,
+            })
+        });
+        Ok(GraphRecord { events, attempts: attempts.collect::<Result<_>>()? })
+    }
+
+    /// Takes down what happened and queues the attempts that follow, together; a replay writes nothing. The keys of those that are
+    /// over already: their ends came along, and count.
+    pub async fn graph_advance(
+        self,
+        advance: &GraphAdvance<'_>,
+        wave: &TaskBatch<'_>,
+    ) -> Result<Vec<TaskKey>> {
+        let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
+        let (values, artifacts) = ends(wave.values)?;
+        let kept: Vec<String> = sqlx::query_scalar(
+            // A cancel comes before it, or sees its tasks. The graph's rows come before the attempts, whose starts ask for them.
+            "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+               FROM (SELECT app.graph_advance($1, $12, $13, $14, $15, $16, $17) AS is_down
+                       FROM (SELECT 1 FROM app.runs WHERE id = $1 FOR SHARE) r OFFSET 0) g WHERE g.is_down",
+        )
+        .bind(wave.run.as_str())
+        .bind(wave.parent)
+        .bind(wave.partition)
+        .bind(wave.priority)
+        .bind(APP_VERSION)
+        .bind(wave.executor.as_str())
+        .bind(crate::quota::default_mb())
+        .bind(Value::Array(tasks?))
+        .bind(snapshots_json(wave.snapshots)?)
+        .bind(values)
+        .bind(artifacts)
+        .bind(i32::try_from(advance.life).unwrap_or(i32::MAX))
+        .bind(json("graph_groups", &advance.groups)?)
+        .bind(json("graph_tasks", &advance.members)?)
+        .bind(json("graph_events", &advance.events)?)
+        .bind(json("graph_skips", &advance.skips)?)
+        .bind(json("graph_ends", &advance.ends)?)
+        .fetch_one(self.pool())
+        .await?;
+        kept.iter().map(|key| id("sbx_runs.task_key", key)).collect()
+    }
+}
