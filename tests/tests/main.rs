@@ -60,6 +60,7 @@ mod own_names;
 mod own_runs;
 mod packages;
 mod permanent;
+mod pipelines;
 mod pipes;
 mod places;
 mod planner;

@@ -41,14 +41,16 @@ async fn make_ask(up: &Server) {
     assert_eq!(up.wait_terminal(run).await["status"], "succeeded");
 }
 
-/// One sandboxed run with bytes that are too many for a row and a test report, one engine-only, one behind a gate.
+/// One sandboxed run with bytes that are too many for a row and a test report, one engine-only, one behind a gate, one
+/// whose tasks are a graph.
 async fn make_runs(up: &Server) -> Vec<String> {
     let big = "id: big\nv: \"1\"\nplan:\n  tasks:\n    - name: big\n      exec: {run: \"head -c 300000 /dev/urandom > big.bin; echo 1..1 > r.tap; echo ok 1 >> r.tap; echo big\", timeout: 30s}\n      artifacts: [big.bin]\n      reports: [r.tap]\n";
     let read = |name: &str| {
         std::fs::read_to_string(cofferdam_tests::repository().join("examples").join(name)).unwrap()
     };
+    let graph = "id: graph\nv: \"1\"\nplan:\n  tasks:\n    - {name: first, value: x}\n    - {name: second, needs: [first], value: y}\n    - {name: sorry, when: {task: first, is: failed}, value: z}\n";
     let mut runs = Vec::new();
-    for yaml in [big.to_owned(), read("value.yaml"), read("hello-gated.yaml")] {
+    for yaml in [big.to_owned(), read("value.yaml"), read("hello-gated.yaml"), graph.to_owned()] {
         let header = up.run_recipe(&yaml, json!({}), json!({})).await;
         runs.push(text(&header, "runId"));
     }
@@ -289,7 +291,7 @@ async fn a_person_is_told_which_claim_is_broken_by_what() {
 async fn a_proof_of_one_run_says_nothing_about_another() {
     let kept = Kept::with_runs().await;
     let (url, mut conn) = kept.copy("scoped").await;
-    let [big, value, gated] = kept.runs.as_slice() else { panic!("three runs") };
+    let [big, value, gated, ..] = kept.runs.as_slice() else { panic!("three runs") };
     apply(
         &mut conn,
         &format!("DELETE FROM app.artifacts WHERE kind = 'stdout' AND run_id = '{big}'"),

@@ -24,7 +24,7 @@ pub enum GraphFault {
         "{at}: no task has the id {name:?}; write the `id` of a task, or its name where that is such a word"
     )]
     Unknown {
-        /// The field.
+        /// The field that says so.
         at: String,
         /// What it says.
         name: String,
@@ -32,7 +32,7 @@ pub enum GraphFault {
     /// A task that waits for itself.
     #[error("{at}: the task cannot wait for itself")]
     Own {
-        /// The field.
+        /// The field that says so.
         at: String,
     },
     /// Tasks that wait for each other.
@@ -48,13 +48,13 @@ pub enum GraphFault {
     Twice {
         /// The field of the second.
         at: String,
-        /// The id.
+        /// The id that both have.
         name: String,
     },
     /// Anything else that a task says of another.
     #[error("{at}: {why}")]
     Invalid {
-        /// The field.
+        /// The field that says so.
         at: String,
         /// What is wrong.
         why: String,
@@ -91,11 +91,11 @@ pub struct Need {
 /// What one task takes of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NeedKind {
-    /// Its end.
+    /// Its end, however it comes.
     End,
     /// One of its outputs.
     Output,
-    /// Its files.
+    /// Files among its artifacts.
     Files,
 }
 
@@ -138,7 +138,7 @@ pub fn needs_of(task: &TaskSpec) -> Result<Vec<Need>, String> {
 /// An entry of a graph that is looked at: its name and what it waits for.
 #[derive(Debug, Clone)]
 pub struct GraphEntry {
-    /// Its name.
+    /// Its id, by which others name it.
     pub name: GroupName,
     /// What it waits for, and where the recipe says so, in full.
     pub needs: Vec<Need>,

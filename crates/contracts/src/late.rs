@@ -33,7 +33,7 @@ pub struct OutputRef {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LateOutput {
-    /// Which output.
+    /// Whose output it is, and which.
     pub of: OutputRef,
     /// `sh`: as one word of a POSIX shell. Absent: as it is.
     pub filter: Option<Filter>,
@@ -80,7 +80,7 @@ pub struct LateField {
 /// One item of a fan-out.
 #[derive(Debug, Clone, Copy)]
 pub struct FanoutItem<'a> {
-    /// The item.
+    /// The item itself, as the list has it.
     pub value: &'a Value,
     /// Its number, from 0.
     pub index: usize,

@@ -8,9 +8,11 @@
 //! ```text
 //! reply
 //! consent plan::agent plan_text policy::entries
-//! plan::late
-//! plan plan::draft plan::groups plan::render
-//! pipeline
+//! plan
+//! plan::draft plan::groups plan::late
+//! plan::render pipeline
+//! plan::task_config
+//! plan::fault
 //! dispatch::end patch::receipt recipe::check webhook work
 //! graph
 //! recipe::pipeline start_condition

@@ -11,22 +11,26 @@ use crate::error::{ErrorCode, Refusal};
 use crate::gate_spec::GateSpec;
 use crate::id::{Digest, IntentId, RunId, StepId, TaskKey};
 pub use crate::pipeline::{LateFanout, PlanGraph, PlanGroup};
-use crate::profile::{self, Settings};
+use crate::profile::Settings;
 use crate::recipe::{Caps, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::DEFAULT_TIMEOUT_MS;
 use crate::shell;
-use crate::template::{Globber, RenderBudget, Scope, TemplateError, render_value};
-use crate::timeout::{self, Wall};
+use crate::template::{Globber, RenderBudget, Scope, render_value};
 use crate::work::AgentRole;
 pub use crate::work::{PlanTask, TaskFiles, Work};
 
 mod agent;
 mod draft;
+mod fault;
 mod groups;
 pub mod late;
 mod render;
+mod task_config;
 pub use draft::PORT as OPENCODE_PORT;
-use render::{rendered, text};
+pub use fault::CompileError;
+use fault::{Fault, invalid};
+use render::rendered;
+use task_config::Config;
 
 /// The plan of one run: the `plan_card` artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -51,8 +55,6 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph: Option<PlanGraph>,
 }
-
-type Variables = std::collections::BTreeMap<String, String>;
 
 /// What a task key is the hash of.
 #[derive(Debug, Serialize)]
@@ -129,77 +131,6 @@ fn execute_step() -> StepId {
 // A digest and a task key share one pattern, so this is never taken.
 fn unreachable_key() -> TaskKey {
     TaskKey::parse(&"0".repeat(64)).unwrap_or_else(|_| unreachable_key())
-}
-
-/// Why a recipe has no plan for a form.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum CompileError {
-    /// The recipe, the form or a bound forbids it.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// It lists files, and the caller cannot: whether it has a plan is known only on a worker.
-    #[error("the recipe lists files, which only a worker does")]
-    NeedsFiles,
-}
-
-impl CompileError {
-    /// What the caller gets.
-    #[must_use]
-    pub fn refusal(self) -> Refusal {
-        match self {
-            Self::Refused(refusal) => refusal,
-            needs_files @ Self::NeedsFiles => {
-                Refusal::new(ErrorCode::RecipeInvalid, needs_files.to_string())
-            }
-        }
-    }
-}
-
-/// Why a task has no plan.
-enum Fault {
-    /// Something in it does not hold together.
-    Invalid(String),
-    /// It would be larger than a plan may be.
-    TooLarge { metric: &'static str, limit: usize },
-    /// It lists files.
-    NeedsFiles,
-}
-
-impl From<String> for Fault {
-    fn from(why: String) -> Self {
-        Self::Invalid(why)
-    }
-}
-
-impl From<&str> for Fault {
-    fn from(why: &str) -> Self {
-        Self::Invalid(why.to_owned())
-    }
-}
-
-impl Fault {
-    fn of(error: TemplateError, field: &str) -> Self {
-        match error {
-            TemplateError::TooLarge { metric, limit } => Self::TooLarge { metric, limit },
-            TemplateError::NeedsFiles => Self::NeedsFiles,
-            other => Self::Invalid(format!("{field}: {other}")),
-        }
-    }
-
-    fn of_task(self, recipe: &Recipe, task: &TaskSpec) -> CompileError {
-        match self {
-            Self::NeedsFiles => CompileError::NeedsFiles,
-            Self::Invalid(why) => broken(recipe, task, &why).into(),
-            Self::TooLarge { metric, limit } => {
-                let why = format!(
-                    "recipe {}@{}: task {:?}: {metric} would pass {limit}",
-                    recipe.id, recipe.v, task.name
-                );
-                let details = serde_json::json!({"metric": metric, "limit": limit});
-                Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details).into()
-            }
-        }
-    }
 }
 
 /// Bytes that every task of a fan-out has besides its rendered texts: its lists of names and services.
@@ -353,64 +284,6 @@ fn items_of(each: &Value, scope: &Scope<'_>) -> Result<Vec<Value>, Fault> {
     }
 }
 
-/// The configuration, and what of it a plan has used.
-struct Config<'a> {
-    settings: &'a Settings,
-    used: std::collections::BTreeSet<ConfigRef>,
-}
-
-/// Which of a profile's wall times.
-#[derive(Clone, Copy)]
-enum WallTimeKind {
-    Build,
-    Exec,
-}
-
-impl WallTimeKind {
-    /// The field of a task that writes it.
-    const fn field(self) -> &'static str {
-        match self {
-            Self::Build => "build.timeout",
-            Self::Exec => "exec.timeout",
-        }
-    }
-}
-
-impl Config<'_> {
-    fn profile(&mut self, language: profile::Language) -> Option<profile::Profile> {
-        let found = self.settings.profile(language)?;
-        self.used.insert(found.source);
-        Some(found.value)
-    }
-
-    fn profile_ms(&mut self, language: profile::Language, timed: WallTimeKind) -> Option<u64> {
-        let found = self.profile(language)?;
-        Some(match timed {
-            WallTimeKind::Build => found.build_timeout_ms,
-            WallTimeKind::Exec => found.exec_timeout_ms,
-        })
-    }
-
-    /// What was written, or the task's profile.
-    fn wall(
-        &mut self,
-        written: Option<&str>,
-        spec: &TaskSpec,
-        scope: &Scope<'_>,
-        timed: WallTimeKind,
-    ) -> Result<Option<u64>, Fault> {
-        let field = timed.field();
-        let Some(written) = written else {
-            return Ok(spec.profile.and_then(|language| self.profile_ms(language, timed)));
-        };
-        let rendered = text(written, scope, field)?;
-        Ok(match timeout::read(&rendered).map_err(|e| format!("{field}: {e}"))? {
-            Wall::Fixed(duration) => Some(duration.ms()),
-            Wall::Profile(language) => self.profile_ms(language, timed),
-        })
-    }
-}
-
 fn task_of(
     recipe: &Recipe,
     spec: &TaskSpec,
@@ -423,14 +296,6 @@ fn task_of(
         config.settings.settle(&what, request)?;
     }
     Ok(task)
-}
-
-fn broken(recipe: &Recipe, task: &TaskSpec, why: &str) -> Refusal {
-    invalid(recipe, &format!("task {:?}: {why}", task.name))
-}
-
-fn invalid(recipe: &Recipe, why: &str) -> Refusal {
-    Refusal::new(ErrorCode::RecipeInvalid, format!("recipe {}@{}: {why}", recipe.id, recipe.v))
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub enum RetryKind {
     Exit {
         /// The lowest, from 1.
         from: u8,
-        /// The highest.
+        /// The highest of them, at most 255.
         to: u8,
     },
 }
@@ -141,7 +141,7 @@ pub struct Backoff {
     pub first: Duration,
     /// How many times longer each further one is.
     pub factor: u32,
-    /// The longest.
+    /// The longest that any of them becomes.
     pub max: Duration,
 }
 
@@ -264,7 +264,7 @@ pub struct AttemptEnd {
 /// What follows an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// It succeeded.
+    /// It succeeded, and nothing follows.
     Succeeded,
     /// Another attempt after a pause.
     Again {

@@ -27,6 +27,7 @@ use crate::model::ModelsSpec;
 use crate::patch::InputRepo;
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
+use crate::task_outputs::TaskOutputs;
 use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
 use crate::user::{EffectiveUser, UserName};
 pub use crate::wipe::{

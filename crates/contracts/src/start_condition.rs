@@ -45,7 +45,7 @@ pub enum Condition {
         /// How it must have ended.
         is: GroupOutcome,
     },
-    /// A text.
+    /// On a text with outputs in it.
     Value {
         /// Parts of the text. One whose output is missing equals nothing.
         value: Vec<LatePart>,

@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for StartSpec {
 pub(crate) enum ConditionKind<'a> {
     /// A task's outcome.
     Task(&'a GroupName, GroupOutcome),
-    /// A text.
+    /// A text, and what it has to be.
     Value(&'a str, &'a str),
     /// One of several.
     Any(&'a [ConditionFields]),

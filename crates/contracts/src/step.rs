@@ -23,7 +23,9 @@ named! {
         Failed = "failed",
         /// It was canceled.
         Canceled = "canceled",
-        /// A task's attempt that waits for a place, a worker or memory: nothing of it runs.
+        /// A task of a graph that is not started: its condition does not hold, or the run stops.
+        Skipped = "skipped",
+        /// A task's attempt that waits for other tasks, a place, a worker or memory: nothing of it runs.
         Queued = "queued",
         /// A task's attempt that has no result yet and does not wait for its turn.
         Running = "running",
@@ -84,7 +86,7 @@ pub struct StepRow {
     pub engine_step_id: StepId,
     /// The step, or the task's name.
     pub name: String,
-    /// The attempt's key; `null` for a step of the run itself.
+    /// The attempt's key; `null` for a step of the run itself, and for a task that was not queued.
     pub task_key: Option<TaskKey>,
     /// Which attempt, from 1.
     #[schemars(range(min = 1))]
@@ -128,6 +130,12 @@ impl StepRow {
             (Some(_), Some(output)) => serde_json::from_value(output.clone()).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// Whether it is of a task: an attempt, or one that was not started.
+    #[must_use]
+    pub fn is_task(&self) -> bool {
+        self.task_key.is_some() || self.step_id.as_str().starts_with("ExecuteST:")
     }
 
     /// The task's name without the step's: `ExecuteST:build` is `build`.

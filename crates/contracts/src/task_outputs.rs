@@ -28,7 +28,7 @@ pub const MAX_OUTPUT_ITEMS: usize = 10_000;
 /// How the file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputsKind {
-    /// `NAME=value` lines.
+    /// Lines of the form `NAME=value`.
     Env,
     /// One JSON object.
     Json,
@@ -47,7 +47,7 @@ impl OutputsKind {
 }
 
 /// Named values of a task.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskOutputs(BTreeMap<OutputName, Value>);
 
 impl TaskOutputs {
@@ -83,7 +83,7 @@ pub enum OutputsFault {
     /// Not UTF-8, not JSON, a member named twice, or no object.
     #[error("the outputs file is not one JSON object in UTF-8 that names each value once")]
     NotJson,
-    /// Not UTF-8.
+    /// It holds bytes that are not UTF-8.
     #[error("the outputs file is not UTF-8")]
     NotText,
     /// A line without `=`.
@@ -100,7 +100,7 @@ pub enum OutputsFault {
     /// A nested value, a NUL, or a number beyond 2^53.
     #[error("output {name:?}: {why}")]
     BadValue {
-        /// The output.
+        /// The output that has it.
         name: String,
         /// What is wrong with it.
         why: &'static str,

@@ -70,7 +70,7 @@ impl Round {
 /// How a run ended whose tasks are a graph.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphOutcome {
-    /// Its status.
+    /// The status that the run ends with.
     pub status: RunStatus,
     /// Why it did not succeed.
     pub error: Option<String>,

@@ -21,7 +21,7 @@ use cofferdam_contracts::run_file;
 use cofferdam_contracts::sandbox::{ErrCode, InputFile};
 use cofferdam_contracts::task_outputs::TaskOutputs;
 use cofferdam_ledger::graphs::{
-    EndedAttempt, GraphAdvance, GraphRecord, NewGraphEvent, NewGroup, NewGroupEnd, NewMember,
+    AttemptRecord, GraphAdvance, GraphRecord, NewGraphEvent, NewGroup, NewGroupEnd, NewMember,
     NewSkip,
 };
 use cofferdam_ledger::policies::NewPolicySnapshot;
@@ -134,7 +134,7 @@ impl<'a> GraphRun<'a> {
         progress: &'a GraphProgress,
         record: &GraphRecord,
     ) -> Self {
-        let last = |one: &EndedAttempt| {
+        let last = |one: &AttemptRecord| {
             let is_ok = one.err_code == ErrCode::None;
             (one.step_id.clone(), LastAttempt { key: one.key.clone(), is_ok })
         };
@@ -276,12 +276,7 @@ impl<'a> GraphRun<'a> {
                 request.files_in.extend(self.inputs(files));
             }
         }
-        new_task(
-            PlanTask::of(task.name.clone(), work),
-            &self.run.intent_id,
-            &self.run.id,
-            attempt,
-        )
+        new_task(PlanTask::of(task.name.clone(), work), &self.run.intent_id, &self.run.id, attempt)
     }
 
     /// Files of the last attempt of each task of a group. Those of a fan-out lie in a directory for each of its tasks, so that
@@ -392,9 +387,8 @@ impl<'a> GraphRun<'a> {
         let keys: Vec<TaskKey> = self.open.keys().cloned().collect();
         let asking = || this.ledger.tasks().round_outcomes(this.workflow, &keys);
         let ended = patiently(asking).await.map_err(step_error)?;
-        ended.ok_or_else(|| dbos::Error::WorkflowCancelled {
-            workflow_id: this.workflow.to_owned(),
-        })
+        ended
+            .ok_or_else(|| dbos::Error::WorkflowCancelled { workflow_id: this.workflow.to_owned() })
     }
 
     fn settle(&mut self, mut ended: Vec<TaskOutcome>) -> Result<()> {

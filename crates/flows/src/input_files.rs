@@ -62,7 +62,11 @@ pub(crate) async fn inputs(
                 Some(source) => {
                     Input::Host { path, source: HostPath::said(source), access: file.access }
                 }
-                None => return lasting(format!("{uri}: only host://, artifact:// and artifacts:// are known")),
+                None => {
+                    return lasting(format!(
+                        "{uri}: only host://, artifact:// and artifacts:// are known"
+                    ));
+                }
             },
             _ => return lasting(format!("{path}: exactly one of inline and uri")),
         };
@@ -103,7 +107,8 @@ impl TaskFileAllowance {
                 continue;
             }
             self.take(&found)?;
-            let name = String::from_utf8(decode_name(&found.path)).map_err(|_| {
+            let name = below(asked.glob, &found.path);
+            let name = String::from_utf8(decode_name(name)).map_err(|_| {
                 let why = "its name is not UTF-8, and a task is given names that are";
                 NoInput::Lasting(format!("file {:?} of task {:?}: {why}", found.path, found.task))
             })?;
@@ -144,9 +149,52 @@ impl TaskFileAllowance {
     }
 }
 
+/// The name of a file below the directory that it is given in: its path without the directories that its glob spells out. `dist/**`
+/// and `dist` give `dist/x/y` as `x/y`.
+fn below<'p>(glob: &str, path: &'p str) -> &'p str {
+    let glob = glob.trim_end_matches('/');
+    let is_literal = |part: &str| !part.contains(['*', '?']);
+    let spelled = match glob.split('/').all(is_literal) {
+        true => match path.strip_prefix(glob).and_then(|rest| rest.strip_prefix('/')) {
+            Some(name) => return name,
+            None => glob.rsplit_once('/').map_or("", |(dir, _)| dir),
+        },
+        false => {
+            let parts = glob.split('/').take_while(|part| is_literal(part));
+            let length = parts.map(|part| part.len() + 1).sum::<usize>();
+            glob.get(..length.saturating_sub(1)).unwrap_or("")
+        }
+    };
+    path.strip_prefix(spelled).and_then(|rest| rest.strip_prefix('/')).unwrap_or(path)
+}
+
 fn mode(access: AccessMode) -> u32 {
     match access {
         AccessMode::ReadOnly => 0o444,
         AccessMode::WorkspaceWrite | AccessMode::Full => 0o644,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_glob_spells_out_is_not_in_the_names_that_it_gives() {
+        for (glob, path, name) in [
+            ("dist/**", "dist/x/y", "x/y"),
+            ("dist/*.js", "dist/a.js", "a.js"),
+            ("dist", "dist/x/y", "x/y"),
+            ("dist/", "dist/x", "x"),
+            ("dist/a.js", "dist/a.js", "a.js"),
+            ("a.js", "a.js", "a.js"),
+            ("**", "dist/x", "dist/x"),
+            ("*/x", "dist/x", "dist/x"),
+            ("a/b/**", "a/b/c", "c"),
+            ("di?t/**", "dist/x", "dist/x"),
+            ("", "dist/x", "dist/x"),
+        ] {
+            assert_eq!(below(glob, path), name, "{glob}");
+        }
     }
 }

@@ -10,8 +10,7 @@ use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    CacheBase, InitialFiles, Input, Plan, ProvisionError, Sandbox, provision_filled,
-    provision_on,
+    CacheBase, InitialFiles, Input, Plan, ProvisionError, Sandbox, provision_filled, provision_on,
 };
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -238,4 +237,3 @@ async fn given(
         }
     }
 }
-

@@ -284,8 +284,8 @@ async fn rounds(
                 let done = if round.over.is_some() { round.ok } else { ok + round.ok };
                 let failed = round.over.as_ref().map_or(round.missed.len(), |over| over.failed);
                 let mut output = json!({"ok": done, "failed": failed, "attempts": attempt, "blocked": round.blocked});
-                if let Some(over) = &round.over {
-                    output["skipped"] = json!(over.skipped);
+                if let (Some(over), Some(fields)) = (&round.over, output.as_object_mut()) {
+                    fields.insert("skipped".to_owned(), json!(over.skipped));
                 }
                 this.close(*status, error.as_deref(), &output).await?;
             }

@@ -146,3 +146,31 @@ BEGIN
   ON CONFLICT DO NOTHING;
   RETURN true;
 END $$;
+
+-- Tasks of a run's graph that have no attempt in its present life, as readers of its steps see them: skipped, or waiting.
+CREATE FUNCTION app.graph_tasks_left(p_run text)
+RETURNS TABLE (step_id text, attempt integer, status text, output jsonb, error text, at bigint, task_key text, name text,
+               waits_for text, session text, started bigint) LANGUAGE sql STABLE AS $$
+  SELECT t.step_id, 1 + coalesce(s.attempt, 0), w.status, NULL::jsonb,
+         CASE k.reason WHEN 'condition' THEN 'its condition does not hold'
+                       WHEN 'fail_fast' THEN 'another task failed, and the recipe says fail_fast'
+                       WHEN 'budget' THEN 'the budget of the run is reached'
+                       ELSE k.detail END,
+         app.ms(coalesce(k.created_at, t.created_at)), NULL::text, t.name,
+         CASE WHEN k.reason IS NULL THEN
+           coalesce('needs ' || (SELECT string_agg(n.name, ', ') FROM unnest(g.needs) AS n(name)
+                                  WHERE NOT EXISTS (SELECT FROM app.graph_ends e
+                                                     WHERE e.run_id = p_run AND e.life = l.life AND e.name = n.name)),
+                    'its turn: caps.concurrency') END,
+         NULL::text, NULL::bigint
+    FROM (SELECT app.graph_life(p_run) AS life) l
+    JOIN app.runs r ON r.id = p_run
+    JOIN app.graph_tasks t ON t.run_id = p_run
+    JOIN app.graph_groups g ON g.run_id = p_run AND g.name = t.group_name
+    LEFT JOIN app.graph_skips k ON k.run_id = p_run AND k.life = l.life AND k.step_id = t.step_id
+    LEFT JOIN LATERAL (SELECT max(x.attempt) AS attempt FROM app.sbx_runs x
+                        WHERE x.run_id = p_run AND x.step_id = t.step_id) s ON true
+   CROSS JOIN LATERAL (SELECT CASE k.reason WHEN 'late' THEN 'failed' ELSE
+                                CASE WHEN k.reason IS NULL THEN 'queued' ELSE 'skipped' END END AS status) w
+   WHERE k.reason IS NOT NULL OR (s.attempt IS NULL AND NOT app.is_over(r.status))
+$$;

@@ -24,7 +24,7 @@ use crate::tasks::{NewTask, TaskBatch};
 /// A task group of the plan.
 #[derive(Debug, Clone, Serialize)]
 pub struct NewGroup<'a> {
-    /// Its name.
+    /// Its name in the plan.
     pub name: &'a GroupName,
     /// Groups that end before its tasks start.
     pub needs: &'a [GroupName],
@@ -35,9 +35,9 @@ pub struct NewGroup<'a> {
 /// A task of a group.
 #[derive(Debug, Clone, Serialize)]
 pub struct NewMember {
-    /// Its step.
+    /// The step of its attempts.
     pub step_id: StepId,
-    /// Its group.
+    /// The group that it belongs to.
     pub group_name: GroupName,
     /// Its name in the plan, for readers.
     pub name: String,
@@ -55,7 +55,7 @@ pub struct NewGraphEvent {
 /// A task that this life does not start.
 #[derive(Debug, Clone, Serialize)]
 pub struct NewSkip {
-    /// Its step.
+    /// The step of its attempts.
     pub step_id: StepId,
     /// `condition`, `fail_fast`, `budget` or `late`.
     pub reason: &'static str,
@@ -66,7 +66,7 @@ pub struct NewSkip {
 /// A group whose tasks are over.
 #[derive(Debug, Clone, Serialize)]
 pub struct NewGroupEnd {
-    /// Its name.
+    /// Its name in the plan.
     pub name: GroupName,
     /// How it ended.
     pub outcome: GroupOutcome,
@@ -93,12 +93,12 @@ pub struct GraphAdvance<'a> {
 
 /// An attempt that has ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct EndedAttempt {
-    /// Its step.
+pub struct AttemptRecord {
+    /// The step of its attempts.
     pub step_id: StepId,
     /// Its number, from 1.
     pub attempt: u32,
-    /// Its key.
+    /// Its key, and the id of its workflow.
     pub key: TaskKey,
     /// How it ended.
     pub err_code: ErrCode,
@@ -114,7 +114,7 @@ pub struct GraphRecord {
     /// The events of this life, in their order.
     pub events: Vec<Value>,
     /// Attempts that have ended, by step and number.
-    pub attempts: Vec<EndedAttempt>,
+    pub attempts: Vec<AttemptRecord>,
 }
 
 /// An attempt belongs to the life in which it was queued: `$2`, how often the run was retried by then.
@@ -136,14 +136,11 @@ impl Tasks<'_> {
         .bind(life)
         .fetch_all(self.pool())
         .await?;
-        let rows = sqlx::query(ATTEMPTS)
-            .bind(run.as_str())
-            .bind(life)
-            .fetch_all(self.pool())
-            .await?;
+        let rows =
+            sqlx::query(ATTEMPTS).bind(run.as_str()).bind(life).fetch_all(self.pool()).await?;
         let attempts = rows.iter().map(|row| {
             let outputs: Option<Value> = row.try_get("outputs")?;
-            Ok(EndedAttempt {
+            Ok(AttemptRecord {
                 step_id: id("sbx_runs.step_id", row.try_get("step_id")?)?,
                 attempt: u32::try_from(row.try_get::<i32, _>("attempt")?).unwrap_or(1),
                 key: id("sbx_runs.task_key", row.try_get("task_key")?)?,

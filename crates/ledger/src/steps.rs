@@ -151,7 +151,9 @@ impl Steps<'_> {
                     (SELECT app.ms(min(e.started_at)) FROM app.sbx_executions e WHERE e.task_key = s.task_key)
                FROM app.sbx_runs s LEFT JOIN LATERAL (SELECT app.task_waits_for(s.task_key) AS why) t ON s.response IS NULL
                     LEFT JOIN app.task_places($1) p ON p.task_key = s.task_key
-              WHERE s.run_id = $1) x
+              WHERE s.run_id = $1
+             UNION ALL
+             SELECT * FROM app.graph_tasks_left($1)) x
              ORDER BY x.at, x.step_id, x.attempt LIMIT 20000",
         )
         .bind(run.as_str())

@@ -96,7 +96,7 @@ pub struct TaskContext {
 }
 
 /// How one attempt ended, as its parent sees it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskOutcome {
     /// Key of the attempt that ended.
     pub key: TaskKey,

@@ -252,6 +252,7 @@ fn anchor(recipe: &mut Recipe) {
         if let Some(from) = &mut file.from
             && !from.starts_with(['/', '$'])
             && !from.starts_with("artifact://")
+            && !from.starts_with("task://")
         {
             *from = absolute(from);
         }

@@ -40,7 +40,7 @@ pub(crate) struct TaskSelection {
 /// The newest attempt of each task, in the order of the steps. Pure.
 pub(crate) fn newest_attempts(steps: &[StepRow]) -> Vec<&StepRow> {
     let mut newest: BTreeMap<&StepId, i32> = BTreeMap::new();
-    let tasks = || steps.iter().filter(|step| step.task_key.is_some());
+    let tasks = || steps.iter().filter(|step| step.is_task());
     for step in tasks() {
         let attempt = newest.entry(&step.step_id).or_insert(step.attempt);
         *attempt = step.attempt.max(*attempt);

@@ -117,7 +117,9 @@ pub fn mount(path: &str) -> InputFile {
         path: REPO_MOUNT.to_owned(),
         inline: None,
         uri: Some(format!("host://{path}")),
-        access: AccessMode::ReadOnly, optional: false }
+        access: AccessMode::ReadOnly,
+        optional: false,
+    }
 }
 
 /// The build phase with the checkout in front; a task without one gets one that has no network.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::{Config, Fault, PlanTask, text};
 use crate::agent_plan::{AgentSpec, BUILDING, MAX_GOAL_BYTES, PLANNING, PROGRAM, PROJECT};
 use crate::duration::Duration;
 use crate::error::Refusal;
@@ -10,9 +9,10 @@ use crate::recipe::Recipe;
 use crate::sandbox::{AccessMode, InputFile, Limits, Mount, SandboxRequest, SandboxSpec};
 use crate::template::Scope;
 use crate::timeout::{self, Wall};
-use crate::work::{AgentRole, OpencodeWork, PatchTestWork, Work};
+use crate::work::{AgentRole, OpencodeWork, PatchTestWork, PlanTask, Work};
 
-use super::CompileError;
+use super::fault::{CompileError, Fault};
+use super::task_config::{Config, text};
 
 /// The daemon's port on the loopback of its sandbox, which it has for itself.
 pub const PORT: u16 = 4096;
@@ -119,7 +119,9 @@ fn work(spec: &AgentSpec, tests: Vec<PlanTask>, scope: &Scope<'_>) -> Result<Ope
         path: PROJECT.to_owned(),
         inline: None,
         uri: Some(format!("host://{}", absolute("project", &spec.project)?)),
-        access: AccessMode::WorkspaceWrite, optional: false };
+        access: AccessMode::WorkspaceWrite,
+        optional: false,
+    };
     let program = spec.program.as_deref().map(|path| absolute("program", path)).transpose()?;
     let mounts = program.map(|source| {
         vec![Mount { source, target: PROGRAM.to_owned(), access: AccessMode::ReadOnly }]

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::render::{late_parts, text};
-use super::{Fault, LateFanout, PlanGraph, PlanGroup, PlanTask};
+use super::fault::Fault;
+use super::render::late_parts;
+use super::task_config::text;
 use crate::graph::needs_of;
 use crate::id::GroupName;
 use crate::late::LatePart;
+use crate::pipeline::{LateFanout, PlanGraph, PlanGroup};
 use crate::recipe::{Recipe, TaskSpec};
 use crate::start_condition::{Clause, Condition, StartCondition};
 use crate::start_spec::{ConditionFields, ConditionKind, StartSpec};
 use crate::template::Scope;
+use crate::work::PlanTask;
 
 /// The graph while the tasks of its groups are rendered; without one, tasks have no groups.
 pub(super) struct GraphDraft {

@@ -15,7 +15,10 @@ use crate::test_report::ReportSpec;
 use crate::user::UserName;
 use crate::work::{PlanTask, TaskFiles, Work};
 
-use super::{Config, Fault, Variables, WallTimeKind};
+use super::fault::Fault;
+use super::task_config::{Config, WallTimeKind, text};
+
+type Variables = std::collections::BTreeMap<String, String>;
 
 /// Where a text is: its field in the recipe, for errors, and its JSON Pointer in the work.
 #[derive(Clone, Copy)]
@@ -288,7 +291,9 @@ fn file_of(
             }
         },
         uri,
-        access: file.access, optional: false })
+        access: file.access,
+        optional: false,
+    })
 }
 
 fn argv(
@@ -317,13 +322,4 @@ fn argv(
             Ok(all)
         }
     }
-}
-
-/// A text without late values.
-pub(super) fn text(value: &str, scope: &Scope<'_>, field: &str) -> Result<String, Fault> {
-    let rendered = render(value, scope).map_err(|e| Fault::of(e, field))?;
-    if rendered.contains('\0') {
-        return Err(format!("{field}: a NUL character").into());
-    }
-    Ok(rendered)
 }

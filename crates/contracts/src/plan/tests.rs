@@ -358,7 +358,7 @@ fn what_a_pipeline_may_not_say_is_refused_with_line_and_column() {
         (
             "exec: {run: x}\n      outputs: ../o.env",
             "p.yaml:8:7: plan.tasks[1].outputs",
-            "must be a path below",
+            "must be a path, not a glob, below",
         ),
         (
             "exec: {run: x}\n      retry: {max: 11}",
@@ -374,6 +374,10 @@ fn what_a_pipeline_may_not_say_is_refused_with_line_and_column() {
         let error = Recipe::from_yaml("p.yaml", &task(fields)).unwrap_err().message;
         assert!(error.starts_with(at) && error.contains(word), "{error}");
     }
+}
+
+#[test]
+fn tasks_that_wait_for_each_other_are_refused_with_line_and_column() {
     let cycle = "id: p\nv: '1'\nplan:\n  tasks:\n    - {name: a, value: x, needs: [b]}\n    - {name: b, value: x, needs: [a]}\n";
     let error = Recipe::from_yaml("p.yaml", cycle).unwrap_err().message;
     assert_eq!(

@@ -286,7 +286,7 @@ fn misplaced(value: &str, place: &str) -> String {
 
 fn output_is_raw(value: &str) -> String {
     format!(
-        "`${{{value} | raw}}` would make shell text of a task's output, which nobody sees before it is executed: write \
+        "`${{{value} | raw}}` would make shell text of a task's output, unseen before it is executed: write \
          `${{{value} | sh}}`, or {}",
         by_env(value)
     )

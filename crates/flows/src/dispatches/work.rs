@@ -74,7 +74,9 @@ pub(crate) fn work_of(
         path: path.to_owned(),
         inline,
         uri,
-        access, optional: false };
+        access,
+        optional: false,
+    };
     let mut limits = spec.limits.unwrap_or_default();
     limits.mem_mb = limits.mem_mb.or(agents::mem_mb(request.agent_type));
     let source = request.repo.as_ref().map(|repo| repo.path.as_deref().map(mount));

@@ -28,7 +28,7 @@ pub struct TaskEnd {
     pub outputs: Option<TaskOutputs>,
 }
 
-/// What happened.
+/// What happened to a graph or one of its tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum GraphEvent {
@@ -38,14 +38,14 @@ pub enum GraphEvent {
     Ended(TaskEnd),
     /// A canceled attempt is asked for again by a resume of the run; no retry is spent.
     Resumed {
-        /// The task.
+        /// The task, by its index.
         index: usize,
         /// The canceled attempt.
         attempt: u32,
     },
     /// The pause before a task's next attempt is over.
     BackoffOver {
-        /// The task.
+        /// The task, by its index.
         index: usize,
     },
     /// A budget is reached.
@@ -72,7 +72,7 @@ pub enum SkipReason {
 /// A group whose tasks have all ended or are skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupEnd {
-    /// Its name.
+    /// Its name in the plan.
     pub name: GroupName,
     /// How it ended.
     pub outcome: GroupOutcome,
@@ -83,7 +83,7 @@ pub struct GroupEnd {
 pub enum GraphAction {
     /// Queue an attempt.
     Start {
-        /// The task.
+        /// The task, by its index.
         index: usize,
         /// Which attempt, from 1.
         attempt: u32,
@@ -92,7 +92,7 @@ pub enum GraphAction {
     },
     /// Say [`GraphEvent::BackoffOver`] after a pause.
     Wait {
-        /// The task.
+        /// The task, by its index.
         index: usize,
         /// The pause in ms.
         backoff_ms: u64,
@@ -103,17 +103,17 @@ pub enum GraphAction {
         group: Option<GroupName>,
         /// The tasks; none where the group's were never made.
         tasks: Vec<usize>,
-        /// Why.
+        /// Why they do not.
         why: SkipReason,
     },
     /// Cancel a running attempt. Its end is waited for.
     Cancel {
-        /// The task.
+        /// The task, by its index.
         index: usize,
     },
     /// Record tasks that an output made.
     Expand {
-        /// Their group.
+        /// The group that they belong to.
         group: GroupName,
         /// Index of the first.
         first: usize,
@@ -122,7 +122,7 @@ pub enum GraphAction {
     },
     /// The run is over. The last action.
     Finish {
-        /// Its status.
+        /// The status that the run ends with.
         status: RunStatus,
         /// Why it did not succeed.
         error: Option<String>,

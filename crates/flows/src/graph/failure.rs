@@ -18,28 +18,30 @@ pub(super) enum FailureKind {
     Failed,
     Permanent,
     Exceeded,
+    /// A value that it needs is not there: what kept that away says why.
+    Late,
 }
 
 /// A task or a group that failed by itself.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) kind: FailureKind,
-    pub(super) index: usize,
     pub(super) text: String,
 }
 
-/// How a run ends whose groups have all ended: the weightiest failure says why.
+/// How a run ends whose groups have all ended, by its failures in their order: the weightiest says why.
 pub(super) fn finish(stop: Option<&Stop>, failures: &[Failure]) -> GraphAction {
     if let Some(Stop::Budget(b)) = stop {
         let error = format!("budget reached: {} is {}, observed {}", b.metric, b.limit, b.observed);
         return GraphAction::Finish { status: RunStatus::Failed, error: Some(error) };
     }
-    let Some(first) = failures.iter().min() else {
+    // Of those that weigh as much the first: others may follow from it.
+    let Some(first) = failures.iter().min_by_key(|failure| failure.kind) else {
         return GraphAction::Finish { status: RunStatus::Succeeded, error: None };
     };
     let status = match first.kind {
         FailureKind::Exceeded => RunStatus::RetriesExceeded,
-        FailureKind::Failed | FailureKind::Permanent => RunStatus::Failed,
+        FailureKind::Failed | FailureKind::Permanent | FailureKind::Late => RunStatus::Failed,
     };
     let more = match failures.len() {
         1 => String::new(),

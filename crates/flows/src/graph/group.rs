@@ -43,7 +43,7 @@ impl TaskState {
 #[derive(Debug)]
 pub(super) struct GroupState<'p> {
     pub(super) spec: Option<&'p PlanGroup>,
-    /// Its tasks.
+    /// Its tasks, by their index.
     pub(super) tasks: Vec<usize>,
     /// Tasks that have not ended.
     pub(super) open: usize,

@@ -1,4 +1,6 @@
 //! Where a run's graph stands.
+//!
+//! One file: the rules of what follows an event, which share one state.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -263,9 +265,9 @@ impl<'p> GraphState<'p> {
             if let Some(group) = self.groups.get_mut(at) {
                 group.is_broken = true;
             }
-            let (kind, index) = (FailureKind::Failed, self.tasks.len());
+            let kind = FailureKind::Late;
             let text = format!("task group {:?}: {why}", spec.name.as_str());
-            self.failures.push(Failure { kind, index, text });
+            self.failures.push(Failure { kind, text });
             let (name, why) = (spec.name.clone(), SkipReason::Fanout(why));
             actions.push(GraphAction::Skip { group: Some(name), tasks: Vec::new(), why });
             self.group_over(at, None);
@@ -349,7 +351,7 @@ impl<'p> GraphState<'p> {
                 Err(fault) => {
                     let text = format!("task {:?}: {fault}", task.name);
                     let group = task.group.clone();
-                    self.failures.push(Failure { kind: FailureKind::Failed, index, text });
+                    self.failures.push(Failure { kind: FailureKind::Late, text });
                     let (tasks, why) = (vec![index], SkipReason::Late(fault));
                     actions.push(GraphAction::Skip { group, tasks, why });
                     self.task_over(index);
@@ -408,12 +410,12 @@ impl<'p> GraphState<'p> {
         let name = self.task(index).map(|task| task.name.as_str()).unwrap_or_default();
         let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
         let after = match kind {
-            FailureKind::Failed => String::new(),
+            FailureKind::Failed | FailureKind::Late => String::new(),
             FailureKind::Permanent => "; another attempt would end the same".to_owned(),
             FailureKind::Exceeded => format!(" after {tries} attempts"),
         };
         let text = format!("task {name:?} ended with {}{cause}{after}", end.err_code.as_str());
-        self.failures.push(Failure { kind, index, text });
+        self.failures.push(Failure { kind, text });
         self.task_over(index);
         self.fail_fast(actions);
     }

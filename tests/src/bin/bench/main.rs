@@ -2,7 +2,7 @@
 //! below `bench/results`, from which the pages are made.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked`, `backlog`, `first_output` (runs on the real binary), `models`, `schemas`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`, `busy`,
+//! `parked`, `backlog`, `first_output`, `graphs` (runs on the real binary), `models`, `schemas`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`, `busy`,
 //! `egress` (the sandbox crate alone; they need root). With `COFFERDAM_OTHER=FILE`, `binaries` compares that build of the binary with this
 //! one. `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
@@ -32,6 +32,7 @@ mod egress;
 mod figures;
 mod first_output;
 mod gates;
+mod graphs;
 mod interpreter;
 mod life;
 mod models;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::{PgPool, Row};
 
 use crate::figures::{emit, median, percentile};
-use crate::{backlog, cache, first_output, gates};
+use crate::{backlog, cache, first_output, gates, graphs};
 
 pub(crate) const HELLO: &str =
     "id: hello\nv: \"1\"\nplan: {tasks: [{name: hello, exec: {run: [/bin/true], timeout: 30s}}]}\n";
@@ -51,6 +51,9 @@ pub async fn run(wanted: impl Fn(&str) -> bool) {
     }
     if wanted("first_output") {
         first_output::run().await;
+    }
+    if wanted("graphs") {
+        graphs::run().await;
     }
     if wanted("backlog") {
         backlog::run().await;

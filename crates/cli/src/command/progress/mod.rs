@@ -43,15 +43,17 @@ impl ProgressView {
     ) -> Vec<TaskLine> {
         let mut entries = Vec::new();
         for step in newest_attempts(steps) {
-            let Some(key) = &step.task_key else { continue };
             let state = match step.status {
-                StepStatus::Ok => EntryState::Ok,
+                StepStatus::Ok | StepStatus::Skipped => EntryState::Ok,
                 StepStatus::Failed | StepStatus::Canceled => EntryState::Failed,
                 StepStatus::Queued => EntryState::Queued,
                 StepStatus::Running => EntryState::Running(step.phase),
             };
-            let begun = match state {
-                EntryState::Running(_) => *self.begun.entry(key.clone()).or_insert(now_ms),
+            let key = step.task_key.as_ref();
+            let begun = match (state, key) {
+                (EntryState::Running(_), Some(key)) => {
+                    *self.begun.entry(key.clone()).or_insert(now_ms)
+                }
                 _ => now_ms,
             };
             entries.push(Entry {
@@ -59,7 +61,7 @@ impl ProgressView {
                 attempt: step.attempt,
                 state,
                 elapsed_ms: now_ms.saturating_sub(begun),
-                last: output.of(key.as_str()),
+                last: key.map_or("", |key| output.of(key.as_str())),
                 waits_for: step.waits_for.as_deref().unwrap_or(""),
             });
         }

@@ -183,7 +183,7 @@ fn bar() -> ProgressBar {
 /// The attempts whose tasks share a line with others.
 fn grouped(steps: &[StepRow]) -> BTreeSet<TaskKey> {
     let names: BTreeSet<&str> =
-        steps.iter().filter(|step| step.task_key.is_some()).map(StepRow::task_name).collect();
+        steps.iter().filter(|step| step.is_task()).map(StepRow::task_name).collect();
     let groups = groups(names.into_iter());
     let is_in = |step: &&StepRow| {
         group_of(step.task_name()).is_some_and(|group| groups.contains_key(group))

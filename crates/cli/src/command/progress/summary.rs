@@ -34,6 +34,7 @@ pub(crate) fn totals(header: &RunHeader, steps: &[StepRow]) -> Option<String> {
         Count { tasks: count(|status| status == StepStatus::Ok), what: "ok" },
         Count { tasks: count(|status| status == StepStatus::Failed), what: "failed" },
         Count { tasks: count(|status| status == StepStatus::Canceled), what: "canceled" },
+        Count { tasks: count(|status| status == StepStatus::Skipped), what: "skipped" },
         Count { tasks: count(StepStatus::is_open), what: "not ended" },
     ]);
     let took = u64::try_from(at.saturating_sub(header.created_at)).unwrap_or(0);
