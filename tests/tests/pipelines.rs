@@ -267,7 +267,10 @@ async fn a_canceled_graph_goes_on_once_it_is_resumed() {
     let (status, answer) = up.post(&format!("/api/ops/wf/{workflow}/cancel"), &why).await;
     assert_eq!(status, 202, "{answer}");
     assert_eq!(up.wait_terminal(&run).await["status"], "canceled");
-    assert_eq!(steps(&up, &header).await, ["first 1 ok", "long 1 canceled"]);
+    until("its sandbox is gone", Duration::from_secs(30), async || {
+        steps(&up, &header).await == ["first 1 ok", "long 1 canceled"]
+    })
+    .await;
     assert_proven(&home);
     let (status, answer) = up.post(&format!("/api/ops/wf/{workflow}/resume"), &why).await;
     assert_eq!(status, 202, "{answer}");
