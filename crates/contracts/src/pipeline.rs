@@ -9,6 +9,9 @@ use crate::retry_spec::RetrySpec;
 use crate::start_condition::StartCondition;
 use crate::work::PlanTask;
 
+/// Tasks whose files one task is given: a request names each of them.
+pub const MAX_FILE_SOURCES: usize = 1_000;
+
 /// Which tasks wait for which. Its edges are of groups: a fan-out of 10,000 tasks has those of one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -14,6 +14,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::artifact;
 use cofferdam_contracts::id::{GroupName, StepId, TaskKey};
+use cofferdam_contracts::pipeline::MAX_FILE_SOURCES;
 use cofferdam_contracts::plan::{Plan, PlanTask, TaskFiles, Work};
 use cofferdam_contracts::retry_spec::AttemptEnd;
 use cofferdam_contracts::run::RunStatus;
@@ -299,7 +300,8 @@ impl<'a> GraphRun<'a> {
                 optional: fans_out || !last.is_ok,
             })
         };
-        self.state.members(&files.task).filter_map(one).collect()
+        // With one too many the task is refused where it is about to start.
+        self.state.members(&files.task).filter_map(one).take(MAX_FILE_SOURCES + 1).collect()
     }
 
     async fn execute(&mut self, this: &WorkflowContext<'_>) -> Flow<()> {

@@ -3,6 +3,7 @@
 use cofferdam_contracts::artifact::{ArtifactMode, AttemptFiles};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::Refusal;
+use cofferdam_contracts::pipeline::MAX_FILE_SOURCES;
 use cofferdam_contracts::run_file::{MAX_RUN_FILES, RunFile};
 use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
 use cofferdam_ledger::run_files::StoredFile;
@@ -34,6 +35,7 @@ pub(crate) async fn inputs(
     let lasting = |cause: String| Err(NoInput::Lasting(cause));
     let mut inputs = Vec::with_capacity(request.files_in.len());
     let mut left = TaskFileAllowance::default();
+    sources_fit(request.files_in.iter().filter_map(|file| file.uri.as_deref()))?;
     for file in &request.files_in {
         let path = file.path.clone();
         let input = match (&file.inline, &file.uri) {
@@ -73,6 +75,15 @@ pub(crate) async fn inputs(
         inputs.push(input);
     }
     Ok(inputs)
+}
+
+fn sources_fit<'a>(uris: impl Iterator<Item = &'a str>) -> Result<(), NoInput> {
+    match uris.filter_map(AttemptFiles::parse).count() > MAX_FILE_SOURCES {
+        false => Ok(()),
+        true => Err(NoInput::Lasting(format!(
+            "files of more than {MAX_FILE_SOURCES} tasks; collect them in several tasks first"
+        ))),
+    }
 }
 
 /// Files of other tasks that one task may still be given.
@@ -196,5 +207,27 @@ mod tests {
         ] {
             assert_eq!(below(glob, path), name, "{glob}");
         }
+    }
+
+    fn file(size: u64) -> RunFile {
+        let key = "a".repeat(64);
+        serde_json::from_value(serde_json::json!({"task": "t", "stepId": "ExecuteST:t", "taskKey": key, "attempt": 1,
+            "path": "x", "sha256": key, "size": size, "uri": "artifact://x", "createdAt": 5}))
+        .unwrap()
+    }
+
+    #[test]
+    fn files_of_other_tasks_have_bounds() {
+        let mut left = TaskFileAllowance::default();
+        assert!(left.take(&file(MAX_TASK_FILE_BYTES)).is_ok() && left.take(&file(1)).is_err());
+        let mut left = TaskFileAllowance::default();
+        assert!((0..MAX_TASK_FILES).all(|_| left.take(&file(0)).is_ok()));
+        assert!(left.take(&file(0)).is_err());
+        let sources = |count: usize| {
+            let uri = format!("artifacts://run/rn_1/step/ExecuteST:t/task/{}/x", "a".repeat(64));
+            vec![uri; count]
+        };
+        assert!(sources_fit(sources(MAX_FILE_SOURCES).iter().map(String::as_str)).is_ok());
+        assert!(sources_fit(sources(MAX_FILE_SOURCES + 1).iter().map(String::as_str)).is_err());
     }
 }

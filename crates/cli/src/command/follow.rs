@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::cache::CacheReport;
-use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::ops::OpsResponse;
 use cofferdam_contracts::run::{RunHeader, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
@@ -25,7 +24,8 @@ use super::client::{Client, segment};
 use super::end_signal::{EndSignal, EndSignals};
 use super::exit::Exit;
 use super::live_output::{LiveOutput, TaskText};
-use super::progress::screen::{EndLine, Screen};
+use super::output::Mark;
+use super::progress::screen::{EndLine, Screen, end_key};
 use super::question::{GateEnd, at_gate, open_gate};
 use super::task_time::TaskTime;
 use super::{output, stdout};
@@ -307,16 +307,24 @@ fn is_live(header: &RunHeader) -> bool {
     matches!(header.durable_status.as_deref(), Some("PENDING" | "ENQUEUED"))
 }
 
-/// A line for each attempt that has ended, but for those that were shown.
-fn ends(steps: &[StepRow], is_shown: impl Fn(&TaskKey) -> bool) -> anyhow::Result<Vec<EndLine>> {
+/// A line for each attempt that has ended and each task that is not started, but for those that were shown.
+fn ends(steps: &[StepRow], is_shown: impl Fn(&str) -> bool) -> anyhow::Result<Vec<EndLine>> {
     let mut ends = Vec::new();
-    for step in steps {
-        let Some(key) = step.task_key.as_ref().filter(|key| !is_shown(key)) else { continue };
-        let Some(outcome) = step.outcome()? else { continue };
-        if !step.status.is_open() {
-            let is_good = step.status == StepStatus::Ok;
-            ends.push(EndLine { key: key.clone(), is_good, text: ended(step, &outcome) });
+    for step in steps.iter().filter(|step| step.is_task() && !step.status.is_open()) {
+        let key = end_key(step);
+        if is_shown(key) {
+            continue;
         }
+        let mark = match step.status {
+            StepStatus::Ok => Mark::Ok,
+            StepStatus::Skipped => Mark::Skipped,
+            _ => Mark::Failed,
+        };
+        let text = match step.outcome()? {
+            Some(outcome) => ended(step, &outcome),
+            None => format!("{}: {}", step.task_name(), step.error.as_deref().unwrap_or_default()),
+        };
+        ends.push(EndLine { key: key.to_owned(), mark, text });
     }
     Ok(ends)
 }

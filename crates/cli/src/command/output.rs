@@ -101,9 +101,21 @@ pub(crate) fn progress(text: &str) {
     }
 }
 
-/// A line about what is going on, marked as good or bad.
-pub(crate) fn mark(good: bool, text: &str) {
-    let (sign, color) = if good { ("ok", "32") } else { ("FAILED", "31") };
+/// How something ended, as its line is marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Ok,
+    Failed,
+    Skipped,
+}
+
+/// A line about what is going on, marked by how it ended.
+pub(crate) fn mark(mark: Mark, text: &str) {
+    let (sign, color) = match mark {
+        Mark::Ok => ("ok", "32"),
+        Mark::Failed => ("FAILED", "31"),
+        Mark::Skipped => ("skipped", "33"),
+    };
     say(&format!("{} {}", inked(&std::io::stderr(), color, sign), printable::line(text)));
 }
 

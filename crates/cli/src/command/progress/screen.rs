@@ -5,11 +5,10 @@ use std::io::{self, IsTerminal};
 
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::env;
-use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::step::StepRow;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::super::output;
+use super::super::output::{self, Mark};
 use super::fold::{group_of, groups};
 use super::mode::{Mode, ModeFacts};
 use super::phase_log::PhaseLog;
@@ -32,8 +31,9 @@ struct Size {
 /// A task's attempt that ended, for the line that stays.
 #[derive(Debug)]
 pub(crate) struct EndLine {
-    pub key: TaskKey,
-    pub is_good: bool,
+    /// The attempt's key; of a task without an attempt its step.
+    pub key: String,
+    pub mark: Mark,
     pub text: String,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Screen {
     log: PhaseLog,
     output: LastLines,
     steps: Vec<StepRow>,
-    shown: BTreeSet<TaskKey>,
+    shown: BTreeSet<String>,
     /// When the lines that are there were drawn.
     drawn_ms: Option<u64>,
     /// While lines are drawn.
@@ -89,7 +89,7 @@ impl Screen {
     }
 
     /// Whether the end of this attempt was shown, or counted in its group's line.
-    pub(crate) fn has_shown(&self, attempt: &TaskKey) -> bool {
+    pub(crate) fn has_shown(&self, attempt: &str) -> bool {
         self.shown.contains(attempt)
     }
 
@@ -102,8 +102,9 @@ impl Screen {
             Mode::Live => grouped(&steps),
         };
         for end in ends {
-            if self.shown.insert(end.key.clone()) && !(end.is_good && grouped.contains(&end.key)) {
-                self.above(|| output::mark(end.is_good, &end.text));
+            let is_counted = end.mark != Mark::Failed && grouped.contains(&end.key);
+            if self.shown.insert(end.key.clone()) && !is_counted {
+                self.above(|| output::mark(end.mark, &end.text));
             }
         }
         if self.mode == Mode::Lines {
@@ -180,15 +181,20 @@ fn bar() -> ProgressBar {
     bar
 }
 
+/// What the end of a step is known by: the attempt's key, or the step where it has none.
+pub(crate) fn end_key(step: &StepRow) -> &str {
+    step.task_key.as_ref().map_or(step.step_id.as_str(), |key| key.as_str())
+}
+
 /// The attempts whose tasks share a line with others.
-fn grouped(steps: &[StepRow]) -> BTreeSet<TaskKey> {
+fn grouped(steps: &[StepRow]) -> BTreeSet<String> {
     let names: BTreeSet<&str> =
         steps.iter().filter(|step| step.is_task()).map(StepRow::task_name).collect();
     let groups = groups(names.into_iter());
     let is_in = |step: &&StepRow| {
         group_of(step.task_name()).is_some_and(|group| groups.contains_key(group))
     };
-    steps.iter().filter(is_in).filter_map(|step| step.task_key.clone()).collect()
+    steps.iter().filter(is_in).map(|step| end_key(step).to_owned()).collect()
 }
 
 fn size() -> Size {
