@@ -44,7 +44,7 @@ migrations! {
     "0056_test_reports",
     "0057_pages_of_runs",
     "0058_modes_of_artifacts",
-    "0060_graphs_of_runs",
+    "0059_graphs_of_runs",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.
