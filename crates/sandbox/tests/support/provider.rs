@@ -10,6 +10,7 @@
 //! One file: the whole of one API, so that what it lacks is seen.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use cofferdam_guest::wire::{CommandExit, ExecRequest};
 use cofferdam_sandbox::{
     Agent, ExecOptions, Host, Key, RemoteConfig, Sandbox, Stream, plan, provision,
 };
+use nix::sys::socket::{Shutdown, shutdown};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -48,10 +50,17 @@ pub enum Fault {
     Undying,
 }
 
+/// Whoever answers now.
+struct Serving {
+    task: JoinHandle<()>,
+    /// Its listening socket.
+    socket: OwnedFd,
+}
+
 pub struct StandIn {
     inner: Arc<Inner>,
     port: PortReservation,
-    serving: Mutex<Option<JoinHandle<()>>>,
+    serving: Mutex<Option<Serving>>,
 }
 
 struct Inner {
@@ -121,9 +130,12 @@ impl StandIn {
     /// Nobody answers, and every connection ends. What it holds lives on.
     pub async fn stop(&self) {
         let serving = self.serving.lock().unwrap().take();
-        if let Some(serving) = serving {
-            serving.abort();
-            let _ = serving.await;
+        if let Some(Serving { task, socket }) = serving {
+            // A child that another thread forked has the socket, too, until it executes its program: closing it here
+            // would leave it listening for a moment.
+            shutdown(socket.as_raw_fd(), Shutdown::Both).unwrap();
+            task.abort();
+            let _ = task.await;
         }
     }
 
@@ -136,8 +148,9 @@ impl StandIn {
     /// It answers again.
     pub async fn resume(&self) {
         let listener = TcpListener::bind(self.port.address()).await.unwrap();
-        let serving = tokio::spawn(serve(Arc::clone(&self.inner), listener));
-        *self.serving.lock().unwrap() = Some(serving);
+        let socket = listener.as_fd().try_clone_to_owned().unwrap();
+        let task = tokio::spawn(serve(Arc::clone(&self.inner), listener));
+        *self.serving.lock().unwrap() = Some(Serving { task, socket });
     }
 
     pub fn fault(&self, fault: Option<Fault>) {
@@ -190,7 +203,8 @@ async fn serve(inner: Arc<Inner>, listener: TcpListener) {
     let mut connections = JoinSet::new();
     connections.spawn(sweep(Arc::clone(&inner)));
     loop {
-        let (stream, _) = listener.accept().await.unwrap();
+        // Shut down, it takes no more until it is aborted.
+        let Ok((stream, _)) = listener.accept().await else { return std::future::pending().await };
         connections.spawn(connection(Arc::clone(&inner), stream));
     }
 }
