@@ -18,6 +18,11 @@ use crate::shell;
 use crate::task_outputs::TaskOutputs;
 use crate::template::{Filter, MAX_TEXT_BYTES, Piece, TemplateError, pieces};
 
+/// Bytes of the tasks of one run that outputs of others made or filled in, as JSON: a worker has them in memory.
+pub const MAX_LATE_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of the outputs of one run's tasks together, as JSON.
+pub const MAX_RUN_OUTPUT_BYTES: usize = 16 * 1024 * 1024;
+
 /// One output of one task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -103,6 +108,12 @@ pub enum LateFault {
     /// The text would be too long.
     #[error("a text with outputs would pass {MAX_TEXT_BYTES} bytes; hand the value over as a file")]
     TooLarge,
+    /// An argument that an output begins, and that a program may take for an option.
+    #[error("argument {0}, which an output begins, would be read as an option; write `--` before it if the program knows that, or hand it over in `env`")]
+    Option(usize),
+    /// What outputs made of the run's tasks is too much.
+    #[error("tasks with the outputs of others would pass {} MiB in one run; hand large values over as files", MAX_LATE_BYTES / (1024 * 1024))]
+    TooMuch,
     /// The work does not have the text that a field names, or not as a text.
     #[error("the plan's work has no text at {0}")]
     NoText(String),

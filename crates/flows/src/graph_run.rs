@@ -22,7 +22,7 @@ use cofferdam_contracts::run_file;
 use cofferdam_contracts::sandbox::{ErrCode, InputFile};
 use cofferdam_contracts::task_outputs::TaskOutputs;
 use cofferdam_ledger::graphs::{
-    AttemptRecord, GraphAdvance, GraphRecord, NewGraphEvent, NewGroup, NewGroupEnd, NewMember,
+    AdvanceOutcome, AttemptRecord, GraphAdvance, GraphEventRow, GraphRecord, NewGraphEvent, NewGroup, NewGroupEnd, NewMember,
     NewSkip,
 };
 use cofferdam_ledger::policies::NewPolicySnapshot;
@@ -84,6 +84,8 @@ struct GraphRun<'a> {
     /// Of this life, by the task's index.
     last: BTreeMap<usize, LastAttempt>,
     open: BTreeMap<TaskKey, OpenAttempt>,
+    /// Steps that this life does not start.
+    skipped: BTreeSet<StepId>,
     /// When the pause before a task's next attempt is over, ms since the epoch.
     backoffs: BTreeMap<usize, i64>,
     canceled: Vec<TaskKey>,
@@ -147,6 +149,7 @@ impl<'a> GraphRun<'a> {
             earlier: record.attempts.iter().filter(|one| one.is_earlier).map(last).collect(),
             last: BTreeMap::new(),
             open: BTreeMap::new(),
+            skipped: BTreeSet::new(),
             backoffs: BTreeMap::new(),
             canceled: Vec::new(),
             batch: Batch::default(),
@@ -163,7 +166,7 @@ impl<'a> GraphRun<'a> {
             .iter()
             .filter_map(|one| Some(((&one.step_id, one.attempt), one.outputs.as_ref()?)))
             .collect();
-        for event in &record.events {
+        for GraphEventRow { event, at_ms } in &record.events {
             let mut event: GraphEvent =
                 serde_json::from_value(event.clone()).map_err(Error::corrupt("graph event"))?;
             if let GraphEvent::Ended(end) = &mut event {
@@ -171,14 +174,17 @@ impl<'a> GraphRun<'a> {
                 let found = step.and_then(|step| outputs.get(&(&step, end.attempt)).copied());
                 end.outputs = found.cloned();
             }
-            self.happened(event)?;
+            self.happened(event, *at_ms)?;
             self.batch = Batch::default();
         }
-        if record.events.is_empty() { self.happened(GraphEvent::Begin) } else { Ok(()) }
+        match record.events.is_empty() {
+            true => self.happened(GraphEvent::Begin, clock::now_ms()),
+            false => Ok(()),
+        }
     }
 
     /// Tells the state, and notes what follows.
-    fn happened(&mut self, event: GraphEvent) -> Result<()> {
+    fn happened(&mut self, event: GraphEvent, at_ms: i64) -> Result<()> {
         let row = serde_json::to_value(&event).map_err(Error::corrupt("graph event"))?;
         self.batch.advance.events.push(NewGraphEvent { seq: self.events, event: row });
         self.events = self.events.saturating_add(1);
@@ -197,7 +203,7 @@ impl<'a> GraphRun<'a> {
         }
         let mut broken = BTreeMap::new();
         for action in self.state.apply(event) {
-            self.follow(action, &mut broken)?;
+            self.follow(action, at_ms, &mut broken)?;
         }
         for end in self.state.take_group_ends() {
             let detail = broken.get(&end.name).cloned();
@@ -230,6 +236,7 @@ impl<'a> GraphRun<'a> {
     fn follow(
         &mut self,
         action: GraphAction,
+        at_ms: i64,
         broken: &mut BTreeMap<GroupName, String>,
     ) -> Result<()> {
         match action {
@@ -242,7 +249,7 @@ impl<'a> GraphRun<'a> {
             }
             GraphAction::Wait { index, backoff_ms } => {
                 let pause = i64::try_from(backoff_ms).unwrap_or(i64::MAX);
-                self.backoffs.insert(index, clock::now_ms().saturating_add(pause));
+                self.backoffs.insert(index, at_ms.saturating_add(pause));
             }
             GraphAction::Skip { group, tasks, why } => {
                 let (reason, detail) = reason(why);
@@ -251,7 +258,9 @@ impl<'a> GraphRun<'a> {
                     let (step_id, detail) = (task.step_id(), detail.clone());
                     NewSkip { step_id, reason, detail }
                 };
-                self.batch.advance.skips.extend(steps.map(skip));
+                let skips: Vec<NewSkip> = steps.map(skip).collect();
+                self.skipped.extend(skips.iter().map(|skip| skip.step_id.clone()));
+                self.batch.advance.skips.extend(skips);
                 if let (Some(group), Some(why), true) = (group, detail, tasks.is_empty()) {
                     broken.insert(group, why);
                 }
@@ -273,9 +282,9 @@ impl<'a> GraphRun<'a> {
         let work = work.as_deref().unwrap_or(&task.work);
         let mut work = consent::pinned(work, &self.consented.pins);
         if let Some(request) = work.request_mut() {
-            for files in &task.files {
-                request.files_in.extend(self.inputs(files));
-            }
+            // With one too many the task is refused where it is about to start.
+            let inputs = task.files.iter().flat_map(|files| self.inputs(files));
+            request.files_in.extend(inputs.take(MAX_FILE_SOURCES + 1));
         }
         new_task(PlanTask::of(task.name.clone(), work), &self.run.intent_id, &self.run.id, attempt)
     }
@@ -287,7 +296,8 @@ impl<'a> GraphRun<'a> {
         let fans_out = groups.clone().any(|group| group.name == files.task && group.fans_out);
         let one = |index: usize| {
             let step = self.state.task(index)?.step_id();
-            let last = self.last.get(&index).or_else(|| self.earlier.get(&step))?;
+            let earlier = || self.earlier.get(&step).filter(|_| !self.skipped.contains(&step));
+            let last = self.last.get(&index).or_else(earlier)?;
             let path = match fans_out {
                 true => format!("{}/{}", files.to, run_file::directory_of(&step)),
                 false => files.to.clone(),
@@ -300,8 +310,7 @@ impl<'a> GraphRun<'a> {
                 optional: fans_out || !last.is_ok,
             })
         };
-        // With one too many the task is refused where it is about to start.
-        self.state.members(&files.task).filter_map(one).take(MAX_FILE_SOURCES + 1).collect()
+        self.state.members(&files.task).filter_map(one).collect()
     }
 
     async fn execute(&mut self, this: &WorkflowContext<'_>) -> Flow<()> {
@@ -331,7 +340,8 @@ impl<'a> GraphRun<'a> {
                 return Ok(());
             }
             if over.is_empty() {
-                let deadline = deadline_of(self.run);
+                // Once it has passed, only the ends of what was stopped are waited for.
+                let deadline = deadline_of(self.run).filter(|_| self.blocked.is_none());
                 let left = self.backoff_left().map_or(pause, |left| left.min(pause));
                 let woken =
                     wait_for_end(&mut wakes, &self.run.id, this.workflow, deadline, left).await;
@@ -345,13 +355,14 @@ impl<'a> GraphRun<'a> {
             };
             self.settle(ended).map_err(step_error)?;
             self.backoffs_over().map_err(step_error)?;
-            if self.blocked.is_none()
-                && summed.as_ref().is_none_or(|at| at.elapsed() >= BUDGET_EVERY)
-            {
+            let is_due = summed.as_ref().is_none_or(|at| at.elapsed() >= BUDGET_EVERY)
+                || deadline_of(self.run).is_some_and(|deadline| clock::now_ms() >= deadline);
+            if self.blocked.is_none() && self.finish.is_none() && is_due {
                 summed = Some(Stopwatch::start());
                 if let Some(excess) = blocked(ledger, self.run, self.plan).await? {
                     diagnose(ledger, self.run, &excess).await?;
-                    self.happened(GraphEvent::Blocked(excess)).map_err(step_error)?;
+                    let now = clock::now_ms();
+                    self.happened(GraphEvent::Blocked(excess), now).map_err(step_error)?;
                 }
             }
         }
@@ -381,7 +392,16 @@ impl<'a> GraphRun<'a> {
             executor: &this.executor.id,
         };
         let advancing = || this.ledger.tasks().graph_advance(&batch.advance, &wave);
-        patiently(advancing).await.map_err(step_error)
+        match patiently(advancing).await.map_err(step_error)? {
+            AdvanceOutcome::Down(over) => Ok(over),
+            AdvanceOutcome::Canceled => {
+                Err(dbos::Error::WorkflowCancelled { workflow_id: this.workflow.to_owned() })
+            }
+            // Whoever took another event goes on with the run; here it ends without a word.
+            AdvanceOutcome::Lost => {
+                Err(dbos::Error::Interrupted { workflow_id: this.workflow.to_owned() })
+            }
+        }
     }
 
     /// Those of the open attempts that have ended.
@@ -396,19 +416,21 @@ impl<'a> GraphRun<'a> {
     fn settle(&mut self, mut ended: Vec<TaskOutcome>) -> Result<()> {
         let place = |outcome: &TaskOutcome| self.open.get(&outcome.key).map(|open| open.index);
         ended.sort_by_key(place);
+        let now = clock::now_ms();
         for outcome in ended {
             let Some(OpenAttempt { index, attempt }) = self.open.get(&outcome.key).copied() else {
                 continue;
             };
             let is_again = outcome.resumed && outcome.err_code != ErrCode::None;
             if is_again && self.blocked.is_none() && self.state.may_resume(index) {
-                self.happened(GraphEvent::Resumed { index, attempt })?;
+                self.happened(GraphEvent::Resumed { index, attempt }, now)?;
                 continue;
             }
             let TaskOutcome { err_code, exit, permanent, cause, outputs, .. } = outcome;
             let exit = (exit >= 0).then_some(exit);
             let end = AttemptEnd { err_code, exit, permanent };
-            self.happened(GraphEvent::Ended(TaskEnd { index, attempt, end, cause, outputs }))?;
+            let end = TaskEnd { index, attempt, end, cause, outputs };
+            self.happened(GraphEvent::Ended(end), now)?;
         }
         Ok(())
     }
@@ -423,7 +445,7 @@ impl<'a> GraphRun<'a> {
         let now = clock::now_ms();
         let due: BTreeSet<usize> =
             self.backoffs.iter().filter(|(_, due)| **due <= now).map(|(index, _)| *index).collect();
-        due.into_iter().try_for_each(|index| self.happened(GraphEvent::BackoffOver { index }))
+        due.into_iter().try_for_each(|index| self.happened(GraphEvent::BackoffOver { index }, now))
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a task is given in its sandbox: texts of its plan, artifacts, files that other tasks left, and paths of the host.
 
+use std::ops::Deref;
+
 use cofferdam_contracts::artifact::{ArtifactMode, AttemptFiles};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::Refusal;
@@ -9,6 +11,7 @@ use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
 use cofferdam_ledger::run_files::StoredFile;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{HostPath, Input};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::executor::Executor;
 use crate::run_files::{FileChoice, decode_name, encode_name};
@@ -17,6 +20,8 @@ use crate::run_files::{FileChoice, decode_name, encode_name};
 const MAX_TASK_FILES: usize = 20_000;
 /// Their bytes together: they are in the worker's memory on their way in.
 const MAX_TASK_FILE_BYTES: u64 = 256 * 1024 * 1024;
+/// MiB of them that a worker holds for all of its tasks: others wait.
+const MAX_WAITING_MIB: usize = 512;
 
 /// Why an input cannot be given.
 pub(crate) enum NoInput {
@@ -26,15 +31,35 @@ pub(crate) enum NoInput {
     Lasting(String),
 }
 
+/// What a task is given, while its sandbox is made of it.
+#[derive(Debug)]
+pub(crate) struct GivenInputs {
+    inputs: Vec<Input>,
+    /// Its part of the worker's memory for files of other tasks.
+    _share: Option<SemaphorePermit<'static>>,
+}
+
+impl Deref for GivenInputs {
+    type Target = [Input];
+
+    fn deref(&self) -> &[Input] {
+        &self.inputs
+    }
+}
+
+/// MiB of files of other tasks that are on their way into sandboxes of this worker.
+static SHARES: Semaphore = Semaphore::const_new(MAX_WAITING_MIB);
+
 /// Inline texts, artifacts of this tenant, and directories of this host.
 pub(crate) async fn inputs(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
-) -> Result<Vec<Input>, NoInput> {
+) -> Result<GivenInputs, NoInput> {
     let lasting = |cause: String| Err(NoInput::Lasting(cause));
     let mut inputs = Vec::with_capacity(request.files_in.len());
     let mut left = TaskFileAllowance::default();
+    let mut chosen = Vec::new();
     sources_fit(request.files_in.iter().filter_map(|file| file.uri.as_deref()))?;
     for file in &request.files_in {
         let path = file.path.clone();
@@ -57,7 +82,7 @@ pub(crate) async fn inputs(
                 Input::Bytes { path, bytes: stored.bytes, mode: mode(file.access) }
             }
             (None, Some(uri)) if let Some(files) = AttemptFiles::parse(uri) => {
-                inputs.extend(left.files(executor, task, file, &files).await?);
+                chosen.extend(left.files(executor, task, file, &files).await?);
                 continue;
             }
             (None, Some(uri)) => match uri.strip_prefix("host://") {
@@ -74,7 +99,44 @@ pub(crate) async fn inputs(
         };
         inputs.push(input);
     }
-    Ok(inputs)
+    let share = share(&chosen).await;
+    for file in chosen {
+        inputs.push(file.read(executor, task).await?);
+    }
+    Ok(GivenInputs { inputs, _share: share })
+}
+
+/// Waits for its part of the memory, all at once: two that had a half each would wait for ever.
+async fn share(chosen: &[ChosenFile]) -> Option<SemaphorePermit<'static>> {
+    let bytes: u64 = chosen.iter().map(|file| file.file.size).sum();
+    match u32::try_from(bytes.div_ceil(1024 * 1024)) {
+        Ok(0) | Err(_) => None,
+        // It is never closed.
+        Ok(mib) => SHARES.acquire_many(mib).await.ok(),
+    }
+}
+
+/// A file of another task that a task is given.
+#[derive(Debug)]
+struct ChosenFile {
+    file: RunFile,
+    /// Where it is inside.
+    path: String,
+    mode: u32,
+}
+
+impl ChosenFile {
+    async fn read(self, executor: &Executor, task: &TaskContext) -> Result<Input, NoInput> {
+        let Self { file: RunFile { uri, .. }, path, mode } = self;
+        let stored = executor.flows.ledger.artifacts().read(&task.tenant, &uri).await;
+        let stored = stored
+            .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
+            .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
+        if digest_bytes(&stored.bytes) != stored.sha256 {
+            return Err(NoInput::Lasting(format!("{uri}: its bytes do not have the recorded hash")));
+        }
+        Ok(Input::Bytes { path, bytes: stored.bytes, mode })
+    }
 }
 
 fn sources_fit<'a>(uris: impl Iterator<Item = &'a str>) -> Result<(), NoInput> {
@@ -106,13 +168,13 @@ impl TaskFileAllowance {
         task: &TaskContext,
         file: &InputFile,
         asked: &AttemptFiles<'_>,
-    ) -> Result<Vec<Input>, NoInput> {
+    ) -> Result<Vec<ChosenFile>, NoInput> {
         let artifacts = executor.flows.ledger.artifacts();
         let most = i64::try_from(MAX_RUN_FILES).unwrap_or(i64::MAX);
         let found = artifacts.attempt_files(&task.tenant, &asked.task, most, encode_name).await;
         let found = found.map_err(|e| NoInput::Passing(format!("files of another task: {e}")))?;
         let mut choice = FileChoice::parse(Some(asked.glob)).map_err(Self::lasting)?;
-        let mut inputs = Vec::new();
+        let mut chosen = Vec::new();
         for StoredFile { file: found, .. } in found {
             if !found.mode.has_content() || !choice.has(&found).map_err(Self::lasting)? {
                 continue;
@@ -123,24 +185,15 @@ impl TaskFileAllowance {
                 let why = "its name is not UTF-8, and a task is given names that are";
                 NoInput::Lasting(format!("file {:?} of task {:?}: {why}", found.path, found.task))
             })?;
-            let stored = artifacts
-                .read(&task.tenant, &found.uri)
-                .await
-                .map_err(|e| NoInput::Passing(format!("{}: {e}", found.uri)))?
-                .ok_or_else(|| NoInput::Lasting(format!("{}: no such artifact", found.uri)))?;
-            if digest_bytes(&stored.bytes) != stored.sha256 {
-                let why = "its bytes do not have the recorded hash";
-                return Err(NoInput::Lasting(format!("{}: {why}", found.uri)));
-            }
             let x = if found.mode == ArtifactMode::Executable { 0o111 } else { 0 };
             let (path, mode) = (format!("{}/{name}", file.path), mode(file.access) | x);
-            inputs.push(Input::Bytes { path, bytes: stored.bytes, mode });
+            chosen.push(ChosenFile { file: found, path, mode });
         }
-        if inputs.is_empty() && !file.optional {
+        if chosen.is_empty() && !file.optional {
             let why = "no file that the task left matches; add it to the `artifacts` of that task";
             return Err(NoInput::Lasting(format!("files {:?}: {why}", asked.glob)));
         }
-        Ok(inputs)
+        Ok(chosen)
     }
 
     fn take(&mut self, file: &RunFile) -> Result<(), NoInput> {

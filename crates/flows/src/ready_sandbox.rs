@@ -10,7 +10,7 @@ use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    CacheBase, InitialFiles, Input, Plan, ProvisionError, Sandbox, provision_filled, provision_on,
+    CacheBase, InitialFiles, Plan, ProvisionError, Sandbox, provision_filled, provision_on,
 };
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -20,7 +20,7 @@ use crate::deps::{self, Deps, DepsError};
 use crate::error::Error;
 use crate::executor::{Executor, may_cancel};
 use crate::host_plan::{HostPlan, canceled, planned, unmade};
-use crate::input_files::{NoInput, inputs};
+use crate::input_files::{GivenInputs, NoInput, inputs};
 use crate::memory::{MemoryShare, MemoryUse};
 use crate::patience::patiently;
 use crate::task_secrets::TaskSecrets;
@@ -225,7 +225,7 @@ async fn given(
     task: &TaskContext,
     request: &SandboxRequest,
     id: &SandboxId,
-) -> Result<Vec<Input>, Box<End>> {
+) -> Result<GivenInputs, Box<End>> {
     match inputs(executor, task, request).await {
         Ok(inputs) => Ok(inputs),
         Err(NoInput::Passing(cause)) => {

@@ -98,7 +98,10 @@ pub(crate) async fn round_of(
                 values: &ends.iter().map(|(task, end)| end.committed(task)).collect::<Vec<_>>(),
                 executor: &this.executor.id,
             };
-            over = patiently(|| ledger.tasks().enqueue(&wave)).await.map_err(step_error)?;
+            let queued = patiently(|| ledger.tasks().enqueue(&wave)).await.map_err(step_error)?;
+            over = queued.ok_or_else(|| dbos::Error::WorkflowCancelled {
+                workflow_id: workflow.to_owned(),
+            })?;
             snapshots.clear();
             // One that was queued with its run, and does not run here: it may have ended before this round expected it.
             let is_other = |task: &NewTask| {
@@ -113,7 +116,9 @@ pub(crate) async fn round_of(
             return Ok(round);
         }
         if over.is_empty() {
-            let woken = wait_for_end(&mut wakes, &run.id, workflow, deadline_of(run), pause).await;
+            // Once it has passed, only the ends of what was stopped are waited for.
+            let deadline = deadline_of(run).filter(|_| round.blocked.is_none());
+            let woken = wait_for_end(&mut wakes, &run.id, workflow, deadline, pause).await;
             pause = if woken { often } else { (pause * 2).clamp(often, LOOK_AT_LEAST) };
             over = expected.take().await;
         }
@@ -272,7 +277,9 @@ pub(crate) async fn blocked(
     let bounded = run.budget.max_sbx_minutes.is_some() || run.budget.max_artifacts_mb.is_some();
     // A small plan whose ceilings sum up to less than the cap cannot reach it: no need to ask.
     let ceiling_ms: u64 = plan.all_tasks().map(PlanTask::budget_ms).sum();
-    let is_late = plan.graph.iter().flat_map(|graph| &graph.groups).any(|g| g.fanout.is_some());
+    // A late fan-out has as many tasks as an output says, and retries take as long again.
+    let mut groups = plan.graph.iter().flat_map(|graph| &graph.groups);
+    let is_late = groups.any(|group| group.fanout.is_some() || group.retry.is_some());
     if !bounded && !is_late && ceiling_ms <= u64::from(plan.caps.sandbox_minutes) * 60_000 {
         return Ok(None);
     }

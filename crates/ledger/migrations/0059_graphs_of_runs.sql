@@ -82,9 +82,9 @@ BEGIN
      AND CASE WHEN EXISTS (SELECT FROM app.sbx_runs s WHERE s.run_id = t.run_id AND s.step_id = t.step_id)
               THEN EXISTS (SELECT FROM app.sbx_runs s
                             WHERE s.run_id = t.run_id AND s.step_id = t.step_id AND s.response IS NULL)
+              -- One whose backoff a stop ended has attempts; one that was never queued has a skip.
               ELSE NOT EXISTS (SELECT FROM app.graph_skips k
                                 WHERE k.run_id = t.run_id AND k.step_id = t.step_id AND k.life = NEW.life)
-                   -- One whose backoff a stop ended has attempts; one that was never queued has a skip.
          END
    LIMIT 1;
   IF v_open IS NOT NULL THEN
@@ -120,11 +120,17 @@ CREATE TRIGGER sbx_executions_follow_needs BEFORE INSERT ON app.sbx_executions
   FOR EACH ROW EXECUTE FUNCTION app.needs_are_over();
 
 -- Takes down what happened and what follows from it. What is on record already stays as it is: who says it again after a crash says
--- the same. Yields true, so that a statement around it can come after it.
+-- the same. Yields `down`, or `lost` where another execution of the run took another event in the place of one of these: then nothing
+-- is written. The caller holds the run's row.
 CREATE FUNCTION app.graph_advance(p_run text, p_life integer, p_groups jsonb, p_tasks jsonb, p_events jsonb, p_skips jsonb,
                                   p_ends jsonb)
-RETURNS boolean LANGUAGE plpgsql AS $$
+RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
+  IF EXISTS (SELECT FROM jsonb_to_recordset(p_events) AS e(seq integer, event jsonb)
+               JOIN app.graph_events g ON g.run_id = p_run AND g.life = p_life AND g.seq = e.seq
+              WHERE g.event <> e.event) THEN
+    RETURN 'lost';
+  END IF;
   INSERT INTO app.graph_groups (run_id, name, needs, is_late)
   SELECT p_run, g.name, ARRAY(SELECT jsonb_array_elements_text(g.needs)), g.is_late
     FROM jsonb_to_recordset(p_groups) AS g(name text, needs jsonb, is_late boolean)
@@ -140,11 +146,18 @@ BEGIN
   SELECT p_run, p_life, k.step_id, k.reason, k.detail
     FROM jsonb_to_recordset(p_skips) AS k(step_id text, reason text, detail text)
   ON CONFLICT DO NOTHING;
+  -- A fan-out whose tasks an earlier life made, and that this one does not start.
+  INSERT INTO app.graph_skips (run_id, life, step_id, reason, detail)
+  SELECT p_run, p_life, t.step_id, CASE WHEN e.detail IS NULL THEN 'condition' ELSE 'late' END, e.detail
+    FROM jsonb_to_recordset(p_ends) AS e(name text, outcome text, detail text)
+    JOIN app.graph_tasks t ON t.run_id = p_run AND t.group_name = e.name
+   WHERE e.outcome = 'skipped' OR e.detail IS NOT NULL
+  ON CONFLICT DO NOTHING;
   INSERT INTO app.graph_ends (run_id, life, name, outcome, detail)
   SELECT p_run, p_life, e.name, e.outcome, e.detail
     FROM jsonb_to_recordset(p_ends) AS e(name text, outcome text, detail text)
   ON CONFLICT DO NOTHING;
-  RETURN true;
+  RETURN 'down';
 END $$;
 
 -- Tasks of a run's graph that have no attempt in its present life, as readers of its steps see them: skipped, or waiting.
@@ -163,14 +176,16 @@ RETURNS TABLE (step_id text, attempt integer, status text, output jsonb, error t
                                                      WHERE e.run_id = p_run AND e.life = l.life AND e.name = n.name)),
                     'its turn: caps.concurrency') END,
          NULL::text, NULL::bigint
-    FROM (SELECT app.graph_life(p_run) AS life) l
+    FROM (SELECT app.graph_life(p_run) AS life,
+                 (SELECT max(y.created_at) FROM app.run_retries y WHERE y.run_id = p_run) AS since) l
     JOIN app.runs r ON r.id = p_run
     JOIN app.graph_tasks t ON t.run_id = p_run
     JOIN app.graph_groups g ON g.run_id = p_run AND g.name = t.group_name
     LEFT JOIN app.graph_skips k ON k.run_id = p_run AND k.life = l.life AND k.step_id = t.step_id
-    LEFT JOIN LATERAL (SELECT max(x.attempt) AS attempt FROM app.sbx_runs x
-                        WHERE x.run_id = p_run AND x.step_id = t.step_id) s ON true
+    LEFT JOIN LATERAL (SELECT max(x.attempt) AS attempt,
+                              bool_or(x.err_code = 'NONE' OR x.created_at >= coalesce(l.since, '-infinity')) AS is_known
+                         FROM app.sbx_runs x WHERE x.run_id = p_run AND x.step_id = t.step_id) s ON true
    CROSS JOIN LATERAL (SELECT CASE k.reason WHEN 'late' THEN 'failed' ELSE
                                 CASE WHEN k.reason IS NULL THEN 'queued' ELSE 'skipped' END END AS status) w
-   WHERE k.reason IS NOT NULL OR (s.attempt IS NULL AND NOT app.is_over(r.status))
+   WHERE k.reason IS NOT NULL OR NOT (coalesce(s.is_known, false) OR app.is_over(r.status))
 $$;

@@ -1,16 +1,32 @@
--- Claim: a run waits as its plan says: its task groups and what they need are the plan's, and each of its tasks is in one
--- A row means: a group, a need or a task was added, exchanged or taken away
-WITH planned AS (
-  SELECT DISTINCT r.id AS run_id, x.value->>'name' AS name, coalesce(x.value->'needs', '[]') AS needs
+-- Claim: a run waits as its plan says: its task groups, what they need and whose tasks they are, are the plan's
+-- A row means: a group, a need or a task's group was added, exchanged or taken away
+WITH cards AS (
+  SELECT DISTINCT r.id AS run_id, t.text
     FROM app.runs r
     JOIN app.artifacts a ON a.run_id = r.id AND a.kind = 'plan_card' AND a.sha256 = r.plan_digest
     LEFT JOIN app.blobs b ON b.sha256 = a.sha256 AND a.inline IS NULL
-   CROSS JOIN LATERAL jsonb_array_elements(coalesce(a.inline, convert_from(b.bytes, 'UTF8'))::jsonb #> '{graph,groups}') x
-   WHERE EXISTS (SELECT FROM app.graph_groups g WHERE g.run_id = r.id))
+   CROSS JOIN LATERAL (SELECT coalesce(a.inline, convert_from(b.bytes, 'UTF8')) AS text) t
+   -- Most plans have none, and are not parsed.
+   WHERE strpos(t.text, '"graph":') > 0
+     AND EXISTS (SELECT FROM app.sbx_runs s WHERE s.run_id = r.id)),
+graphs AS (SELECT run_id, text::jsonb AS plan FROM cards WHERE text::jsonb ? 'graph'),
+planned AS (
+  SELECT g.run_id, x.value->>'name' AS name, coalesce(x.value->'needs', '[]') AS needs, x.value ? 'fanout' AS is_late
+    FROM graphs g CROSS JOIN LATERAL jsonb_array_elements(g.plan #> '{graph,groups}') x),
+members AS (
+  SELECT g.run_id, x.value->>'name' AS name, x.value->>'group' AS group_name
+    FROM graphs g CROSS JOIN LATERAL jsonb_array_elements(g.plan->'tasks') x)
 SELECT coalesce(g.run_id, p.run_id) AS run_id, coalesce(g.name, p.name) AS task_group, p.needs AS planned, g.needs AS found
   FROM app.graph_groups g
   FULL JOIN planned p ON p.run_id = g.run_id AND p.name = g.name
- WHERE g.name IS NULL OR p.name IS NULL OR p.needs <> to_jsonb(g.needs)
+ WHERE g.name IS NULL OR p.name IS NULL OR p.needs <> to_jsonb(g.needs) OR p.is_late <> g.is_late
+ UNION ALL
+SELECT coalesce(t.run_id, m.run_id), coalesce(t.name, m.name), to_jsonb(m.group_name), ARRAY[t.group_name]
+  FROM (SELECT t.* FROM app.graph_tasks t
+          JOIN app.graph_groups g ON g.run_id = t.run_id AND g.name = t.group_name
+         WHERE NOT g.is_late) t
+  FULL JOIN members m ON m.run_id = t.run_id AND m.name = t.name
+ WHERE t.name IS NULL OR m.name IS NULL OR t.group_name <> m.group_name
  UNION ALL
 SELECT s.run_id, s.step_id, NULL, NULL
   FROM app.sbx_runs s

@@ -13,7 +13,8 @@ SELECT t.run_id, t.step_id, s.task_key, n.name AS task_group, x.started_at AS at
  UNION ALL
 SELECT e.run_id, t.step_id, s.task_key, e.name, s.finished_at, e.ended_at
   FROM app.graph_ends e
-  JOIN app.graph_tasks t ON t.run_id = e.run_id AND t.group_name = e.name
+  -- A fan-out may get its tasks in a later life.
+  JOIN app.graph_tasks t ON t.run_id = e.run_id AND t.group_name = e.name AND t.created_at <= e.ended_at
   LEFT JOIN app.sbx_runs s ON s.run_id = t.run_id AND s.step_id = t.step_id
    AND e.life >= (SELECT count(*) FROM app.run_retries r WHERE r.run_id = t.run_id AND r.created_at <= s.created_at)
  WHERE CASE WHEN s.task_key IS NULL

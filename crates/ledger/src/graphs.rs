@@ -108,11 +108,31 @@ pub struct AttemptRecord {
     pub is_earlier: bool,
 }
 
+/// What became of an advance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdvanceOutcome {
+    /// It is on record. The attempts that are over already: their ends came along, and count.
+    Down(Vec<TaskKey>),
+    /// The run was canceled before; nothing was written.
+    Canceled,
+    /// Another execution of the run took another event before; nothing was written.
+    Lost,
+}
+
+/// An event that is on record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphEventRow {
+    /// What happened, as it was written.
+    pub event: Value,
+    /// When it was taken, ms since the epoch.
+    pub at_ms: i64,
+}
+
 /// What is on record of a run's graph.
 #[derive(Debug, Clone, Default)]
 pub struct GraphRecord {
     /// The events of this life, in their order.
-    pub events: Vec<Value>,
+    pub events: Vec<GraphEventRow>,
     /// Attempts that have ended, by step and number.
     pub attempts: Vec<AttemptRecord>,
 }
@@ -129,13 +149,18 @@ impl Tasks<'_> {
     /// What is on record of a run's graph in this life, and of its attempts in all of them.
     pub async fn graph_record(self, run: &RunId, life: u32) -> Result<GraphRecord> {
         let life = i32::try_from(life).unwrap_or(i32::MAX);
-        let events = sqlx::query_scalar(
-            "SELECT event FROM app.graph_events WHERE run_id = $1 AND life = $2 ORDER BY seq",
+        let rows = sqlx::query(
+            "SELECT event, app.ms(created_at) AS at FROM app.graph_events
+              WHERE run_id = $1 AND life = $2 ORDER BY seq",
         )
         .bind(run.as_str())
         .bind(life)
         .fetch_all(self.pool())
         .await?;
+        let events = rows.iter().map(|row| {
+            Ok(GraphEventRow { event: row.try_get("event")?, at_ms: row.try_get("at")? })
+        });
+        let events = events.collect::<Result<_>>()?;
         let rows =
             sqlx::query(ATTEMPTS).bind(run.as_str()).bind(life).fetch_all(self.pool()).await?;
         let attempts = rows.iter().map(|row| {
@@ -152,20 +177,22 @@ impl Tasks<'_> {
         Ok(GraphRecord { events, attempts: attempts.collect::<Result<_>>()? })
     }
 
-    /// Takes down what happened and queues the attempts that follow, together; a replay writes nothing. The keys of those that are
-    /// over already: their ends came along, and count.
+    /// Takes down what happened and queues the attempts that follow, together; a replay writes nothing.
     pub async fn graph_advance(
         self,
         advance: &GraphAdvance<'_>,
         wave: &TaskBatch<'_>,
-    ) -> Result<Vec<TaskKey>> {
+    ) -> Result<AdvanceOutcome> {
         let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
         let (values, artifacts) = ends(wave.values)?;
-        let kept: Vec<String> = sqlx::query_scalar(
-            // A cancel comes before it, or sees its tasks. The graph's rows come before the attempts, whose starts ask for them.
-            "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-               FROM (SELECT app.graph_advance($1, $12, $13, $14, $15, $16, $17) AS is_down
-                       FROM (SELECT 1 FROM app.runs WHERE id = $1 FOR SHARE) r OFFSET 0) g WHERE g.is_down",
+        let row = sqlx::query(
+            // A cancel comes before it, or sees its tasks; so does another execution. The graph's rows come before the attempts, whose
+            // starts ask for them.
+            "SELECT g.state, CASE WHEN g.state = 'down'
+                                  THEN app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) END AS kept
+               FROM (SELECT CASE WHEN r.status = 'canceled' THEN 'canceled'
+                                 ELSE app.graph_advance($1, $12, $13, $14, $15, $16, $17) END AS state
+                       FROM (SELECT status FROM app.runs WHERE id = $1 FOR NO KEY UPDATE) r OFFSET 0) g",
         )
         .bind(wave.run.as_str())
         .bind(wave.parent)
@@ -186,6 +213,14 @@ impl Tasks<'_> {
         .bind(json("graph_ends", &advance.ends)?)
         .fetch_one(self.pool())
         .await?;
-        kept.iter().map(|key| id("sbx_runs.task_key", key)).collect()
+        match row.try_get::<String, _>("state")?.as_str() {
+            "canceled" => return Ok(AdvanceOutcome::Canceled),
+            "lost" => return Ok(AdvanceOutcome::Lost),
+            _ => {}
+        }
+        let kept: Option<Vec<String>> = row.try_get("kept")?;
+        let kept = kept.unwrap_or_default();
+        let kept = kept.iter().map(|key| id("sbx_runs.task_key", key)).collect::<Result<_>>()?;
+        Ok(AdvanceOutcome::Down(kept))
     }
 }

@@ -181,6 +181,8 @@ impl Ops<'_> {
     /// Cancels attempts of a run that have not ended; the run itself and its other tasks go on.
     pub async fn attempts_cancel(self, run: &RunId, keys: &[TaskKey]) -> Result<()> {
         let mut tx = self.pool().begin().await?;
+        // In the order in which a cancel of the whole run locks them.
+        let keys: std::collections::BTreeSet<&TaskKey> = keys.iter().collect();
         for key in keys {
             let workflow = id("sbx_runs.task_key", key.as_str())?;
             cancel_workflows(&mut tx, Some(&workflow), None, run).await?;

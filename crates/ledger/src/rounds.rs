@@ -13,13 +13,14 @@ use crate::tasks::{NewTask, TaskBatch, TaskEnd};
 impl Tasks<'_> {
     /// Writes the attempts and queues their workflows, together; a replay writes nothing. The keys of those
     /// that are over already: their ends came along, and count.
-    pub async fn enqueue(self, wave: &TaskBatch<'_>) -> Result<Vec<TaskKey>> {
+    /// `None`: the run was canceled before, and nothing was written.
+    pub async fn enqueue(self, wave: &TaskBatch<'_>) -> Result<Option<Vec<TaskKey>>> {
         let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
         let (values, artifacts) = ends(wave.values)?;
-        let kept: Vec<String> = sqlx::query_scalar(
+        let kept: Option<Vec<String>> = sqlx::query_scalar(
             // A cancel comes before it, or sees its tasks.
             "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-               FROM (SELECT 1 FROM app.runs WHERE id = $1 FOR SHARE) r",
+               FROM (SELECT status FROM app.runs WHERE id = $1 FOR SHARE) r WHERE r.status <> 'canceled'",
         )
         .bind(wave.run.as_str())
         .bind(wave.parent)
@@ -32,9 +33,12 @@ impl Tasks<'_> {
         .bind(snapshots_json(wave.snapshots)?)
         .bind(values)
         .bind(artifacts)
-        .fetch_one(self.pool())
+        .fetch_optional(self.pool())
         .await?;
-        kept.iter().map(|key| id("sbx_runs.task_key", key)).collect()
+        let Some(kept) = kept else { return Ok(None) };
+        let kept: Result<Vec<TaskKey>> =
+            kept.iter().map(|key| id("sbx_runs.task_key", key)).collect();
+        kept.map(Some)
     }
 }
 

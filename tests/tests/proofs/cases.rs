@@ -398,6 +398,10 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("graphs_are_their_plans": "DELETE FROM app.graph_groups WHERE name = 'sorry'"),
     tamper!("graphs_are_their_plans": "INSERT INTO app.graph_groups (run_id, name, needs, is_late) SELECT run_id, 'more', '{}', false FROM app.graph_groups LIMIT 1"),
     tamper!("graphs_are_their_plans": "DELETE FROM app.graph_tasks WHERE step_id = 'ExecuteST:first'"),
+    tamper!("graphs_are_their_plans": "UPDATE app.graph_tasks SET group_name = 'first' WHERE step_id = 'ExecuteST:second'"),
+    tamper!("graphs_are_their_plans":
+        "DELETE FROM app.graph_ends", "DELETE FROM app.graph_skips", "DELETE FROM app.graph_events", "DELETE FROM app.graph_tasks",
+        "DELETE FROM app.graph_groups"),
     tamper!("succeeded_runs_are_whole": "UPDATE app.graph_ends SET outcome = 'failed' WHERE name = 'first'"),
     tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET sha256 = '$H'"),
     tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET path = 'big.bin'"),

@@ -52,6 +52,16 @@ impl LateFields {
         self.fields.push(LateField { at: path.at.to_owned(), parts });
         Ok(String::new())
     }
+
+    /// The words of a list have others before them now.
+    fn shift(&mut self, list: &str, by: usize) {
+        for field in &mut self.fields {
+            let index = field.at.strip_prefix(list).and_then(|rest| rest.strip_prefix('/'));
+            if let Some(index) = index.and_then(|index| index.parse::<usize>().ok()) {
+                field.at = format!("{list}/{}", index.saturating_add(by));
+            }
+        }
+    }
 }
 
 /// Parts of a text that has a late value.
@@ -124,7 +134,10 @@ pub(super) fn rendered(
         }),
     };
     let (repo, mount) = repo_of(spec, scope)?;
+    let words = |build: &Option<BuildPhase>| build.as_ref().map_or(0, |build| build.cmd.len());
+    let written = words(&build);
     let build = with_checkout(build, repo.as_ref())?;
+    late.shift(BUILD_RUN.at, words(&build).saturating_sub(written));
     let (mut files_in, mut files) = (Vec::new(), Vec::new());
     for file in &spec.files {
         match task_files(file)? {

@@ -65,9 +65,9 @@ impl Recipe {
         let input = |task: &TaskSpec| task.exec.as_ref().is_some_and(|exec| exec.input.is_some());
         let mut takers = self.plan.tasks.iter().enumerate().filter(|(_, task)| input(task));
         let Some((first, task)) = takers.next() else { return Ok(()) };
-        if task.each.is_some() {
+        if task.each.is_some() || task.matrix.is_some() || task.retry.is_some() {
             return Err(format!(
-                "plan.tasks[{first}].exec.input: one command reads it; remove `each` or `input`"
+                "plan.tasks[{first}].exec.input: one command reads it once; remove `input`, or `each`, `matrix` and `retry`"
             ));
         }
         if task.exec.as_ref().is_some_and(|exec| exec.stdin.is_some()) {

@@ -117,6 +117,9 @@ impl TaskSpec {
             if self.exec.is_none() {
                 return Err("outputs: a task with `value` writes no file; remove `outputs`".into());
             }
+            if self.each.is_some() || self.matrix.is_some() {
+                return Err("outputs: a fan-out's cannot be named; keep artifacts, and give them to others by `files`".into());
+            }
         }
         if let Some(StartSpec::Condition(fields)) = &self.when {
             fields.leaves()?;

@@ -56,7 +56,7 @@ pub fn check(recipe: &Recipe, held: RuleScope) -> Result<(), String> {
             rule.command(command).map_err(|why| format!("plan.tasks[{i}].{field}: {why}"))?;
         }
         let rule = Rule { recipe, task, held };
-        rule.variables().map_err(|why| format!("plan.tasks[{i}].exec.env: {why}"))?;
+        rule.variables().map_err(|why| format!("plan.tasks[{i}].{why}"))?;
         rule.places().map_err(|why| format!("plan.tasks[{i}].files.to: {why}"))?;
     }
     Ok(())
@@ -101,11 +101,13 @@ impl Rule<'_> {
 
     /// No variable that programs take code from holds what an approver may edit.
     fn variables(&self) -> Result<(), String> {
-        let all = self.task.exec.iter().flat_map(|exec| &exec.env);
-        for (name, text) in all.filter(|(name, _)| reader::is_code_variable(name)) {
+        let exec = self.task.exec.iter().map(|exec| ("exec.env", &exec.env));
+        let build = self.task.build.iter().map(|build| ("build.env", &build.env));
+        let all = exec.chain(build).flat_map(|(field, env)| env.iter().map(move |one| (field, one)));
+        for (field, (name, text)) in all.filter(|(_, (name, _))| reader::is_code_variable(name)) {
             if let Some(value) = self.editable_in(text) {
                 return Err(format!(
-                    "`${{{value}}}`, which an approver may edit or another task puts out, is in {name}, which programs take code \
+                    "{field}: `${{{value}}}`, which an approver may edit or another task puts out, is in {name}, which programs take code \
                      from: use a variable of your own, or narrow its schema by `enum`"
                 ));
             }

@@ -55,6 +55,10 @@ pub(super) struct GroupState<'p> {
     pub(super) skipped: usize,
     /// Its tasks could not be made.
     pub(super) is_broken: bool,
+    /// A task of it was started in this life of the run.
+    pub(super) has_started: bool,
+    /// A need of it, or a need's, was: what an earlier life did on them is of what was before.
+    pub(super) is_stale: bool,
 }
 
 impl<'p> GroupState<'p> {
@@ -69,6 +73,8 @@ impl<'p> GroupState<'p> {
             succeeded: 0,
             skipped: 0,
             is_broken: false,
+            has_started: false,
+            is_stale: false,
         }
     }
 

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use cofferdam_contracts::id::{GroupName, StepId};
-use cofferdam_contracts::plan::{LateFanout, Plan, PlanGroup, PlanTask, late};
+use cofferdam_contracts::late::{LateFault, MAX_LATE_BYTES, MAX_RUN_OUTPUT_BYTES};
+use cofferdam_contracts::plan::{LateFanout, Plan, PlanGroup, PlanTask, Work, late};
 use cofferdam_contracts::retry_spec::{self, RetryDecision};
 use cofferdam_contracts::run::{Budget, RunStatus};
 use cofferdam_contracts::start_condition::{GroupEnds, holds};
@@ -65,6 +66,10 @@ pub struct GraphState<'p> {
     /// Those that ended since they were asked for.
     ended_groups: Vec<GroupEnd>,
     failures: Vec<Failure>,
+    /// Bytes that tasks may still have which outputs make or fill in.
+    late_left: usize,
+    /// Bytes that outputs may still have.
+    outputs_left: usize,
     stop: Option<Stop>,
     is_over: bool,
 }
@@ -125,6 +130,8 @@ impl<'p> GraphState<'p> {
             backoff: BTreeSet::new(),
             ended_groups: Vec::new(),
             failures: Vec::new(),
+            late_left: MAX_LATE_BYTES,
+            outputs_left: MAX_RUN_OUTPUT_BYTES,
             stop: None,
             is_over: false,
         }
@@ -283,12 +290,14 @@ impl<'p> GraphState<'p> {
         }
     }
 
-    /// A task whose group is released: ready, or done by an earlier life.
+    /// A task whose group is released: ready, or done by an earlier life. One whose need was done anew is done anew.
     fn enter(&mut self, index: usize) {
         let progress = self.progress;
         let step = self.task(index).map(PlanTask::step_id);
+        let group = self.tasks.get(index).and_then(|task| self.groups.get(task.group));
+        let is_stale = group.is_some_and(|group| group.is_stale);
         match step.and_then(|step| progress.get(&step)) {
-            Some(StepProgress { is_done: true, outputs, .. }) => {
+            Some(StepProgress { is_done: true, outputs, .. }) if !is_stale => {
                 self.succeeded(index, outputs.clone());
             }
             found => {
@@ -325,7 +334,8 @@ impl<'p> GraphState<'p> {
                 self.max_tasks
             ));
         }
-        let tasks = late::expanded(fanout, items).map_err(|fault| fault.to_string())?;
+        let tasks = late::expanded(fanout, items, &mut self.late_left);
+        let tasks = tasks.map_err(|fault| fault.to_string())?;
         let ids: BTreeSet<StepId> = tasks.iter().map(PlanTask::step_id).collect();
         if ids.len() < tasks.len() || !ids.is_disjoint(&self.steps) {
             return Err("two tasks would have one name; use ${index} in the name".to_owned());
@@ -346,7 +356,7 @@ impl<'p> GraphState<'p> {
         let attempt = state.before.saturating_add(state.tries).saturating_add(1);
         let work = match task.late.is_empty() {
             true => None,
-            false => match late::filled(&task.work, &task.late, &self.ends.outputs) {
+            false => match late_work(task, &self.ends, &mut self.late_left) {
                 Ok(work) => Some(Box::new(work)),
                 Err(fault) => {
                     let text = format!("task {:?}: {fault}", task.name);
@@ -360,8 +370,12 @@ impl<'p> GraphState<'p> {
                 }
             },
         };
+        let group = state.group;
         self.phase(index, TaskPhase::Running);
         self.running.insert(index);
+        if let Some(group) = self.groups.get_mut(group) {
+            group.has_started = true;
+        }
         actions.push(GraphAction::Start { index, attempt, work });
     }
 
@@ -425,7 +439,22 @@ impl<'p> GraphState<'p> {
         if let Some(group) = group {
             group.succeeded += 1;
             if let (Some(name), Some(outputs)) = (group.name(), outputs) {
-                self.ends.outputs.insert(name.clone(), outputs);
+                let bytes = serde_json::to_vec(&outputs).map_or(usize::MAX, |bytes| bytes.len());
+                match self.outputs_left.checked_sub(bytes) {
+                    Some(left) => {
+                        self.outputs_left = left;
+                        self.ends.outputs.insert(name.clone(), outputs);
+                    }
+                    // Who needs them fails for want of them.
+                    None => {
+                        let mib = MAX_RUN_OUTPUT_BYTES / (1024 * 1024);
+                        let text = format!(
+                            "outputs of task {:?}: the tasks of one run may put out {mib} MiB; keep artifacts instead",
+                            name.as_str()
+                        );
+                        self.failures.push(Failure { kind: FailureKind::Failed, text });
+                    }
+                }
             }
         }
         self.task_over(index);
@@ -450,8 +479,10 @@ impl<'p> GraphState<'p> {
             self.ends.outcomes.insert(name.clone(), outcome);
         }
         self.open_groups = self.open_groups.saturating_sub(1);
+        let is_new = group.has_started || group.is_stale;
         for next in group.dependents.clone() {
             let Some(next_group) = self.groups.get_mut(next) else { continue };
+            next_group.is_stale |= is_new;
             next_group.pending = next_group.pending.saturating_sub(1);
             if next_group.pending == 0 {
                 self.released.push_back(next);
@@ -507,4 +538,11 @@ impl<'p> GraphState<'p> {
             self.task_over(index);
         }
     }
+}
+
+/// A task's work with the outputs that it waits for, within the bytes that are left.
+fn late_work(task: &PlanTask, ends: &GroupEnds, left: &mut usize) -> Result<Work, LateFault> {
+    let work = late::filled(&task.work, &task.late, &ends.outputs)?;
+    *left = left.checked_sub(late::size(&work)).ok_or(LateFault::TooMuch)?;
+    Ok(work)
 }
