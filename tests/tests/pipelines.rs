@@ -167,16 +167,60 @@ async fn a_retry_of_the_run_repeats_what_failed_and_what_follows_from_it() {
     let want = ["first 1 ok", "glad 1 skipped", "sorry 1 ok", "weak 1 failed"];
     assert_eq!(steps(&up, &run).await, want);
     std::fs::write(dir.path().join("code"), "0").unwrap();
-    let path = format!("/api/runs/{}/retry", text(&run, "runId"));
-    let (status, answer) = up.post(&path, &json!({})).await;
-    assert_eq!(status, 202, "{answer}");
-    let run = up.wait_terminal(&text(&run, "runId")).await;
+    let run = retried(&up, &run).await;
     assert_eq!((&run["status"], &run["retryCount"]), (&json!("succeeded"), &json!(1)), "{run}");
     let want = ["first 1 ok", "glad 1 ok", "sorry 1 ok", "weak 1 failed", "weak 2 ok"];
     // What ran in the first life stays on record as it is; in the second `sorry` has no reason to.
     let seen = steps(&up, &run).await;
     let seen: Vec<&String> = seen.iter().filter(|step| !step.starts_with("sorry 2")).collect();
     assert_eq!(seen, want.iter().collect::<Vec<_>>());
+    assert_proven(&home);
+}
+
+/// Retries a run that failed, once `code` says so, and waits for its end.
+async fn retried(up: &Server, run: &Value) -> Value {
+    let path = format!("/api/runs/{}/retry", text(run, "runId"));
+    let (status, answer) = up.post(&path, &json!({})).await;
+    assert_eq!(status, 202, "{answer}");
+    up.wait_terminal(&text(run, "runId")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fan_out_that_a_life_leaves_out_or_makes_is_proven_in_each() {
+    let home = Home::new();
+    let dir = tempfile::tempdir().unwrap();
+    let up = home.up_with(&["--allow-dir", dir.path().to_str().unwrap()], &[]);
+    let say = |code: &str| std::fs::write(dir.path().join("code"), code).unwrap();
+    let head = format!(
+        "id: lives\nv: '1'\nplan:\n  tasks:\n    - {{name: build, outputs: o.json, files: [{{from: {:?}, to: /data}}], exec: {{run: 'echo \"{{\\\"l\\\":[1,2]}}\" > o.json; exit $(cat /data/code)', timeout: 60s}}}}\n",
+        dir.path()
+    );
+    // Skipped in the first life, made in the second; the report is of the second.
+    let made = format!(
+        "{head}    - {{name: 'test-${{item}}', id: test, each: '${{tasks.build.outputs.l}}', value: x}}\n    - {{name: report, needs: [test], when: always, value: x}}\n"
+    );
+    say("7");
+    let run = over(&up, &made).await;
+    assert_eq!(steps(&up, &run).await, ["build 1 failed", "report 1 ok"], "{run}");
+    assert_proven(&home);
+    say("0");
+    let run = retried(&up, &run).await;
+    assert_eq!(run["status"], "succeeded", "{run}");
+    let want = ["build 1 failed", "build 2 ok", "report 1 ok", "report 2 ok", "test-1 1 ok", "test-2 1 ok"];
+    assert_eq!(steps(&up, &run).await, want);
+    assert_proven(&home);
+    // Made in the first life, of which one fails; left out in the second.
+    let left = format!(
+        "{}    - {{name: list, outputs: l.json, when: {{task: build, is: failed}}, exec: {{run: 'echo \"{{\\\"l\\\":[1,2]}}\" > l.json', timeout: 60s}}}}\n    - {{name: 'dig-${{item}}', id: dig, each: '${{tasks.list.outputs.l}}', exec: {{run: 'exit ${{index}}', timeout: 60s}}}}\n",
+        head.replace("id: lives", "id: left")
+    );
+    say("7");
+    let run = over(&up, &left).await;
+    let want = ["build 1 failed", "dig-1 1 ok", "dig-2 1 failed", "list 1 ok"];
+    assert_eq!(steps(&up, &run).await, want, "{run}");
+    say("0");
+    let run = retried(&up, &run).await;
+    assert_eq!(run["status"], "succeeded", "{run}");
     assert_proven(&home);
 }
 

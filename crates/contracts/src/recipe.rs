@@ -448,6 +448,7 @@ mod tests {
         for (refused, word) in [
             (format!("{reads}{}", reads.replace("name: a", "name: b")), "tasks[1].exec.input"),
             (reads.replace("name: a", "name: \"a${item}\", each: [1, 2]"), "`each`"),
+            (reads.replace("name: a", "name: 'a${matrix.x}', matrix: {x: [1, 2]}"), "`matrix`"),
             (reads.replace("input: stream", "input: terminal, stdin: /in"), "`stdin`"),
             (reads.replace("stream", "file"), "exec.input"),
         ] {

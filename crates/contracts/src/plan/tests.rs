@@ -237,7 +237,9 @@ fn a_pipeline_has_groups_and_late_parts() {
     let fanout = graph.groups[1].fanout.as_ref().unwrap();
     assert_eq!(fanout.task.files[0].glob, "dist/**");
     let items = [json!({"name": "it's"}), json!({"name": "${form.kind}"})];
-    let tasks = super::late::expanded(fanout, &items).unwrap();
+    let mut left = 10_000;
+    let tasks = super::late::expanded(fanout, &items, &mut left).unwrap();
+    assert!(left < 10_000 && super::late::expanded(fanout, &items, &mut 100).is_err());
     assert_eq!(
         (tasks[0].name.as_str(), tasks[1].name.as_str()),
         ("test-it's", "test-${form.kind}")
@@ -297,6 +299,53 @@ fn plans_without_a_graph_keep_their_bytes() {
     })).unwrap().as_str());
 }
 
+/// The work of task `b` with this output `v` of task `a`.
+fn with_output(fields: &str, output: &str) -> Result<Work, crate::late::LateFault> {
+    let yaml = format!(
+        "id: p\nv: '1'\nplan:\n  tasks:\n    - {{name: a, exec: {{run: x}}, outputs: o.env}}\n    - name: b\n      {fields}\n"
+    );
+    let plan = graph_of(&yaml, &json!({})).unwrap();
+    let text = format!("v={output}");
+    let outputs =
+        crate::task_outputs::parse(text.as_bytes(), crate::task_outputs::OutputsKind::Env).unwrap();
+    let of = plan.graph.as_ref().unwrap().groups[0].name.clone();
+    let values = crate::late::OutputValues::from([(of, outputs)]);
+    super::late::filled(&plan.tasks[1].work, &plan.tasks[1].late, &values)
+}
+
+#[test]
+fn an_output_in_a_build_stands_behind_the_checkout_of_its_repository() {
+    let commit = "a".repeat(40);
+    for (run, at, want) in [
+        ("[make, '${tasks.a.outputs.v}']", 8, "one two"),
+        ("'make ${tasks.a.outputs.v | sh}'", 9, "make 'one two'"),
+    ] {
+        let fields = format!(
+            "repo: {{path: /src, commit: {commit}}}\n      build: {{run: {run}}}\n      exec: {{run: x}}"
+        );
+        let work = with_output(&fields, "one two").unwrap();
+        let cmd = &work.request().unwrap().build.as_ref().unwrap().cmd;
+        assert_eq!((cmd[1].as_str(), cmd[at].as_str()), ("-c", want), "{cmd:?}");
+        assert!(cmd[2].contains("git"), "the checkout is as it was: {}", cmd[2]);
+    }
+}
+
+#[test]
+fn an_output_is_no_option() {
+    let run = |argv: &str, output: &str| with_output(&format!("exec: {{run: {argv}}}"), output);
+    let output = "--checkpoint-action=exec=x";
+    let refused = run("[tar, xf, '${tasks.a.outputs.v}']", output).unwrap_err();
+    assert_eq!(refused, crate::late::LateFault::Option(2));
+    for (argv, output) in [
+        ("[tar, xf, '${tasks.a.outputs.v}']", "a.tar"),
+        ("[rm, --, '${tasks.a.outputs.v}']", output),
+        ("[x, '${tasks.a.outputs.v}']", "-1.5"),
+        ("[x, 'to=${tasks.a.outputs.v}']", output),
+    ] {
+        assert!(run(argv, output).is_ok(), "{argv} {output}");
+    }
+}
+
 #[test]
 fn what_a_pipeline_may_not_say_is_refused_with_line_and_column() {
     let task = |fields: &str| {
@@ -349,6 +398,16 @@ fn what_a_pipeline_may_not_say_is_refused_with_line_and_column() {
             "exec: {run: x, env: {LD_PRELOAD: '${tasks.a.outputs.v}'}}",
             "p.yaml:7:22: plan.tasks[1].exec.env",
             "LD_PRELOAD",
+        ),
+        (
+            "exec: {run: x}\n      build: {run: x, env: {BASH_ENV: '${tasks.a.outputs.v}'}}",
+            "p.yaml:8:",
+            "BASH_ENV",
+        ),
+        (
+            "exec: {run: x}\n      each: [1]\n      outputs: o.env",
+            "p.yaml:9:7: plan.tasks[1].outputs",
+            "cannot be named",
         ),
         (
             "exec: {run: x}\n      each: [1]\n      matrix: {a: [1]}",

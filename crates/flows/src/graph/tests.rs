@@ -2,6 +2,7 @@
 
 mod oracle;
 
+use cofferdam_contracts::late::LatePart;
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::retry_spec::AttemptEnd;
 use cofferdam_contracts::run::{Budget, RunStatus};
@@ -228,6 +229,38 @@ fn an_output_fans_out_within_its_bounds() {
         assert!(status == RunStatus::Failed && error.contains(word), "{error}");
         assert_eq!(skipped(&actions).len(), 2);
     }
+}
+
+#[test]
+fn what_outputs_make_of_a_run_has_bounds() {
+    use cofferdam_contracts::late::{MAX_LATE_BYTES, MAX_RUN_OUTPUT_BYTES};
+    // A fan-out whose tasks have a megabyte each.
+    let mut plan = fanout(json!({}));
+    let groups = &mut plan.graph.as_mut().unwrap().groups;
+    let fanout = groups[1].fanout.as_mut().unwrap();
+    fanout.task.late[0].parts.push(LatePart::Text("x".repeat(1_000_000)));
+    let none = GraphProgress::new();
+    let mut graph = GraphState::new(&plan, &Budget::default(), &none);
+    graph.apply(GraphEvent::Begin);
+    let shards: Vec<usize> = (0..MAX_LATE_BYTES / 1_000_000 + 1).collect();
+    let actions = graph.apply(with_outputs(0, &json!({"shards": shards})));
+    let (_, error) = finish(&actions).unwrap();
+    assert!(error.contains("more than 64 MiB"), "{error}");
+    // Tasks that put out 250 kB each.
+    let values: serde_json::Map<String, Value> =
+        (0..16).map(|n| (format!("v{n}"), json!("x".repeat(15_600)))).collect();
+    let values = Value::Object(values);
+    let count = MAX_RUN_OUTPUT_BYTES / values.to_string().len() + 1;
+    let names: Vec<String> = (0..count).map(|n| format!("t{n}")).collect();
+    let tasks: Vec<Value> = names.iter().map(|name| task(name)).collect();
+    let groups: Vec<Value> =
+        names.iter().map(|name| json!({"name": name, "outputs": "o.json"})).collect();
+    let plan = self::plan(json!(tasks), json!(groups), json!({}));
+    let mut graph = GraphState::new(&plan, &Budget::default(), &none);
+    graph.apply(GraphEvent::Begin);
+    let last = (0..count).map(|index| graph.apply(with_outputs(index, &values))).last().unwrap();
+    let (status, error) = finish(&last).unwrap();
+    assert!(status == RunStatus::Failed && error.contains("may put out 16 MiB"), "{error}");
 }
 
 #[test]
