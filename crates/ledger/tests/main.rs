@@ -17,6 +17,7 @@ mod claims;
 mod cluster;
 mod families;
 mod gate_model;
+mod graphs;
 mod lives;
 mod migrations;
 #[path = "../../../tests/src/not_run.rs"]
