@@ -158,7 +158,7 @@ async fn a_report_that_is_cut_or_too_large_is_a_fault_and_not_a_failure() {
     for line in [
         "tests: no totals, since a report could not be read to its end",
         "report cut.xml of t: the report is incomplete",
-        "report large.xml of t: the report is larger than 64 MiB",
+        "report large.xml of t: the report, with those of its task before it, is larger than 64 MiB",
         "reports of t: none/*.xml matched no file",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
