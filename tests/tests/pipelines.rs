@@ -206,7 +206,14 @@ async fn a_fan_out_that_a_life_leaves_out_or_makes_is_proven_in_each() {
     say("0");
     let run = retried(&up, &run).await;
     assert_eq!(run["status"], "succeeded", "{run}");
-    let want = ["build 1 failed", "build 2 ok", "report 1 ok", "report 2 ok", "test-1 1 ok", "test-2 1 ok"];
+    let want = [
+        "build 1 failed",
+        "build 2 ok",
+        "report 1 ok",
+        "report 2 ok",
+        "test-1 1 ok",
+        "test-2 1 ok",
+    ];
     assert_eq!(steps(&up, &run).await, want);
     assert_proven(&home);
     // Made in the first life, of which one fails; left out in the second.

@@ -109,7 +109,9 @@ pub enum LateFault {
     #[error("a text with outputs would pass {MAX_TEXT_BYTES} bytes; hand the value over as a file")]
     TooLarge,
     /// An argument that an output begins, and that a program may take for an option.
-    #[error("argument {0}, which an output begins, would be read as an option; write `--` before it if the program knows that, or hand it over in `env`")]
+    #[error(
+        "argument {0}, which an output begins, would be read as an option; write `--` before it if the program knows that, or hand it over in `env`"
+    )]
     Option(usize),
     /// What outputs made of the run's tasks is too much.
     #[error("tasks with the outputs of others would pass {} MiB in one run; hand large values over as files", MAX_LATE_BYTES / (1024 * 1024))]

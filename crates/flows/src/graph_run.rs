@@ -22,8 +22,8 @@ use cofferdam_contracts::run_file;
 use cofferdam_contracts::sandbox::{ErrCode, InputFile};
 use cofferdam_contracts::task_outputs::TaskOutputs;
 use cofferdam_ledger::graphs::{
-    AdvanceOutcome, AttemptRecord, GraphAdvance, GraphEventRow, GraphRecord, NewGraphEvent, NewGroup, NewGroupEnd, NewMember,
-    NewSkip,
+    AdvanceOutcome, AttemptRecord, GraphAdvance, GraphEventRow, GraphRecord, NewGraphEvent,
+    NewGroup, NewGroupEnd, NewMember, NewSkip,
 };
 use cofferdam_ledger::policies::NewPolicySnapshot;
 use cofferdam_ledger::runs::RunContext;

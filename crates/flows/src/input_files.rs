@@ -33,13 +33,13 @@ pub(crate) enum NoInput {
 
 /// What a task is given, while its sandbox is made of it.
 #[derive(Debug)]
-pub(crate) struct GivenInputs {
+pub(crate) struct TaskInputs {
     inputs: Vec<Input>,
     /// Its part of the worker's memory for files of other tasks.
     _share: Option<SemaphorePermit<'static>>,
 }
 
-impl Deref for GivenInputs {
+impl Deref for TaskInputs {
     type Target = [Input];
 
     fn deref(&self) -> &[Input] {
@@ -55,7 +55,7 @@ pub(crate) async fn inputs(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
-) -> Result<GivenInputs, NoInput> {
+) -> Result<TaskInputs, NoInput> {
     let lasting = |cause: String| Err(NoInput::Lasting(cause));
     let mut inputs = Vec::with_capacity(request.files_in.len());
     let mut left = TaskFileAllowance::default();
@@ -103,11 +103,11 @@ pub(crate) async fn inputs(
     for file in chosen {
         inputs.push(file.read(executor, task).await?);
     }
-    Ok(GivenInputs { inputs, _share: share })
+    Ok(TaskInputs { inputs, _share: share })
 }
 
 /// Waits for its part of the memory, all at once: two that had a half each would wait for ever.
-async fn share(chosen: &[ChosenFile]) -> Option<SemaphorePermit<'static>> {
+async fn share(chosen: &[SourceFile]) -> Option<SemaphorePermit<'static>> {
     let bytes: u64 = chosen.iter().map(|file| file.file.size).sum();
     match u32::try_from(bytes.div_ceil(1024 * 1024)) {
         Ok(0) | Err(_) => None,
@@ -118,14 +118,14 @@ async fn share(chosen: &[ChosenFile]) -> Option<SemaphorePermit<'static>> {
 
 /// A file of another task that a task is given.
 #[derive(Debug)]
-struct ChosenFile {
+struct SourceFile {
     file: RunFile,
     /// Where it is inside.
     path: String,
     mode: u32,
 }
 
-impl ChosenFile {
+impl SourceFile {
     async fn read(self, executor: &Executor, task: &TaskContext) -> Result<Input, NoInput> {
         let Self { file: RunFile { uri, .. }, path, mode } = self;
         let stored = executor.flows.ledger.artifacts().read(&task.tenant, &uri).await;
@@ -133,7 +133,9 @@ impl ChosenFile {
             .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
             .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
         if digest_bytes(&stored.bytes) != stored.sha256 {
-            return Err(NoInput::Lasting(format!("{uri}: its bytes do not have the recorded hash")));
+            return Err(NoInput::Lasting(format!(
+                "{uri}: its bytes do not have the recorded hash"
+            )));
         }
         Ok(Input::Bytes { path, bytes: stored.bytes, mode })
     }
@@ -168,7 +170,7 @@ impl TaskFileAllowance {
         task: &TaskContext,
         file: &InputFile,
         asked: &AttemptFiles<'_>,
-    ) -> Result<Vec<ChosenFile>, NoInput> {
+    ) -> Result<Vec<SourceFile>, NoInput> {
         let artifacts = executor.flows.ledger.artifacts();
         let most = i64::try_from(MAX_RUN_FILES).unwrap_or(i64::MAX);
         let found = artifacts.attempt_files(&task.tenant, &asked.task, most, encode_name).await;
@@ -187,7 +189,7 @@ impl TaskFileAllowance {
             })?;
             let x = if found.mode == ArtifactMode::Executable { 0o111 } else { 0 };
             let (path, mode) = (format!("{}/{name}", file.path), mode(file.access) | x);
-            chosen.push(ChosenFile { file: found, path, mode });
+            chosen.push(SourceFile { file: found, path, mode });
         }
         if chosen.is_empty() && !file.optional {
             let why = "no file that the task left matches; add it to the `artifacts` of that task";
@@ -264,8 +266,10 @@ mod tests {
 
     fn file(size: u64) -> RunFile {
         let key = "a".repeat(64);
-        serde_json::from_value(serde_json::json!({"task": "t", "stepId": "ExecuteST:t", "taskKey": key, "attempt": 1,
-            "path": "x", "sha256": key, "size": size, "uri": "artifact://x", "createdAt": 5}))
+        serde_json::from_value(
+            serde_json::json!({"task": "t", "stepId": "ExecuteST:t", "taskKey": key, "attempt": 1,
+            "path": "x", "sha256": key, "size": size, "uri": "artifact://x", "createdAt": 5}),
+        )
         .unwrap()
     }
 

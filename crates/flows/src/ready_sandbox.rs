@@ -20,7 +20,7 @@ use crate::deps::{self, Deps, DepsError};
 use crate::error::Error;
 use crate::executor::{Executor, may_cancel};
 use crate::host_plan::{HostPlan, canceled, planned, unmade};
-use crate::input_files::{GivenInputs, NoInput, inputs};
+use crate::input_files::{NoInput, TaskInputs, inputs};
 use crate::memory::{MemoryShare, MemoryUse};
 use crate::patience::patiently;
 use crate::task_secrets::TaskSecrets;
@@ -225,7 +225,7 @@ async fn given(
     task: &TaskContext,
     request: &SandboxRequest,
     id: &SandboxId,
-) -> Result<GivenInputs, Box<End>> {
+) -> Result<TaskInputs, Box<End>> {
     match inputs(executor, task, request).await {
         Ok(inputs) => Ok(inputs),
         Err(NoInput::Passing(cause)) => {

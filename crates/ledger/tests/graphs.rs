@@ -77,7 +77,8 @@ async fn an_event_has_one_place_and_who_comes_too_late_writes_nothing() {
     };
     let skip = NewSkip { step_id: step("first"), reason: "condition", detail: None };
     let end = NewGroupEnd { name: first.clone(), outcome: GroupOutcome::Skipped, detail: None };
-    let told = |what: &str| GraphAdvance { events: vec![event(1, what)], ..GraphAdvance::default() };
+    let told =
+        |what: &str| GraphAdvance { events: vec![event(1, what)], ..GraphAdvance::default() };
     let one_way = GraphAdvance { skips: vec![skip], ends: vec![end], ..told("one") };
     assert_eq!(advance(&one, &one_way, &[]).await, AdvanceOutcome::Down(Vec::new()));
     let tasks = "SELECT count(*) FROM app.sbx_runs WHERE step_id = 'ExecuteST:second'";

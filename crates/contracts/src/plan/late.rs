@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::render::is_task_name;
 use crate::late::{
-    FanoutItem, LateFault, LateField, LatePart, MAX_LATE_BYTES, OutputValues, shown, text, with_item,
+    FanoutItem, LateFault, LateField, LatePart, MAX_LATE_BYTES, OutputValues, shown, text,
+    with_item,
 };
 use crate::pipeline::LateFanout;
 use crate::work::{PlanTask, Work};
@@ -57,9 +58,14 @@ fn no_options(work: &Work, fields: &[LateField]) -> Result<(), LateFault> {
             let Some((index, argument)) = index.and_then(|at| Some((at, cmd.get(at)?))) else {
                 continue;
             };
-            let is_begun = matches!(field.parts.first(), Some(LatePart::Text(text)) if !text.is_empty());
+            let is_begun =
+                matches!(field.parts.first(), Some(LatePart::Text(text)) if !text.is_empty());
             let is_after = cmd.iter().take(index).any(|before| before == "--");
-            if !is_begun && !is_after && argument.starts_with('-') && argument.parse::<f64>().is_err() {
+            if !is_begun
+                && !is_after
+                && argument.starts_with('-')
+                && argument.parse::<f64>().is_err()
+            {
                 return Err(LateFault::Option(index));
             }
         }

@@ -317,8 +317,8 @@ fn with_output(fields: &str, output: &str) -> Result<Work, crate::late::LateFaul
 fn an_output_in_a_build_stands_behind_the_checkout_of_its_repository() {
     let commit = "a".repeat(40);
     for (run, at, want) in [
-        ("[make, '${tasks.a.outputs.v}']", 8, "one two"),
-        ("'make ${tasks.a.outputs.v | sh}'", 9, "make 'one two'"),
+        ("[cat, '${tasks.a.outputs.v}']", 8, "one two"),
+        ("'cat ${tasks.a.outputs.v | sh}'", 9, "cat 'one two'"),
     ] {
         let fields = format!(
             "repo: {{path: /src, commit: {commit}}}\n      build: {{run: {run}}}\n      exec: {{run: x}}"
@@ -340,7 +340,6 @@ fn an_output_is_no_option() {
         ("[tar, xf, '${tasks.a.outputs.v}']", "a.tar"),
         ("[rm, --, '${tasks.a.outputs.v}']", output),
         ("[x, '${tasks.a.outputs.v}']", "-1.5"),
-        ("[x, 'to=${tasks.a.outputs.v}']", output),
     ] {
         assert!(run(argv, output).is_ok(), "{argv} {output}");
     }
@@ -400,16 +399,6 @@ fn what_a_pipeline_may_not_say_is_refused_with_line_and_column() {
             "LD_PRELOAD",
         ),
         (
-            "exec: {run: x}\n      build: {run: x, env: {BASH_ENV: '${tasks.a.outputs.v}'}}",
-            "p.yaml:8:",
-            "BASH_ENV",
-        ),
-        (
-            "exec: {run: x}\n      each: [1]\n      outputs: o.env",
-            "p.yaml:9:7: plan.tasks[1].outputs",
-            "cannot be named",
-        ),
-        (
             "exec: {run: x}\n      each: [1]\n      matrix: {a: [1]}",
             "p.yaml:9:7: plan.tasks[1].matrix",
             "cannot be combined",
@@ -432,6 +421,20 @@ fn what_a_pipeline_may_not_say_is_refused_with_line_and_column() {
     ] {
         let error = Recipe::from_yaml("p.yaml", &task(fields)).unwrap_err().message;
         assert!(error.starts_with(at) && error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn an_output_is_no_code_of_a_build_and_a_fan_out_has_none() {
+    for (fields, word) in [
+        ("build: {run: x, env: {BASH_ENV: '${tasks.a.outputs.v}'}}", "build.env: `${tasks.a"),
+        ("each: [1]\n      outputs: o.env", "outputs: a fan-out's cannot be named"),
+    ] {
+        let yaml = format!(
+            "id: p\nv: '1'\nplan:\n  tasks:\n    - {{name: a, exec: {{run: x}}, outputs: o.env}}\n    - name: b\n      exec: {{run: x}}\n      {fields}\n"
+        );
+        let error = Recipe::from_yaml("p.yaml", &yaml).unwrap_err().message;
+        assert!(error.contains(word), "{error}");
     }
 }
 

@@ -103,7 +103,8 @@ impl Rule<'_> {
     fn variables(&self) -> Result<(), String> {
         let exec = self.task.exec.iter().map(|exec| ("exec.env", &exec.env));
         let build = self.task.build.iter().map(|build| ("build.env", &build.env));
-        let all = exec.chain(build).flat_map(|(field, env)| env.iter().map(move |one| (field, one)));
+        let all =
+            exec.chain(build).flat_map(|(field, env)| env.iter().map(move |one| (field, one)));
         for (field, (name, text)) in all.filter(|(_, (name, _))| reader::is_code_variable(name)) {
             if let Some(value) = self.editable_in(text) {
                 return Err(format!(

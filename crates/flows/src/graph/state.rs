@@ -354,9 +354,10 @@ impl<'p> GraphState<'p> {
     fn start(&mut self, index: usize, actions: &mut Vec<GraphAction>) {
         let (Some(task), Some(state)) = (self.task(index), self.tasks.get(index)) else { return };
         let attempt = state.before.saturating_add(state.tries).saturating_add(1);
+        let mut late_left = self.late_left;
         let work = match task.late.is_empty() {
             true => None,
-            false => match late_work(task, &self.ends, &mut self.late_left) {
+            false => match late_work(task, &self.ends, &mut late_left) {
                 Ok(work) => Some(Box::new(work)),
                 Err(fault) => {
                     let text = format!("task {:?}: {fault}", task.name);
@@ -371,6 +372,7 @@ impl<'p> GraphState<'p> {
             },
         };
         let group = state.group;
+        self.late_left = late_left;
         self.phase(index, TaskPhase::Running);
         self.running.insert(index);
         if let Some(group) = self.groups.get_mut(group) {
