@@ -8,11 +8,13 @@
 //! ```text
 //! reply
 //! consent plan::agent plan_text policy::entries
+//! lint
 //! plan plan::draft
 //! dispatch::end patch::receipt recipe::check webhook work
 //! dispatch recipe_book run shell shell::argv template terms
 //! life patch::receipt_text project recipe shell::words snapshot tally template_build timeout
 //! agent_plan config dispatch::record floor gate_spec live plan_text::agent profile session step
+//! artifact_glob
 //! cache link sandbox
 //! gate patch::repo run_file
 //! live_network model patch::build rollback sandbox::input
@@ -21,13 +23,14 @@
 //!    patch::commit patch::path run_name service shell::scan test_report
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
-//! own_schema
+//! form own_schema
 //! ```
 
 pub mod address;
 pub mod agent_plan;
 pub mod agent_report;
 pub mod artifact;
+pub mod artifact_glob;
 pub mod artifact_spec;
 pub mod cache;
 pub mod canonical;
@@ -40,6 +43,7 @@ pub mod egress;
 mod enum_names;
 pub mod error;
 pub mod floor;
+pub mod form;
 pub mod gate;
 pub mod gate_spec;
 mod grant;
@@ -51,6 +55,7 @@ pub mod key;
 pub mod life;
 pub mod limit;
 pub mod link;
+pub mod lint;
 pub mod live;
 pub mod live_network;
 pub mod model;

@@ -18,13 +18,13 @@ use crate::patch::{self, InputRepo, RepoSpec, with_checkout};
 use crate::profile::{self, Settings};
 use crate::recipe::{Caps, Cmd, FileSpec, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::{BuildPhase, DEFAULT_TIMEOUT_MS, InputFile, SandboxRequest, SandboxSpec};
-use crate::shell;
 use crate::template::{Globber, RenderBudget, Scope, TemplateError, render, render_value};
 use crate::test_report::ReportSpec;
 use crate::timeout::{self, Wall};
 use crate::user::UserName;
 use crate::work::AgentRole;
 pub use crate::work::{PlanTask, Work};
+use crate::{artifact_glob, shell};
 
 mod agent;
 mod draft;
@@ -41,8 +41,7 @@ pub struct Plan {
     /// The gate before execution, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateSpec>,
-    /// The versions of the configuration that its wall times and limits were taken from or held
-    /// against.
+    /// The versions of the configuration that its wall times and limits were taken from or held against.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config: Vec<ConfigRef>,
     /// Upper bounds on concurrency, steps and sandbox minutes.
@@ -381,6 +380,7 @@ fn task_of(
 ) -> Result<PlanTask, CompileError> {
     let mut task = rendered(recipe, spec, scope, config).map_err(|e| e.of_task(recipe, spec))?;
     if let Work::Sandbox(request) = &mut task.work {
+        artifact_glob::check_request(request).map_err(|why| broken(recipe, spec, &why))?;
         let what = format!("recipe {}@{}: task {:?}", recipe.id, recipe.v, task.name);
         config.settings.settle(&what, request)?;
     }

@@ -1,8 +1,11 @@
 //! Recipes: YAML that reads like what it does. Parsing is strict; an error names line, column and field.
 
 mod check;
+mod editor_schema;
 
 use std::collections::BTreeMap;
+
+pub use editor_schema::editor_schema;
 
 use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};

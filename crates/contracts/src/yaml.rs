@@ -1,6 +1,13 @@
 //! YAML as recipes and image files are written in it: one parser, one way to say where it failed.
 
-use serde::de::DeserializeOwned;
+use std::cell::Cell;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
+use serde_saphyr::{Location, Spanned};
 
 /// Why a text is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +46,116 @@ fn located(field: &str, error: &serde_saphyr::Error) -> YamlError {
     YamlError { at: Some((at.line(), at.column())), what: format!("{named}{text}") }
 }
 
+/// Steps of a path that are followed: no field of ours is deeper.
+const MAX_STEPS: usize = 32;
+
+/// One step of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step<'p> {
+    Field(&'p str),
+    Item(usize),
+}
+
+/// `plan.tasks[3].needs[0]` by its steps.
+fn steps(path: &str) -> Vec<Step<'_>> {
+    let mut steps = Vec::new();
+    for part in path.split('.') {
+        let (field, items) = part.split_once('[').unwrap_or((part, ""));
+        if !field.is_empty() {
+            steps.push(Step::Field(field));
+        }
+        let items = items.split('[').filter_map(|item| item.strip_suffix(']')?.parse().ok());
+        steps.extend(items.map(Step::Item));
+    }
+    steps.truncate(MAX_STEPS);
+    steps
+}
+
+/// Line and column, from 1, of a field of a document, or of the nearest one around it that is there: what an error says that
+/// was found after parsing. `None`: none is there, or the text is not YAML.
+#[must_use]
+pub fn position(text: &str, path: &str) -> Option<(u64, u64)> {
+    let steps = steps(path);
+    let found = Cell::new(None);
+    let options = serde_saphyr::options! { strict_booleans: true };
+    // It ends with an error as soon as the field is found.
+    let _ = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
+        PositionSeed { steps: &steps, found: &found, is_item: false }.deserialize(yaml)
+    });
+    found.get()
+}
+
+/// Goes down a path of a document: as deep as the path is long, whatever the document is.
+#[derive(Clone, Copy)]
+struct PositionSeed<'p> {
+    steps: &'p [Step<'p>],
+    found: &'p Cell<Option<(u64, u64)>>,
+    /// Whether it is an item of a list, whose first field is its position.
+    is_item: bool,
+}
+
+impl PositionSeed<'_> {
+    fn at(&self, location: &Location) {
+        self.found.set(Some((location.line(), location.column())));
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for PositionSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for PositionSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the field of an error")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some((Step::Field(wanted), inner)) = self.steps.split_first() else {
+            return Err(A::Error::custom("no such field"));
+        };
+        let mut is_first = self.is_item;
+        while let Some(key) = map.next_key::<Spanned<String>>()? {
+            if std::mem::take(&mut is_first) {
+                self.at(&key.referenced);
+            }
+            if key.value != *wanted {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            self.at(&key.referenced);
+            if inner.is_empty() {
+                return Err(A::Error::custom("found"));
+            }
+            return map.next_value_seed(PositionSeed { steps: inner, is_item: false, ..self });
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        let Some((Step::Item(wanted), inner)) = self.steps.split_first() else {
+            return Err(A::Error::custom("no such item"));
+        };
+        for _ in 0..*wanted {
+            if seq.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(());
+            }
+        }
+        if inner.is_empty() {
+            if let Some(item) = seq.next_element::<Spanned<IgnoredAny>>()? {
+                self.at(&item.referenced);
+            }
+            return Err(A::Error::custom("found"));
+        }
+        seq.next_element_seed(PositionSeed { steps: inner, is_item: true, ..self }).map(|_| ())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
@@ -63,5 +180,29 @@ mod tests {
         }
         let usual = "a: &a {x: 1}\nb: [*a, *a]\n";
         assert_eq!(parse::<Value>(usual).unwrap()["b"][1]["x"], 1);
+    }
+
+    #[test]
+    fn the_position_of_a_field_or_of_the_nearest_around_it() {
+        let text = "id: a\nplan:\n  gate: g\n  tasks:\n    - name: x\n      needs: [a,\n        b]\n    - {name: y, exec: {run: z}}\n";
+        for (path, at) in [
+            ("id", Some((1, 1))),
+            ("plan", Some((2, 1))),
+            ("plan.gate", Some((3, 3))),
+            ("plan.tasks[0]", Some((5, 7))),
+            ("plan.tasks[0].needs", Some((6, 7))),
+            ("plan.tasks[0].needs[1]", Some((7, 9))),
+            ("plan.tasks[1].exec.run", Some((8, 24))),
+            ("plan.tasks[0].exec", Some((5, 7))),
+            ("plan.tasks[7].exec", Some((4, 3))),
+            ("form.x", None),
+            ("", None),
+        ] {
+            assert_eq!(position(text, path), at, "{path}");
+        }
+        assert_eq!(position("a: [", "b"), None);
+        assert_eq!(position("- x\n", "plan"), None);
+        let deep = "[".repeat(100_000);
+        assert_eq!(position(&deep, "plan.tasks[0]"), None);
     }
 }

@@ -35,9 +35,11 @@
 //!    outbound output output_files patches run_files tenant_slots sign slots active_workflows vault verdict
 //! client_input
 //! input_queue
+//! admission
 //! ```
 
 mod active_workflows;
+mod admission;
 mod applies;
 mod ask;
 mod attempt;
