@@ -86,6 +86,8 @@ fn wrong_usage_exits_3_and_touches_nothing() {
         &["run", "examples/hello.yaml", "--no-such-flag"],
         &["run", "examples/value.yaml", "-i", "no-equals-sign"],
         &["run", "examples/value.yaml", "-i", "text=1", "-i", "text=2"],
+        &["run", "examples/value.yaml", "-i", "txet=1"],
+        &["run", "examples/hello.yaml", "-i", "text=1"],
         &["exec"],
         &["gate", "reply", "rn_0", "g", "--choice", "maybe"],
         &["up", "--listen", "not-an-address"],
@@ -135,13 +137,13 @@ fn a_bad_recipe_is_named_by_file_line_and_field_before_anything_starts() {
         (
             "both.yaml",
             "id: x\nv: \"1\"\nplan:\n  tasks:\n    - {name: a, value: v, exec: {run: \"true\"}}\n",
-            "",
+            ":5:27",
             "plan.tasks[0].exec",
         ),
         (
             "time.yaml",
             "id: x\nv: \"1\"\nplan:\n  tasks:\n    - {name: a, exec: {run: \"true\", timeout: soon}}\n",
-            "",
+            ":5:38",
             "timeout",
         ),
     ];
@@ -155,8 +157,9 @@ fn a_bad_recipe_is_named_by_file_line_and_field_before_anything_starts() {
     }
     assert!(!home.path().join("database").exists(), "no database was started for it");
     let output = home.run(&["run", "examples/value.yaml", "-i", "txet=1"]);
-    assert_eq!(code(&output), 2, "an input that the form does not know: {}", said(&output));
-    assert!(stderr(&output).contains("txet"), "{}", said(&output));
+    assert_eq!(code(&output), 3, "an input that the form does not know: {}", said(&output));
+    let words = stderr(&output);
+    assert!(words.contains("-i txet") && words.contains("takes text"), "{}", said(&output));
 }
 
 #[test]

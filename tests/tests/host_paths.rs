@@ -123,11 +123,11 @@ async fn c1_no_link_leads_a_tenant_out_of_the_allowed_directory() {
         let recipe =
             SHOW.replace("- name: show", &format!("- name: show\n      image: \"dir:{image}\""));
         let said = world.ended(&recipe, json!({"from": world.inside("repo")})).await;
-        assert!(said.contains("BOOT_FAIL") && said.contains("not within"), "{image}: {said}");
+        assert!(said.contains("recipe_invalid") && said.contains("not within"), "{image}: {said}");
     }
     for name in ["cfg", "file", "cfg/name", "state", "state/admin.key"] {
         let said = world.ended(SHOW, json!({"from": world.inside(name)})).await;
-        assert!(said.contains("UPLOAD_FAIL") && said.contains("not within"), "{name}: {said}");
+        assert!(said.contains("recipe_invalid") && said.contains("not within"), "{name}: {said}");
         let listed = world.ended(LIST, json!({"dir": world.inside(name)})).await;
         assert!(listed.contains("not a directory that this run may read"), "{name}: {listed}");
     }

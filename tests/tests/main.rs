@@ -11,6 +11,7 @@
     reason = "a test that cannot go on should say so and stop"
 )]
 
+mod admission;
 mod agents;
 mod ahead;
 mod architecture;
@@ -21,6 +22,7 @@ mod browser;
 mod busy;
 mod cache;
 mod chaos;
+mod check;
 mod cli;
 mod config;
 mod contract;

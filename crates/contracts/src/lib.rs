@@ -8,6 +8,7 @@
 //! ```text
 //! reply
 //! consent plan::agent plan_text policy::entries
+//! lint
 //! plan
 //! plan::draft plan::groups plan::late
 //! plan::render pipeline
@@ -20,6 +21,7 @@
 //! dispatch recipe::task_texts recipe_book run shell shell::argv template terms
 //! life patch::receipt_text project recipe shell::words snapshot tally template_build timeout
 //! agent_plan config dispatch::record floor gate_spec live plan_text::agent profile retry_spec session step
+//! artifact_glob
 //! cache link sandbox
 //! gate patch::repo run_file
 //! live_network model patch::build rollback sandbox::input task_outputs
@@ -28,13 +30,14 @@
 //!    patch::commit patch::path run_name service shell::scan start_spec test_report
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    proof shell::quote shell::reader user yaml
-//! own_schema
+//! form own_schema
 //! ```
 
 pub mod address;
 pub mod agent_plan;
 pub mod agent_report;
 pub mod artifact;
+pub mod artifact_glob;
 pub mod artifact_spec;
 pub mod cache;
 pub mod canonical;
@@ -47,6 +50,7 @@ pub mod egress;
 mod enum_names;
 pub mod error;
 pub mod floor;
+pub mod form;
 pub mod gate;
 pub mod gate_spec;
 mod grant;
@@ -60,6 +64,7 @@ pub mod late;
 pub mod life;
 pub mod limit;
 pub mod link;
+pub mod lint;
 pub mod live;
 pub mod live_network;
 pub mod model;

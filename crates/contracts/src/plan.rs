@@ -14,10 +14,10 @@ pub use crate::pipeline::{LateFanout, PlanGraph, PlanGroup};
 use crate::profile::Settings;
 use crate::recipe::{Caps, Recipe, RecipeRef, TaskSpec};
 use crate::sandbox::DEFAULT_TIMEOUT_MS;
-use crate::shell;
 use crate::template::{Globber, RenderBudget, Scope, render_value};
 use crate::work::AgentRole;
 pub use crate::work::{PlanTask, TaskFiles, Work};
+use crate::{artifact_glob, shell};
 
 mod agent;
 mod draft;
@@ -28,7 +28,7 @@ mod render;
 mod task_config;
 pub use draft::PORT as OPENCODE_PORT;
 pub use fault::CompileError;
-use fault::{Fault, invalid};
+use fault::{Fault, broken, invalid};
 use render::rendered;
 use task_config::Config;
 
@@ -43,8 +43,7 @@ pub struct Plan {
     /// The gate before execution, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateSpec>,
-    /// The versions of the configuration that its wall times and limits were taken from or held
-    /// against.
+    /// The versions of the configuration that its wall times and limits were taken from or held against.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config: Vec<ConfigRef>,
     /// Upper bounds on concurrency, steps and sandbox minutes.
@@ -292,6 +291,7 @@ fn task_of(
 ) -> Result<PlanTask, CompileError> {
     let mut task = rendered(recipe, spec, scope, config).map_err(|e| e.of_task(recipe, spec))?;
     if let Work::Sandbox(request) = &mut task.work {
+        artifact_glob::check_request(request).map_err(|why| broken(recipe, spec, &why))?;
         let what = format!("recipe {}@{}: task {:?}", recipe.id, recipe.v, task.name);
         config.settings.settle(&what, request)?;
     }

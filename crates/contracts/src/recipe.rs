@@ -1,10 +1,13 @@
 //! Recipes: YAML that reads like what it does. Parsing is strict; an error names line, column and field.
 
 mod check;
+mod editor_schema;
 pub mod pipeline;
 mod task_texts;
 
 use std::collections::BTreeMap;
+
+pub use editor_schema::editor_schema;
 
 use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};

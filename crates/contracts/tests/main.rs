@@ -13,7 +13,9 @@
 
 mod bounds;
 mod documents;
+mod editor_schema;
 mod errors;
+mod examples;
 mod fuzz;
 mod gate_parser;
 #[allow(dead_code, reason = "the pages of other crates use the rest")]

@@ -15,7 +15,8 @@ use crate::golden::schema::{Field, Types, description, fields, flow, unopened};
 const WRITES: &str = "UPDATE_GOLDENS=1 cargo test --workspace --test contracts recipe_md";
 
 /// Recipes that have every field between them: title, text.
-const RECIPES: [(&str, &str); 3] = [
+const RECIPES: [(&str, &str); 4] = [
+    ("The shortest", include_str!("recipes/shortest.yaml")),
     ("Every field", include_str!("recipes/every-field.yaml")),
     ("A repository", include_str!("recipes/repository.yaml")),
     ("A coding agent", include_str!("recipes/agent.yaml")),
@@ -148,7 +149,7 @@ fn page() -> String {
     let about = format!(
         "Every field of a recipe with its type, bounds, default and an example. A recipe is YAML of at most {} KiB; an unknown \
          field is refused with its line. A duration is a number with its unit: `90s`, `5m`, `1h`. Text in `${{..}}` is filled in \
-         from the form and from `each`. `cofferdam schema Recipe` prints the JSON Schema.",
+         from the form and from `each`. `cofferdam check FILE` finds what is wrong with a recipe, and `cofferdam schema recipe` prints the JSON Schema for editors.",
         MAX_RECIPE_BYTES / 1024
     );
     page.push_str(&wrapped(&about, "", ""));

@@ -20,9 +20,10 @@ use cofferdam_sandbox::{AllowedPaths, HostPath, Links};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::admission::{HostAdmission, HostReach};
 use crate::error::{Error, Result};
 use crate::plan_text::{COMPILE, Compilation, PlanText};
-use crate::{config, decide};
+use crate::{checks, config, decide};
 
 /// What CompileST leaves for the rest of the workflow: small, since it is a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,13 +54,14 @@ pub(crate) enum CompileOutcome {
 pub(crate) async fn compile(
     ledger: &Ledger,
     allowed: &AllowedPaths,
+    admission: &HostAdmission,
     workflow: &str,
 ) -> Result<Option<(RunContext, CompileOutcome)>> {
     // Read each time that this is tried: an earlier try may have committed, and its answer was lost.
     let Some((run, context)) = ledger.steps().compile_context(workflow).await? else {
         return Ok(None);
     };
-    let compiled = compile_of(ledger, allowed, &run, context).await?;
+    let compiled = compile_of(ledger, allowed, admission, &run, context).await?;
     Ok(Some((run, compiled)))
 }
 
@@ -67,6 +69,7 @@ pub(crate) async fn compile(
 async fn compile_of(
     ledger: &Ledger,
     allowed: &AllowedPaths,
+    admission: &HostAdmission,
     run: &RunContext,
     context: CompileContext,
 ) -> Result<CompileOutcome> {
@@ -81,7 +84,14 @@ async fn compile_of(
     {
         Some(planned) => planned,
         None => match stored_or_builtin(context.recipe, run) {
-            Ok(recipe) => plan_blocking(recipe, run, run.inputs.clone(), settings, allowed).await,
+            Ok(recipe) => {
+                let planned =
+                    plan_blocking(recipe, run, run.inputs.clone(), settings, allowed).await;
+                match planned {
+                    Ok(plan) => admitted(ledger, admission, run, plan).await?,
+                    Err(refusal) => Err(refusal),
+                }
+            }
             Err(Error::Refused(refusal)) => Err(refusal),
             Err(error) => return Err(error),
         },
@@ -90,6 +100,24 @@ async fn compile_of(
         Ok(plan) if plan.draft_tests().is_some() => Ok(CompileOutcome::Draft(Box::new(plan))),
         Ok(plan) => commit(ledger, run, plan).await,
         Err(refusal) => unplanned(ledger, run, refusal).await,
+    }
+}
+
+/// A plan whose tasks find what they need on this host, where no other one may take them. It was submitted to a process that does
+/// not execute, or lists files.
+async fn admitted(
+    ledger: &Ledger,
+    admission: &HostAdmission,
+    run: &RunContext,
+    plan: Plan,
+) -> Result<Result<Plan, Refusal>> {
+    // A client may wait for the exit status of a program that is absent, which one attempt gives.
+    let reach = HostReach { is_admin: run.by_host_admin, is_relayed: true };
+    // Without a slot nothing is looked at: a sandbox finds it absent later.
+    let looked = checks::check(&run.tenant, || admission.absence(&plan, reach)).await;
+    match looked.ok().flatten() {
+        Some(absence) if admission.is_decisive(ledger).await? => Ok(Err(absence)),
+        _ => Ok(Ok(plan)),
     }
 }
 

@@ -39,9 +39,11 @@
 //!    outbound output output_files output_values patches run_files tenant_slots sign slots active_workflows vault verdict
 //! client_input
 //! input_queue
+//! admission
 //! ```
 
 mod active_workflows;
+mod admission;
 mod applies;
 mod ask;
 mod attempt;

@@ -112,7 +112,8 @@ async fn compiled(this: &WorkflowContext<'_>, attempt: u32) -> Flow<Card> {
     };
     let allowed = &this.executor.host.facts().allowed;
     step(&name, || async {
-        let compile = || compile::compile(this.ledger, allowed, this.workflow);
+        let admission = &this.executor.flows.runs.admission;
+        let compile = || compile::compile(this.ledger, allowed, admission, this.workflow);
         let compiled = patiently(compile).await.map_err(step_error)?;
         let (run, compiled) = compiled.ok_or_else(|| this.missing())?;
         let compiled = match compiled {

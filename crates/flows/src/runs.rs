@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cofferdam_ledger::Ledger;
 
+use crate::admission::HostAdmission;
 use crate::applies::Applies;
 use crate::feed::Feeds;
 use crate::fresh_ids::FreshIds;
@@ -18,6 +19,7 @@ pub struct Runs {
     pub(crate) quota: Quota,
     pub(crate) models: Models,
     pub(crate) applies: Applies,
+    pub(crate) admission: HostAdmission,
     /// Outputs that clients of this process wait for.
     pub feeds: Arc<Feeds>,
 }
@@ -36,6 +38,7 @@ impl Runs {
             quota: quota.clone(),
             models: models.clone(),
             applies: applies.clone(),
+            admission: HostAdmission::default(),
             feeds: Arc::default(),
         }
     }

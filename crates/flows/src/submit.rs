@@ -4,7 +4,7 @@ use cofferdam_contracts::canonical::digest;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, RunId, WorkflowId};
-use cofferdam_contracts::plan::{self, CompileError};
+use cofferdam_contracts::plan::{self, CompileError, Plan};
 use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::{
@@ -20,6 +20,7 @@ use cofferdam_ledger::recipes::{Admission, RecipeQuery};
 use cofferdam_ledger::runs::{ExistingRun, NewRun, StartOutcome};
 use serde_json::{Value, json};
 
+use crate::admission::HostReach;
 use crate::error::{Error, Result};
 use crate::models::planner_admit;
 use crate::recipes::builtin;
@@ -147,10 +148,12 @@ impl Runs {
         let settings = config::table(&admission.config, &who.tenant)?;
         let checked = checks::check(&who.tenant, || {
             let form = form_of(&recipe, form)?;
-            preview(&recipe, &form, &settings)?;
-            Ok::<_, Refusal>(form)
+            let plan = preview(&recipe, &form, &settings)?;
+            let reach = HostReach { is_admin: who.is_host_admin(), is_relayed: fed };
+            let absence = plan.and_then(|plan| self.admission.absence(&plan, reach));
+            Ok::<_, Refusal>((form, absence))
         });
-        let form = checked.await??;
+        let (form, absence) = checked.await??;
         if floor::binds(&recipe) {
             floor::admit(&self.ledger, &settings).await?;
         }
@@ -203,6 +206,9 @@ impl Runs {
             origin: Origin::ApiShim,
             key_id: who.key_id.clone(),
         };
+        if let Some(absence) = absence {
+            self.absent(&new, absence).await?;
+        }
         let fed = fed && self.feeds.expect(&new.id, &who.key_id, input);
         if input.is_some() && !fed && self.feeds.of(&new.id, &who.key_id).is_none() {
             return Err(no_room().into());
@@ -212,6 +218,17 @@ impl Runs {
             self.feeds.forget(&new.id);
         }
         submitted
+    }
+
+    /// Refuses a new run whose tasks need what the host does not have. One that is on record is found again, whatever became
+    /// of its files since.
+    async fn absent(&self, new: &NewRun, absence: Refusal) -> Result<()> {
+        let existing = self.ledger.runs().header(&new.tenant, new.workflow_id.as_str()).await?;
+        let is_new = existing.is_none();
+        match is_new && self.admission.is_decisive(&self.ledger).await? {
+            true => Err(absence.into()),
+            false => Ok(()),
+        }
     }
 
     /// Writes the run, or finds the one that its intent has already.
@@ -331,10 +348,11 @@ fn form_of(recipe: &Recipe, mut form: Value) -> Result<Value, Refusal> {
     Ok(form)
 }
 
-/// Compiles without looking at files, so that what can be known now is refused now.
-fn preview(recipe: &Recipe, form: &Value, settings: &Settings) -> Result<(), Refusal> {
+/// Compiles without looking at files, so that what can be known now is refused now. `None`: it lists files.
+fn preview(recipe: &Recipe, form: &Value, settings: &Settings) -> Result<Option<Plan>, Refusal> {
     match plan::compile(recipe, form, settings, &|_, _| Err(GlobError::Elsewhere)) {
-        Ok(_) | Err(CompileError::NeedsFiles) => Ok(()),
+        Ok(plan) => Ok(Some(plan)),
+        Err(CompileError::NeedsFiles) => Ok(None),
         Err(CompileError::Refused(refusal)) => Err(refusal),
     }
 }

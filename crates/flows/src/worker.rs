@@ -126,6 +126,7 @@ impl Worker {
             slots: Arc::default(),
             started: Arc::default(),
         });
+        flows.runs.admission.executes_on(&executor.host_id, executor.host.facts());
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         flows
             .ledger

@@ -1,7 +1,9 @@
 //! What a plan refuses, by name, and what it decides. Pure: the facts are made up.
 
+use cofferdam_contracts::artifact_glob;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::sandbox::{Egress, MAX_STREAM_BYTES, Phase, SandboxRequest};
+use cofferdam_guest::glob::Glob;
 use cofferdam_sandbox::{
     AllowedPaths, Ceilings, CgroupMode, Cgroups, Class, ClassFact, Hierarchy, HostFacts,
     LargeLayers, Offer, Plan, PlanError, Program, Programs, Runtime, Tcp, plan,
@@ -416,4 +418,36 @@ fn a_layer_too_large_for_memory_is_refused_with_the_reason_where_it_cannot_be_en
     assert_eq!(with(50_000, 2_048, large()).unwrap().disk_mb, 50_000);
     let refused = with(50_001, 2_048, large()).unwrap_err();
     assert!(refused.message.contains("50000"), "{refused}");
+}
+
+/// Contracts judges globs before anything runs, the agent when it matches them: one rule, in two crates that share nothing.
+#[test]
+fn a_glob_that_a_recipe_may_have_is_one_that_the_agent_takes() {
+    let long = "a".repeat(artifact_glob::MAX_GLOB_CHARS);
+    let deep = vec!["a"; artifact_glob::MAX_GLOB_PARTS].join("/");
+    for glob in [
+        "a",
+        "**",
+        "logs/**",
+        "a/*.xml",
+        "..a/b",
+        "/a",
+        "../a",
+        "a/..",
+        "a/../b",
+        "./a",
+        "a/.",
+        "a//b",
+        "a/",
+        "",
+        "a\0b",
+        "a b",
+        &long,
+        &format!("{long}a"),
+        &deep,
+        &format!("{deep}/a"),
+    ] {
+        let (ours, agents) = (artifact_glob::check(glob), Glob::parse(glob));
+        assert_eq!(ours.is_ok(), agents.is_ok(), "{glob:?}: {ours:?}, {agents:?}");
+    }
 }

@@ -143,7 +143,7 @@ async fn c2_without_a_key_one_is_a_submitter_of_one_tenant_and_never_the_hosts_a
     };
     let is_over =
         ["failed", "retries_exceeded"].contains(&refused["status"].as_str().unwrap_or(""));
-    assert!(is_over || refused["code"] == "policy_violation", "{refused}");
+    assert!(is_over || refused["code"] == "recipe_invalid", "{refused}");
     for (method, path, body) in [
         ("GET", "/api/keys", None),
         ("POST", "/api/keys", Some(json!({"roles": ["admin"]}))),

@@ -7,6 +7,7 @@ use super::apply::{ApplyArgs, PatchArgs};
 use super::artifacts::ArtifactsArgs;
 use super::cache::CacheArgs;
 use super::changes::{ChangesArgs, RevertArgs};
+use super::check::CheckArgs;
 use super::config::ConfigArgs;
 use super::dispatch_args::{DispatchArgs, DispatchCommand};
 use super::doctor::DoctorArgs;
@@ -83,6 +84,8 @@ pub(crate) enum Command {
     Session(SessionArgs),
     /// List, promote, export and import stored recipes
     Recipe(RecipeArgs),
+    /// Find what is wrong with recipe files, without a server: exit 0 nothing, 1 errors, 2 a file cannot be read
+    Check(CheckArgs),
     /// Print the patch of a run, as git format-patch writes one
     Patch(PatchArgs),
     /// Write the patch of a run to a new branch, after approval

@@ -293,6 +293,22 @@ async fn read<T: DeserializeOwned>(answer: Response) -> anyhow::Result<T> {
     )
 }
 
+/// What the server refused, and may refuse for another reason when the caller does something about it.
+#[derive(Debug)]
+pub(crate) struct ApiRefusal {
+    text: String,
+    /// As the answer's `details`.
+    pub details: Option<Value>,
+}
+
+impl std::fmt::Display for ApiRefusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for ApiRefusal {}
+
 async fn refused(answer: Response) -> anyhow::Error {
     let status = answer.status();
     let Ok(body) = answer.json::<ErrorBody>().await else {
@@ -310,7 +326,7 @@ async fn refused(answer: Response) -> anyhow::Error {
         | ErrorCode::DedupeConflict
         | ErrorCode::LinkSpent
         | ErrorCode::TopicMismatch => Negative(text).into(),
-        _ => anyhow::anyhow!(text),
+        _ => ApiRefusal { text, details: body.details }.into(),
     }
 }
 

@@ -7,6 +7,7 @@
 //! exec
 //! dispatch exec_recipe input_relay logs read relay
 //! apply run sandbox sandbox_snapshot tail
+//! check
 //! artifacts cache changes config follow gate key model ops prove ps question recipe sandbox_cp sandbox_shell secret
 //!    sessions webhook
 //! connection dispatch_import doctor envd failure live_output plan_show run_lookup sandbox_network serve test_reports
@@ -30,6 +31,7 @@ mod bounds;
 mod cache;
 mod cells;
 mod changes;
+mod check;
 mod client;
 mod config;
 mod connection;
@@ -158,6 +160,9 @@ fn start(cli: Cli) -> anyhow::Result<Exit> {
         stdout::write(&script);
         return Ok(Exit::Ok);
     }
+    if let Command::Check(args) = &cli.command {
+        return Ok(check::check(args));
+    }
     if let Command::SealLayer = cli.command {
         cofferdam_live::seal_layer()?;
         return Ok(Exit::Ok);
@@ -217,7 +222,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Adopt => node::adopt(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),
         Command::Schema { name } => output::schema(name.as_deref()),
-        Command::SealLayer | Command::Completions { .. } => Ok(Exit::Ok),
+        Command::SealLayer | Command::Check(_) | Command::Completions { .. } => Ok(Exit::Ok),
     }
 }
 

@@ -251,7 +251,7 @@ pub(crate) fn schema(name: Option<&str>) -> anyhow::Result<Exit> {
         ("ops-action", schema_of::<ops::OpsRequest>),
         ("plan", schema_of::<plan::Plan>),
         ("proofs", schema_of::<proof::ProofReport>),
-        ("recipe", schema_of::<recipe::Recipe>),
+        ("recipe", recipe::editor_schema),
         ("recipe-run", schema_of::<run::RecipeRunRequest>),
         ("run", schema_of::<run::RunRequest>),
         ("run-header", schema_of::<run::RunHeader>),

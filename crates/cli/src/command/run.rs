@@ -7,6 +7,7 @@ use clap::Args;
 use cofferdam_ambient::random::Ids;
 use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::duration::Duration;
+use cofferdam_contracts::form;
 use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef};
@@ -17,11 +18,12 @@ use cofferdam_contracts::step::StepRow;
 use cofferdam_server::recipes::RecipeImportResponse;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, segment};
+use super::client::{ApiRefusal, Client, segment};
 use super::connection::Connection;
 use super::exit::{Exit, Misuse};
 use super::flag;
 use super::follow::{FollowEnd, FollowOptions, follow};
+use super::host_program::HostProgram;
 use super::locations::Locations;
 use super::progress::summary;
 use super::table::{self, extra, key, usual};
@@ -73,6 +75,9 @@ pub(crate) async fn run(at: &Locations, args: &RunArgs) -> anyhow::Result<Exit> 
     // What the command line alone can get wrong is said before anything starts.
     let recipe = local_recipe(&args.recipe)?;
     let inputs = parse_inputs(&args.inputs)?;
+    if let Some(recipe) = &recipe {
+        check_names(&recipe.form_schema(), &inputs)?;
+    }
     if let Some(dir) = &args.keep {
         artifacts::check_directory(dir, args.force)?;
     }
@@ -96,7 +101,8 @@ async fn submit_and_follow(
 ) -> anyhow::Result<Exit> {
     let client = &session.client;
     let title = recipe.as_ref().and_then(|recipe| recipe.title.clone());
-    let header = submit(client, args, recipe, inputs).await?;
+    let submitted = submit(client, args, recipe, inputs).await;
+    let header = submitted.inspect_err(|error| note_program(client, error))?;
     if args.detach {
         let ids = json!({"schemaVersion": 1, "runId": header.run_id, "workflowID": header.workflow_id, "status": header.status});
         if args.json {
@@ -176,6 +182,26 @@ fn parse_inputs(pairs: &[String]) -> anyhow::Result<Map<String, Value>> {
     Ok(inputs)
 }
 
+/// An input that the form does not declare is a typing mistake: a form that takes any name says so.
+fn check_names(form: &Value, inputs: &Map<String, Value>) -> Result<(), Misuse> {
+    let mut wrong = inputs.keys().filter_map(|name| Some((name, form::undeclared(form, name)?)));
+    match wrong.next() {
+        Some((name, why)) => Err(Misuse(format!("-i {name}: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// Where this host has a program that a start was refused for.
+fn note_program(client: &Client, error: &anyhow::Error) {
+    let details = error.downcast_ref::<ApiRefusal>().and_then(|refusal| refusal.details.as_ref());
+    let program = details.and_then(|details| details.get("program")?.as_str());
+    let path = cofferdam_ambient::env::var("PATH").unwrap_or_default();
+    let found = program.and_then(|program| HostProgram::on_path(program, &path));
+    if let Some(found) = found.filter(|_| client.is_on_this_host()) {
+        output::note(&found.for_recipe());
+    }
+}
+
 /// What the form says of an input decides how its text is read, so that `-i cmd=5` stays a text.
 fn typed(form: &Value, inputs: Map<String, Value>) -> Map<String, Value> {
     inputs
@@ -219,6 +245,7 @@ async fn submit(
         }
         None => {
             let (reference, form) = known_recipe(client, &args.recipe).await?;
+            check_names(&form, &inputs)?;
             (reference, None, form)
         }
     };
@@ -378,6 +405,16 @@ mod tests {
         .unwrap();
         let typed = typed(&form, inputs);
         assert_eq!(Value::Object(typed), json!({"n": 4, "cmd": "5", "dir": "/tmp", "list": [1]}));
+    }
+
+    #[test]
+    fn an_input_that_the_form_does_not_declare_is_misuse_unless_it_takes_any() {
+        let inputs = parse_inputs(&["cmd=5".into(), "shrads=2".into()]).unwrap();
+        let form = json!({"type": "object", "properties": {"shards": {}, "cmd": {}}});
+        let why = check_names(&form, &inputs).unwrap_err().0;
+        assert!(why.starts_with("-i shrads: ") && why.contains("shards"), "{why}");
+        let open = json!({"type": "object", "additionalProperties": true});
+        assert!(check_names(&open, &inputs).is_ok());
     }
 
     #[test]

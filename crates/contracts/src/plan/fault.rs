@@ -75,7 +75,7 @@ impl Fault {
     }
 }
 
-fn broken(recipe: &Recipe, task: &TaskSpec, why: &str) -> Refusal {
+pub(super) fn broken(recipe: &Recipe, task: &TaskSpec, why: &str) -> Refusal {
     invalid(recipe, &format!("task {:?}: {why}", task.name))
 }
 

@@ -6,7 +6,7 @@ use super::{MAX_RECIPE_BYTES, MAX_TASKS, Recipe, TaskSpec};
 use crate::error::{ErrorCode, Refusal};
 use crate::schema::Validator;
 use crate::yaml::{self, YamlError};
-use crate::{graph, secret, shell, test_report, user};
+use crate::{artifact_glob, graph, secret, shell, test_report, user};
 
 impl Recipe {
     /// Parses YAML (and so JSON). `origin` names the text in errors: a file name.
@@ -25,18 +25,49 @@ impl Recipe {
 
     /// What the types cannot say.
     pub fn check(&self) -> Result<(), String> {
+        self.faults().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All of it: the first fault of each part, each text with its field in front.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut add = |checked: Result<(), String>| faults.extend(checked.err());
+        add(self.check_size());
+        add(self.check_agent());
+        add(self.check_gate());
+        add(self.check_caps());
+        add(self.check_form());
+        for (i, task) in self.plan.tasks.iter().enumerate() {
+            add(task.check().map_err(|e| format!("plan.tasks[{i}].{e}")));
+        }
+        add(graph::check(self).map_err(|fault| fault.to_string()));
+        add(self.check_input());
+        faults.extend(shell::faults(self, shell::RuleScope::All));
+        faults
+    }
+
+    fn check_size(&self) -> Result<(), String> {
         if self.v.is_empty() || self.v.len() > 32 {
             return Err("v: must be 1 to 32 characters".into());
         }
-        if self.plan.tasks.is_empty() || self.plan.tasks.len() > MAX_TASKS {
-            return Err(format!("plan.tasks: must list 1 to {MAX_TASKS} tasks"));
+        match self.plan.tasks.is_empty() || self.plan.tasks.len() > MAX_TASKS {
+            true => Err(format!("plan.tasks: must list 1 to {MAX_TASKS} tasks")),
+            false => Ok(()),
         }
-        if let Some(agent) = &self.plan.agent {
-            agent.check(self).map_err(|e| format!("plan.agent{e}"))?;
-        }
-        if let Some(gate) = &self.plan.gate {
-            gate.check(self.form.as_ref()).map_err(|e| format!("plan.gate.{e}"))?;
-        }
+    }
+
+    fn check_agent(&self) -> Result<(), String> {
+        let agent = self.plan.agent.as_ref();
+        agent.map_or(Ok(()), |agent| agent.check(self).map_err(|e| format!("plan.agent{e}")))
+    }
+
+    fn check_gate(&self) -> Result<(), String> {
+        let Some(gate) = &self.plan.gate else { return Ok(()) };
+        gate.check(self.form.as_ref()).map_err(|e| format!("plan.gate.{e}"))
+    }
+
+    fn check_caps(&self) -> Result<(), String> {
         let caps = self.caps;
         if !(1..=1000).contains(&caps.concurrency)
             || !(1..=10_000).contains(&caps.steps)
@@ -46,18 +77,16 @@ impl Recipe {
                 "caps: concurrency must be 1 to 1000, steps 1 to 10000, sandbox_minutes 1 to 100000".into()
             );
         }
-        if let Some(form) = &self.form {
-            if form.get("type").and_then(Value::as_str) != Some("object") {
-                return Err("form: must be a JSON Schema with `type: object`".into());
-            }
-            Validator::compile(form).map_err(|e| format!("form: {e}"))?;
+        Ok(())
+    }
+
+    fn check_form(&self) -> Result<(), String> {
+        let Some(form) = &self.form else { return Ok(()) };
+        if form.get("type").and_then(Value::as_str) != Some("object") {
+            return Err("form: must be a JSON Schema with `type: object`".into());
         }
-        for (i, task) in self.plan.tasks.iter().enumerate() {
-            task.check().map_err(|e| format!("plan.tasks[{i}].{e}"))?;
-        }
-        graph::check(self).map_err(|fault| fault.to_string())?;
-        self.check_input()?;
-        shell::check(self, shell::RuleScope::All)
+        Validator::compile(form).map_err(|e| format!("form: {e}"))?;
+        Ok(())
     }
 
     /// A run has one client, whose input one command reads.
@@ -134,6 +163,13 @@ impl TaskSpec {
             return Err("reports: a task with `value` runs no tests; remove `reports`".into());
         }
         test_report::check(&self.reports)?;
+        for (i, artifact) in self.artifacts.iter().enumerate() {
+            artifact_glob::check_text(&artifact.path)
+                .map_err(|e| format!("artifacts[{i}]: {e}"))?;
+        }
+        for (i, report) in self.reports.iter().enumerate() {
+            artifact_glob::check_text(&report.path).map_err(|e| format!("reports[{i}]: {e}"))?;
+        }
         for (i, file) in self.files.iter().enumerate() {
             if file.from.is_some() == file.text.is_some() {
                 return Err(format!("files[{i}]: give exactly one of `from` and `text`"));

@@ -45,21 +45,16 @@ pub enum RuleScope {
 
 /// Whether every command of the recipe keeps to the rule; the error names field and remedy.
 pub fn check(recipe: &Recipe, held: RuleScope) -> Result<(), String> {
-    for (i, task) in recipe.plan.tasks.iter().enumerate() {
-        let commands = [
-            ("build.run", task.build.as_ref().map(|b| &b.run)),
-            ("exec.run", task.exec.as_ref().map(|e| &e.run)),
-        ];
-        for (field, command) in commands {
-            let Some(command) = command else { continue };
-            let rule = Rule { recipe, task, held };
-            rule.command(command).map_err(|why| format!("plan.tasks[{i}].{field}: {why}"))?;
-        }
-        let rule = Rule { recipe, task, held };
-        rule.variables().map_err(|why| format!("plan.tasks[{i}].{why}"))?;
-        rule.places().map_err(|why| format!("plan.tasks[{i}].files.to: {why}"))?;
-    }
-    Ok(())
+    faults(recipe, held).next().map_or(Ok(()), Err)
+}
+
+/// The first fault of each task.
+pub(crate) fn faults(recipe: &Recipe, held: RuleScope) -> impl Iterator<Item = String> {
+    let tasks = recipe.plan.tasks.iter().enumerate();
+    tasks.filter_map(move |(i, task)| {
+        let why = Rule { recipe, task, held }.task().err()?;
+        Some(format!("plan.tasks[{i}].{why}"))
+    })
 }
 
 /// Whether an argument, as it is rendered, may be read as an option that an approver wrote.
@@ -92,6 +87,19 @@ enum Source<'a> {
 }
 
 impl Rule<'_> {
+    fn task(&self) -> Result<(), String> {
+        let commands = [
+            ("build.run", self.task.build.as_ref().map(|b| &b.run)),
+            ("exec.run", self.task.exec.as_ref().map(|e| &e.run)),
+        ];
+        for (field, command) in commands {
+            let Some(command) = command else { continue };
+            self.command(command).map_err(|why| format!("{field}: {why}"))?;
+        }
+        self.variables()?;
+        self.places().map_err(|why| format!("files.to: {why}"))
+    }
+
     fn command(&self, command: &Cmd) -> Result<(), String> {
         match command {
             Cmd::Shell(text) => self.holds(text),

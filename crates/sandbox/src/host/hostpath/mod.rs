@@ -115,7 +115,8 @@ pub enum OpenError {
 impl OpenError {
     /// Whether it would be refused a moment later, too: what is not there, or not ours to open, rather than a host
     /// that has no descriptors or a disk that fails.
-    pub(crate) fn is_permanent(&self) -> bool {
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
         match self {
             Self::Open { source, .. } => matches!(
                 source.kind(),
