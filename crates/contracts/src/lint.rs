@@ -8,10 +8,10 @@
 //! ```
 //! Each stage needs the one before: a recipe that does not parse is not checked further. Pure: nothing is asked of a server or a host.
 
+mod field_text;
 mod names;
 mod parse;
 mod rules;
-mod task_text;
 #[cfg(test)]
 mod tests;
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::task_text::{FAN_OUTS, TaskText, TaskTexts, in_order};
+use super::field_text::{FAN_OUTS, FieldText, TaskFields, in_order};
 use super::{LintRule, Remark};
 use crate::form;
 use crate::recipe::Recipe;
@@ -43,7 +43,7 @@ pub(super) fn beginning(path: &str) -> (&str, Option<&str>) {
 pub(super) fn remarks(recipe: &Recipe) -> Vec<Remark> {
     let mut remarks = Vec::new();
     for (i, task) in recipe.plan.tasks.iter().enumerate() {
-        let TaskTexts { is_fan_out, texts } = TaskTexts::of(task);
+        let TaskFields { is_fan_out, texts } = TaskFields::of(task);
         for text in texts.iter().filter(|text| !text.is_literal()) {
             let field = format!("plan.tasks[{i}].{}", text.field);
             let has_item = is_fan_out && !FAN_OUTS.iter().any(|made_by| text.is_in(made_by));
@@ -59,7 +59,7 @@ pub(super) fn remarks(recipe: &Recipe) -> Vec<Remark> {
 }
 
 /// The first name of a text that cannot be filled in.
-fn remark(recipe: &Recipe, text: &TaskText, has_item: bool, field: &str) -> Option<Remark> {
+fn remark(recipe: &Recipe, text: &FieldText, has_item: bool, field: &str) -> Option<Remark> {
     let fault = |what: String| Some(Remark::new(LintRule::RecipeInvalid, field, what));
     for piece in pieces(&text.text) {
         let expr = match piece {

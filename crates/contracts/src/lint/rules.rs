@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::field_text::{FieldText, TaskFields, in_order};
 use super::names::{beginning, paths_in};
-use super::task_text::{TaskText, TaskTexts, in_order};
 use super::{LintRule, Remark};
 use crate::form;
 use crate::recipe::{Recipe, TaskSpec};
@@ -31,7 +31,7 @@ pub(super) fn remarks(recipe: &Recipe) -> Vec<Remark> {
     let mut remarks = Vec::new();
     let mut used = BTreeSet::new();
     for (i, task) in recipe.plan.tasks.iter().enumerate() {
-        let texts = TaskTexts::of(task);
+        let texts = TaskFields::of(task);
         used.extend(inputs_of(&texts.texts));
         let of_task = of_task(task, &texts).into_iter();
         remarks.extend(
@@ -51,7 +51,7 @@ pub(super) fn remarks(recipe: &Recipe) -> Vec<Remark> {
 }
 
 /// First names below `form` in expressions of these texts; empty for the whole form.
-fn inputs_of(texts: &[TaskText]) -> BTreeSet<String> {
+fn inputs_of(texts: &[FieldText]) -> BTreeSet<String> {
     let paths = texts.iter().flat_map(|text| paths_in(&text.text));
     let inputs = paths.filter_map(|path| match beginning(path) {
         ("form", name) => Some(name.unwrap_or_default().to_owned()),
@@ -92,7 +92,7 @@ fn of_form(recipe: &Recipe, used: &BTreeSet<String>) -> Vec<Remark> {
     remarks
 }
 
-fn of_task(task: &TaskSpec, texts: &TaskTexts) -> Vec<Remark> {
+fn of_task(task: &TaskSpec, texts: &TaskFields) -> Vec<Remark> {
     let mut remarks = Vec::new();
     remarks.extend(each_unused(texts));
     remarks.extend(timeouts(task));
@@ -131,11 +131,11 @@ fn of_task(task: &TaskSpec, texts: &TaskTexts) -> Vec<Remark> {
 }
 
 /// Tasks of a fan-out that differ in their names alone.
-fn each_unused(texts: &TaskTexts) -> Option<Remark> {
+fn each_unused(texts: &TaskFields) -> Option<Remark> {
     if !texts.is_fan_out {
         return None;
     }
-    let is_of_item = |text: &&TaskText| {
+    let is_of_item = |text: &&FieldText| {
         let is_named = ["name", "each", "matrix", "id"].iter().any(|field| text.is_in(field));
         let of_item = |path: &str| ["item", "index", "matrix"].contains(&beginning(path).0);
         !is_named && paths_in(&text.text).into_iter().any(of_item)
@@ -193,7 +193,7 @@ fn overlaps(task: &TaskSpec) -> Vec<Remark> {
 }
 
 /// A credential as a text of the task.
-fn secret(text: &TaskText) -> Option<Remark> {
+fn secret(text: &FieldText) -> Option<Remark> {
     let variable = text.field.split_once("env.").map(|(_, name)| name);
     let is_flag =
         text.text.len() < 2 || ["true", "false", "yes", "no"].contains(&text.text.as_str());

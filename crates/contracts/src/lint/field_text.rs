@@ -13,13 +13,13 @@ const LITERAL: [&str; 3] = ["services", "models", "isolation"];
 
 /// A text of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TaskText {
+pub(super) struct FieldText {
     /// Field within the task, such as `exec.env.HOME`.
     pub(super) field: String,
     pub(super) text: String,
 }
 
-impl TaskText {
+impl FieldText {
     /// Whether its field is this one, or lies in it.
     pub(super) fn is_in(&self, field: &str) -> bool {
         self.field
@@ -35,14 +35,14 @@ impl TaskText {
 
 /// The texts of a task.
 #[derive(Debug)]
-pub(super) struct TaskTexts {
+pub(super) struct TaskFields {
     /// Whether one entry becomes several tasks.
     pub(super) is_fan_out: bool,
     /// Every one: a later version's fields are among them without being named here.
-    pub(super) texts: Vec<TaskText>,
+    pub(super) texts: Vec<FieldText>,
 }
 
-impl TaskTexts {
+impl TaskFields {
     pub(super) fn of(task: &TaskSpec) -> Self {
         let whole = serde_json::to_value(task).unwrap_or_default();
         let is_fan_out = FAN_OUTS.iter().any(|field| whole.get(field).is_some());
@@ -51,7 +51,7 @@ impl TaskTexts {
 }
 
 /// Texts of a value in the order of its fields. Depth is a list, so no nesting of a tenant's uses the stack.
-pub(super) fn in_order(whole: &Value) -> Vec<TaskText> {
+pub(super) fn in_order(whole: &Value) -> Vec<FieldText> {
     let mut texts = Vec::new();
     let mut next = vec![(String::new(), whole)];
     while let Some((field, value)) = next.pop() {
@@ -59,7 +59,7 @@ pub(super) fn in_order(whole: &Value) -> Vec<TaskText> {
             break;
         }
         match value {
-            Value::String(text) => texts.push(TaskText { field, text: text.clone() }),
+            Value::String(text) => texts.push(FieldText { field, text: text.clone() }),
             Value::Array(items) => {
                 let items = items.iter().enumerate().rev();
                 next.extend(items.map(|(i, item)| (format!("{field}[{i}]"), item)));
