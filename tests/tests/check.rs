@@ -27,8 +27,8 @@ fn findings_are_lines_with_file_line_and_column_and_the_exit_is_their_verdict() 
     let text = stdout(&output);
     for line in [
         format!("{wrong}:3:1: error: titel: unknown field"),
-        format!("{four}:6:13: error: plan.tasks[0].exec.run: `${{item}}`"),
-        format!("{four}:8:20: error: plan.tasks[1].artifacts[0]: \"/x\" is absolute"),
+        format!("{four}:6:14: error: plan.tasks[0].exec.run: `${{item}}`"),
+        format!("{four}:8:19: error: plan.tasks[1].artifacts[0]: \"/x\" is absolute"),
         format!("{four}:9:7: warning: plan.tasks[1].exec: no `timeout`"),
     ] {
         assert!(text.lines().any(|found| found.starts_with(&line)), "{line} in\n{text}");

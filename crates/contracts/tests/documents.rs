@@ -94,6 +94,10 @@ fn e5_every_recipe_of_the_pages_and_examples_is_accepted() {
     }
     for entry in fs::read_dir(repository().join("examples")).unwrap() {
         let path = entry.unwrap().path();
+        // The schema for editors lies beside them.
+        if path.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
         let text = fs::read_to_string(&path).unwrap();
         Recipe::from_yaml(&path.display().to_string(), &text)
             .unwrap_or_else(|error| panic!("{error}"));

@@ -17,7 +17,9 @@ use cofferdam_contracts::patch::REPO_MOUNT;
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_ledger::Ledger;
-use cofferdam_sandbox::{AllowedPaths, HostFacts, HostPath, Links, USUAL_PATH, is_executable};
+use cofferdam_sandbox::{
+    AllowedPaths, HostFacts, HostPath, Links, OpenError, USUAL_PATH, is_executable,
+};
 use serde_json::{Value, json};
 
 use crate::error::Result;
@@ -100,7 +102,15 @@ impl<'a> HostNeed<'a> {
         };
         let error = allowed.open(&HostPath::said(source), links).err()?;
         error.is_permanent().then(|| {
-            format!("{error}; correct the path, or let the operator allow it with --allow-dir")
+            // Without the path: an answer that leaves this host hides some.
+            let what = match &error {
+                OpenError::Refused(_) => {
+                    "it is not there, or not within a directory that this run may be given"
+                        .to_owned()
+                }
+                other => other.to_string(),
+            };
+            format!("{what}; correct the path, or let the operator allow it with --allow-dir")
         })
     }
 }

@@ -29,7 +29,7 @@
 //!    models::providers models::send notify project_patch recipes test_reports
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
-//! graph
+//! admission graph
 //! graph::state
 //! graph::failure graph::group
 //! graph::action
@@ -39,7 +39,6 @@
 //!    outbound output output_files output_values patches run_files tenant_slots sign slots active_workflows vault verdict
 //! client_input
 //! input_queue
-//! admission
 //! ```
 
 mod active_workflows;

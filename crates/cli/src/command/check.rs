@@ -89,7 +89,7 @@ pub(crate) fn check(args: &CheckArgs) -> Exit {
 #[derive(Debug, Default)]
 struct Search {
     files: Vec<CheckedFile>,
-    /// YAML that is no recipe.
+    /// YAML that holds something other than a recipe.
     skipped: usize,
     /// Why not all of it was looked at.
     fault: Option<String>,
@@ -149,7 +149,7 @@ fn is_yaml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// Whether a YAML file that nobody named is a recipe: one that is broken is too.
+/// Whether a YAML file of a directory is a recipe: one that is broken is too.
 fn is_recipe(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("plan:"))
 }

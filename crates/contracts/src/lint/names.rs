@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::field_text::{FAN_OUTS, FieldText, TaskFields, in_order};
-use super::{LintRule, Remark};
+use super::finding::{LintRule, Remark};
 use crate::form;
 use crate::recipe::Recipe;
 use crate::template::{Piece, call, pieces};

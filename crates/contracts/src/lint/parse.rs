@@ -4,7 +4,7 @@
 //! blanked out, line by line, and the rest is parsed again: what follows stays at its line. What cannot be blanked out without
 //! making another error ends the search.
 
-use super::{LintFinding, LintRule};
+use super::finding::{LintFinding, LintRule};
 use crate::recipe::{MAX_RECIPE_BYTES, Recipe};
 use crate::yaml::{self, YamlError};
 

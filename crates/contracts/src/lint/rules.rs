@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::field_text::{FieldText, TaskFields, in_order};
+use super::finding::{LintRule, Remark};
 use super::names::{beginning, paths_in};
-use super::{LintRule, Remark};
 use crate::form;
 use crate::recipe::{Recipe, TaskSpec};
 use crate::sandbox::DEFAULT_TIMEOUT_MS;
