@@ -143,7 +143,7 @@ fn a_bad_recipe_is_named_by_file_line_and_field_before_anything_starts() {
         (
             "time.yaml",
             "id: x\nv: \"1\"\nplan:\n  tasks:\n    - {name: a, exec: {run: \"true\", timeout: soon}}\n",
-            ":5:38",
+            ":5:37",
             "timeout",
         ),
     ];

@@ -2,10 +2,12 @@
 
 use crate::support;
 
+use std::time::Duration;
+
 use cofferdam_tests::{Home, Server, row_counts, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{Executor, PgPool};
-use support::{assert_proven, count, said, texts};
+use support::{assert_proven, count, said, texts, until};
 
 const GATED: &str = "id: linked\nv: \"1\"\nform: {type: object, additionalProperties: false, properties: {n: {type: integer}}}\nplan:\n  gate: approve-plan\n  tasks: [{name: t, value: kept}]\n";
 
@@ -35,9 +37,21 @@ async fn follow(up: &Server, method: &str, path: &str, body: Option<&Value>) -> 
     (status, answer["code"].as_str().unwrap_or("").to_owned())
 }
 
+/// The rows once nothing is written any more: the engine notes that a run waits a moment after the run's row says so.
+async fn settled(sql: &PgPool) -> Vec<(String, i64)> {
+    let mut seen = row_counts(sql).await;
+    until("nothing is written", Duration::from_secs(30), async || {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let now = row_counts(sql).await;
+        std::mem::replace(&mut seen, now.clone()) == now
+    })
+    .await;
+    seen
+}
+
 /// It answers neither reading nor replying, and nothing was written.
 async fn refused(up: &Server, sql: &PgPool, path: &str, want: (u16, &str), why: &str) {
-    let before = row_counts(sql).await;
+    let before = settled(sql).await;
     let want = (want.0, want.1.to_owned());
     assert_eq!(follow(up, "GET", path, None).await, want, "{why}");
     assert_eq!(follow(up, "POST", path, Some(&yes())).await, want, "{why}");

@@ -33,6 +33,8 @@ use crate::start_spec::StartSpec;
 use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
 use crate::user;
 
+/// Id of the recipe of one command that `cofferdam exec` writes: its exit status is the command's, 127 for a missing one.
+pub const EXEC_RECIPE: &str = "exec";
 /// Bytes of a recipe's text; a recipe is written by hand.
 pub const MAX_RECIPE_BYTES: usize = 256 * 1024;
 /// Tasks that a recipe may list, before fan-out.

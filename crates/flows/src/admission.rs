@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::patch::REPO_MOUNT;
 use cofferdam_contracts::plan::Plan;
+use cofferdam_contracts::recipe::EXEC_RECIPE;
 use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_ledger::Ledger;
 use cofferdam_sandbox::{
@@ -193,9 +194,11 @@ impl HostAdmission {
             true => view.allowed.everything(),
             false => view.allowed.clone(),
         };
+        // Whoever waits for one command's status is told of a missing one by that.
+        let is_command = reach.is_relayed || plan.recipe_ref.id.as_str() == EXEC_RECIPE;
         let mut looks = BTreeSet::new();
         for (task, need) in needs(plan) {
-            if reach.is_relayed && matches!(need, HostNeed::Program { .. }) {
+            if is_command && matches!(need, HostNeed::Program { .. }) {
                 continue;
             }
             if looks.len() >= MAX_LOOKS {

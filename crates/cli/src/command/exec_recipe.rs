@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::input::InputMode;
 use cofferdam_contracts::project::place;
+use cofferdam_contracts::recipe::EXEC_RECIPE;
 use cofferdam_sandbox::USUAL_PATH;
 use serde_json::{Value, json};
 
@@ -97,7 +98,7 @@ pub(crate) fn of(
     }
     set("", "files", json!(files));
     Ok(
-        json!({"id": "exec", "v": "1", "caps": {"sandbox_minutes": 1500}, "plan": {"tasks": [task]}}),
+        json!({"id": EXEC_RECIPE, "v": "1", "caps": {"sandbox_minutes": 1500}, "plan": {"tasks": [task]}}),
     )
 }
 
