@@ -218,12 +218,18 @@ fn compiled(
     let graph = graph.graph();
     let minutes = tasks.iter().map(PlanTask::budget_ms).sum::<u64>().div_ceil(60_000);
     let recipe_hash = recipe.hash().map_err(|e| invalid(recipe, &e.to_string()))?;
+    let plan = Plan {
+        recipe_ref: recipe.reference(),
+        recipe_hash,
+        gate: recipe.plan.gate.clone(),
+        config: config.used.into_iter().collect(),
+        caps: recipe.caps,
+        tasks,
+        graph,
+    };
     // A cap on minutes bounds what may really run; timeouts are ceilings, so their sum may pass it.
     // What is refused is a single task that alone could pass the cap.
-    let groups = graph.iter().flat_map(|graph| &graph.groups);
-    let fanouts = groups.filter_map(|group| group.fanout.as_deref()).map(|fanout| &fanout.task);
-    let longest = tasks.iter().chain(fanouts).map(PlanTask::budget_ms).max().unwrap_or(0);
-    let longest = longest.div_ceil(60_000);
+    let longest = plan.all_tasks().map(PlanTask::budget_ms).max().unwrap_or(0).div_ceil(60_000);
     let cap = u64::from(recipe.caps.sandbox_minutes);
     if longest > cap {
         return Err(Refusal::new(
@@ -233,15 +239,7 @@ fn compiled(
         .with(serde_json::json!({"metric": "sandbox_minutes", "limit": cap, "observed": longest, "sum": minutes}))
         .into());
     }
-    Ok(Plan {
-        recipe_ref: recipe.reference(),
-        recipe_hash,
-        gate: recipe.plan.gate.clone(),
-        config: config.used.into_iter().collect(),
-        caps: recipe.caps,
-        tasks,
-        graph,
-    })
+    Ok(plan)
 }
 
 fn over_caps(recipe: &Recipe, tasks: usize) -> Result<(), Refusal> {

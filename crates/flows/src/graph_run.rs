@@ -39,7 +39,8 @@ use crate::graph::{
 use crate::patience::patiently;
 use crate::plan_text::new_task;
 use crate::round::{
-    LOOK_AGAIN, LOOK_AT_LEAST, blocked, deadline_of, diagnose, snapshots, wait_for_end,
+    LOOK_AGAIN, LOOK_AT_LEAST, blocked, canceled, deadline_of, diagnose, outcomes, snapshots,
+    wait_for_end, wave_of,
 };
 use crate::task::kept;
 use crate::workflow_context::WorkflowContext;
@@ -351,7 +352,7 @@ impl<'a> GraphRun<'a> {
             }
             let ended = match over.is_empty() {
                 false => over.into_iter().map(TaskOutcome::succeeded).collect(),
-                true => self.outcomes(this).await?,
+                true => outcomes(ledger, this.workflow, self.open.keys()).await?,
             };
             self.settle(ended).map_err(step_error)?;
             self.backoffs_over().map_err(step_error)?;
@@ -382,35 +383,20 @@ impl<'a> GraphRun<'a> {
         let ends: Vec<_> = batch.fresh.iter().filter_map(|task| kept(self.run, task)).collect();
         let values: Vec<_> = ends.iter().map(|(task, end)| end.committed(task)).collect();
         let wave = TaskBatch {
-            run: &self.run.id,
-            parent: this.workflow,
-            partition: &self.run.partition_key,
-            priority: self.run.priority,
             tasks: &batch.fresh,
             snapshots,
             values: &values,
-            executor: &this.executor.id,
+            ..wave_of(this, self.run)
         };
         let advancing = || this.ledger.tasks().graph_advance(&batch.advance, &wave);
         match patiently(advancing).await.map_err(step_error)? {
             AdvanceOutcome::Down(over) => Ok(over),
-            AdvanceOutcome::Canceled => {
-                Err(dbos::Error::WorkflowCancelled { workflow_id: this.workflow.to_owned() })
-            }
+            AdvanceOutcome::Canceled => Err(canceled(this.workflow)),
             // Whoever took another event goes on with the run; here it ends without a word.
             AdvanceOutcome::Lost => {
                 Err(dbos::Error::Interrupted { workflow_id: this.workflow.to_owned() })
             }
         }
-    }
-
-    /// Those of the open attempts that have ended.
-    async fn outcomes(&self, this: &WorkflowContext<'_>) -> Flow<Vec<TaskOutcome>> {
-        let keys: Vec<TaskKey> = self.open.keys().cloned().collect();
-        let asking = || this.ledger.tasks().round_outcomes(this.workflow, &keys);
-        let ended = patiently(asking).await.map_err(step_error)?;
-        ended
-            .ok_or_else(|| dbos::Error::WorkflowCancelled { workflow_id: this.workflow.to_owned() })
     }
 
     fn settle(&mut self, mut ended: Vec<TaskOutcome>) -> Result<()> {

@@ -67,20 +67,11 @@ pub(crate) async fn inputs(
             (Some(text), None) => {
                 Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) }
             }
-            (None, Some(uri)) if uri.starts_with("artifact://") => {
-                let stored = executor
-                    .flows
-                    .ledger
-                    .artifacts()
-                    .read(&task.tenant, uri)
-                    .await
-                    .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
-                    .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
-                if digest_bytes(&stored.bytes) != stored.sha256 {
-                    return lasting(format!("{uri}: its bytes do not have the recorded hash"));
-                }
-                Input::Bytes { path, bytes: stored.bytes, mode: mode(file.access) }
-            }
+            (None, Some(uri)) if uri.starts_with("artifact://") => Input::Bytes {
+                path,
+                bytes: read(executor, task, uri).await?,
+                mode: mode(file.access),
+            },
             (None, Some(uri)) if let Some(files) = AttemptFiles::parse(uri) => {
                 chosen.extend(left.files(executor, task, file, &files).await?);
                 continue;
@@ -127,17 +118,20 @@ struct SourceFile {
 
 impl SourceFile {
     async fn read(self, executor: &Executor, task: &TaskContext) -> Result<Input, NoInput> {
-        let Self { file: RunFile { uri, .. }, path, mode } = self;
-        let stored = executor.flows.ledger.artifacts().read(&task.tenant, &uri).await;
-        let stored = stored
-            .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
-            .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
-        if digest_bytes(&stored.bytes) != stored.sha256 {
-            return Err(NoInput::Lasting(format!(
-                "{uri}: its bytes do not have the recorded hash"
-            )));
-        }
-        Ok(Input::Bytes { path, bytes: stored.bytes, mode })
+        let Self { file, path, mode } = self;
+        Ok(Input::Bytes { path, bytes: read(executor, task, &file.uri).await?, mode })
+    }
+}
+
+/// The bytes of an artifact of this tenant, as they were recorded.
+async fn read(executor: &Executor, task: &TaskContext, uri: &str) -> Result<Vec<u8>, NoInput> {
+    let stored = executor.flows.ledger.artifacts().read(&task.tenant, uri).await;
+    let stored = stored
+        .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
+        .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
+    match digest_bytes(&stored.bytes) == stored.sha256 {
+        true => Ok(stored.bytes),
+        false => Err(NoInput::Lasting(format!("{uri}: its bytes do not have the recorded hash"))),
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::decide::{self, BudgetExcess, Miss, Round};
 use crate::egress;
 use crate::error::{Error, Result};
-use crate::flow::{Flow, failed, step_error};
+use crate::flow::{Flow, FlowError, failed, step_error};
 use crate::gates::consent::{self, ActiveConsent};
 use crate::graph_run;
 use crate::patience::patiently;
@@ -88,20 +88,15 @@ pub(crate) async fn round_of(
         }
         if !fresh.is_empty() {
             let ends: Vec<_> = fresh.iter().filter_map(|task| kept(run, task)).collect();
+            let values: Vec<_> = ends.iter().map(|(task, end)| end.committed(task)).collect();
             let wave = TaskBatch {
-                run: &run.id,
-                parent: workflow,
-                partition: &run.partition_key,
-                priority: run.priority,
                 tasks: &fresh,
                 snapshots: &snapshots,
-                values: &ends.iter().map(|(task, end)| end.committed(task)).collect::<Vec<_>>(),
-                executor: &this.executor.id,
+                values: &values,
+                ..wave_of(this, run)
             };
             let queued = patiently(|| ledger.tasks().enqueue(&wave)).await.map_err(step_error)?;
-            over = queued.ok_or_else(|| dbos::Error::WorkflowCancelled {
-                workflow_id: workflow.to_owned(),
-            })?;
+            over = queued.ok_or_else(|| canceled(workflow))?;
             snapshots.clear();
             // One that was queued with its run, and does not run here: it may have ended before this round expected it.
             let is_other = |task: &NewTask| {
@@ -123,11 +118,8 @@ pub(crate) async fn round_of(
             over = expected.take().await;
         }
         let ended = match over.is_empty() {
-            false => Some(over.drain(..).map(TaskOutcome::succeeded).collect()),
-            true => outcomes(ledger, workflow, &open).await?,
-        };
-        let Some(ended) = ended else {
-            return Err(dbos::Error::WorkflowCancelled { workflow_id: workflow.to_owned() });
+            false => over.drain(..).map(TaskOutcome::succeeded).collect(),
+            true => outcomes(ledger, workflow, open.iter().map(|one| &one.task.key)).await?,
         };
         for (index, canceled) in settle(&mut open, &mut round, ended) {
             if let Some(task) = plan.tasks.get(index) {
@@ -144,14 +136,37 @@ pub(crate) async fn round_of(
     }
 }
 
-/// Those of the open attempts that have ended; `None` once the run was canceled.
-async fn outcomes(
+/// Nothing to queue for a run, by a worker.
+pub(crate) fn wave_of<'a>(this: &'a WorkflowContext<'_>, run: &'a RunContext) -> TaskBatch<'a> {
+    TaskBatch {
+        run: &run.id,
+        parent: this.workflow,
+        partition: &run.partition_key,
+        priority: run.priority,
+        tasks: &[],
+        snapshots: &[],
+        values: &[],
+        executor: &this.executor.id,
+    }
+}
+
+/// How an execution ends whose run was canceled.
+pub(crate) fn canceled(workflow: &str) -> dbos::Error<FlowError> {
+    dbos::Error::WorkflowCancelled { workflow_id: workflow.to_owned() }
+}
+
+/// Those of the open attempts that have ended.
+///
+/// # Errors
+/// The run was canceled.
+pub(crate) async fn outcomes<'a>(
     ledger: &Ledger,
     workflow: &str,
-    open: &[RoundTask],
-) -> Flow<Option<Vec<TaskOutcome>>> {
-    let keys: Vec<TaskKey> = open.iter().map(|one| one.task.key.clone()).collect();
-    patiently(|| ledger.tasks().round_outcomes(workflow, &keys)).await.map_err(step_error)
+    open: impl Iterator<Item = &'a TaskKey>,
+) -> Flow<Vec<TaskOutcome>> {
+    let keys: Vec<TaskKey> = open.cloned().collect();
+    let asking = || ledger.tasks().round_outcomes(workflow, &keys);
+    patiently(asking).await.map_err(step_error)?.ok_or_else(|| canceled(workflow))
 }
 
 /// The run's egress policies, which commit with its first tasks; without consent to them none starts.

@@ -14,12 +14,10 @@ use serde::Serialize;
 use serde_json::Value;
 use sqlx::Row;
 
-use crate::APP_VERSION;
 use crate::error::{Result, id, json, load};
 use crate::families::Tasks;
-use crate::policies::snapshots_json;
-use crate::rounds::ends;
-use crate::tasks::{NewTask, TaskBatch};
+use crate::rounds::{kept, round_query};
+use crate::tasks::TaskBatch;
 
 /// A task group of the plan.
 #[derive(Debug, Clone, Serialize)]
@@ -183,44 +181,26 @@ impl Tasks<'_> {
         advance: &GraphAdvance<'_>,
         wave: &TaskBatch<'_>,
     ) -> Result<AdvanceOutcome> {
-        let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
-        let (values, artifacts) = ends(wave.values)?;
-        let row = sqlx::query(
-            // A cancel comes before it, or sees its tasks; so does another execution. The graph's rows come before the attempts, whose
-            // starts ask for them.
-            "SELECT g.state, CASE WHEN g.state = 'down'
+        // A cancel comes before it, or sees its tasks; so does another execution. The graph's rows come before the attempts, whose
+        // starts ask for them.
+        let query = "SELECT g.state, CASE WHEN g.state = 'down'
                                   THEN app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) END AS kept
                FROM (SELECT CASE WHEN r.status = 'canceled' THEN 'canceled'
                                  ELSE app.graph_advance($1, $12, $13, $14, $15, $16, $17) END AS state
-                       FROM (SELECT status FROM app.runs WHERE id = $1 FOR NO KEY UPDATE) r OFFSET 0) g",
-        )
-        .bind(wave.run.as_str())
-        .bind(wave.parent)
-        .bind(wave.partition)
-        .bind(wave.priority)
-        .bind(APP_VERSION)
-        .bind(wave.executor.as_str())
-        .bind(crate::quota::default_mb())
-        .bind(Value::Array(tasks?))
-        .bind(snapshots_json(wave.snapshots)?)
-        .bind(values)
-        .bind(artifacts)
-        .bind(i32::try_from(advance.life).unwrap_or(i32::MAX))
-        .bind(json("graph_groups", &advance.groups)?)
-        .bind(json("graph_tasks", &advance.members)?)
-        .bind(json("graph_events", &advance.events)?)
-        .bind(json("graph_skips", &advance.skips)?)
-        .bind(json("graph_ends", &advance.ends)?)
-        .fetch_one(self.pool())
-        .await?;
+                       FROM (SELECT status FROM app.runs WHERE id = $1 FOR NO KEY UPDATE) r OFFSET 0) g";
+        let row = round_query(query, wave)?
+            .bind(i32::try_from(advance.life).unwrap_or(i32::MAX))
+            .bind(json("graph_groups", &advance.groups)?)
+            .bind(json("graph_tasks", &advance.members)?)
+            .bind(json("graph_events", &advance.events)?)
+            .bind(json("graph_skips", &advance.skips)?)
+            .bind(json("graph_ends", &advance.ends)?)
+            .fetch_one(self.pool())
+            .await?;
         match row.try_get::<String, _>("state")?.as_str() {
-            "canceled" => return Ok(AdvanceOutcome::Canceled),
-            "lost" => return Ok(AdvanceOutcome::Lost),
-            _ => {}
+            "canceled" => Ok(AdvanceOutcome::Canceled),
+            "lost" => Ok(AdvanceOutcome::Lost),
+            _ => Ok(AdvanceOutcome::Down(kept(&row)?)),
         }
-        let kept: Option<Vec<String>> = row.try_get("kept")?;
-        let kept = kept.unwrap_or_default();
-        let kept = kept.iter().map(|key| id("sbx_runs.task_key", key)).collect::<Result<_>>()?;
-        Ok(AdvanceOutcome::Down(kept))
     }
 }

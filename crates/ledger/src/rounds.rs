@@ -2,6 +2,9 @@
 
 use cofferdam_contracts::id::TaskKey;
 use serde_json::{Value, json};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row};
 
 use crate::APP_VERSION;
 use crate::artifacts::inline_rows;
@@ -15,13 +18,22 @@ impl Tasks<'_> {
     /// that are over already: their ends came along, and count.
     /// `None`: the run was canceled before, and nothing was written.
     pub async fn enqueue(self, wave: &TaskBatch<'_>) -> Result<Option<Vec<TaskKey>>> {
-        let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
-        let (values, artifacts) = ends(wave.values)?;
-        let kept: Option<Vec<String>> = sqlx::query_scalar(
-            // A cancel comes before it, or sees its tasks.
-            "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-               FROM (SELECT status FROM app.runs WHERE id = $1 FOR SHARE) r WHERE r.status <> 'canceled'",
-        )
+        // A cancel comes before it, or sees its tasks.
+        let query = "SELECT app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS kept
+               FROM (SELECT status FROM app.runs WHERE id = $1 FOR SHARE) r WHERE r.status <> 'canceled'";
+        let row = round_query(query, wave)?.fetch_optional(self.pool()).await?;
+        row.as_ref().map(kept).transpose()
+    }
+}
+
+/// A statement around `app.round_enqueue`: `$1` to `$11` are the round's.
+pub(crate) fn round_query<'q>(
+    query: &'static str,
+    wave: &TaskBatch<'q>,
+) -> Result<Query<'q, Postgres, PgArguments>> {
+    let tasks: Result<Vec<Value>> = wave.tasks.iter().map(NewTask::row).collect();
+    let (values, artifacts) = ends(wave.values)?;
+    Ok(sqlx::query(query)
         .bind(wave.run.as_str())
         .bind(wave.parent)
         .bind(wave.partition)
@@ -32,18 +44,17 @@ impl Tasks<'_> {
         .bind(Value::Array(tasks?))
         .bind(snapshots_json(wave.snapshots)?)
         .bind(values)
-        .bind(artifacts)
-        .fetch_optional(self.pool())
-        .await?;
-        let Some(kept) = kept else { return Ok(None) };
-        let kept: Result<Vec<TaskKey>> =
-            kept.iter().map(|key| id("sbx_runs.task_key", key)).collect();
-        kept.map(Some)
-    }
+        .bind(artifacts))
+}
+
+/// The keys of the attempts that were over at once.
+pub(crate) fn kept(row: &PgRow) -> Result<Vec<TaskKey>> {
+    let kept: Vec<String> = row.try_get("kept")?;
+    kept.iter().map(|key| id("sbx_runs.task_key", key)).collect()
 }
 
 /// The ends and their artifacts as the statement takes them. An end with a blob is left to a worker.
-pub(crate) fn ends(values: &[TaskEnd<'_>]) -> Result<(Value, Value)> {
+fn ends(values: &[TaskEnd<'_>]) -> Result<(Value, Value)> {
     let (mut ends, mut artifacts) = (Vec::new(), Vec::new());
     for end in values {
         let Some(rows) = inline_rows(end.task, end.artifacts)? else { continue };
