@@ -14,6 +14,7 @@ use cofferdam_sandbox::{HostPath, Input};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::executor::Executor;
+use crate::patience::patiently;
 use crate::run_files::{FileChoice, decode_name, encode_name};
 
 /// Files of other tasks that one task is given at most.
@@ -125,7 +126,8 @@ impl SourceFile {
 
 /// The bytes of an artifact of this tenant, as they were recorded.
 async fn read(executor: &Executor, task: &TaskContext, uri: &str) -> Result<Vec<u8>, NoInput> {
-    let stored = executor.flows.ledger.artifacts().read(&task.tenant, uri).await;
+    let artifacts = executor.flows.ledger.artifacts();
+    let stored = patiently(|| artifacts.read(&task.tenant, uri)).await;
     let stored = stored
         .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
         .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
@@ -167,7 +169,8 @@ impl TaskFileAllowance {
     ) -> Result<Vec<SourceFile>, NoInput> {
         let artifacts = executor.flows.ledger.artifacts();
         let most = i64::try_from(MAX_RUN_FILES).unwrap_or(i64::MAX);
-        let found = artifacts.attempt_files(&task.tenant, &asked.task, most, encode_name).await;
+        let asking = || artifacts.attempt_files(&task.tenant, &asked.task, most, encode_name);
+        let found = patiently(asking).await;
         let found = found.map_err(|e| NoInput::Passing(format!("files of another task: {e}")))?;
         let mut choice = FileChoice::parse(Some(asked.glob)).map_err(Self::lasting)?;
         let mut chosen = Vec::new();

@@ -14,6 +14,7 @@
 mod faults;
 mod fleet;
 mod front;
+mod graph;
 mod judge;
 mod recovery;
 mod schedule;
