@@ -83,6 +83,9 @@ fn with_runtime(args: &[&str], runtime: Option<String>) -> Vec<String> {
     args.iter().map(|arg| (*arg).to_owned()).chain(more.into_iter().flatten()).collect()
 }
 
+/// What the private database of a state directory wrote, as the path below that directory.
+const DATABASE_LOG: &str = "database/log";
+
 /// A state directory of one test.
 #[derive(Debug)]
 pub struct Home {
@@ -224,6 +227,8 @@ impl Drop for Home {
         let _ = self.command(&["ps"]).output();
         if !std::thread::panicking() {
             assert_nothing_left(self.path());
+            let log = std::fs::read(self.path().join(DATABASE_LOG)).unwrap_or_default();
+            assert_no_deadlock(&log);
         }
         // A worker that was killed leaves its live directory to the next one, which never comes.
         let live = live_dir(self.path());
@@ -232,6 +237,16 @@ impl Drop for Home {
         }
         wires_sweep();
     }
+}
+
+/// PostgreSQL ends one of two transactions that wait for each other. What it ended is asked again, so that a test may pass; ours lock
+/// in one order, and a person's statement has no second try.
+fn assert_no_deadlock(log: &[u8]) {
+    let log = String::from_utf8_lossy(log);
+    let at = log.lines().position(|line| line.contains("deadlock detected"));
+    let Some(at) = at else { return };
+    let told: Vec<&str> = log.lines().skip(at.saturating_sub(2)).take(12).collect();
+    panic!("the database ended a transaction of ours: {told:#?}");
 }
 
 /// Takes away where killed processes met a database on the network: the next process that meets one would, and none may follow.

@@ -172,6 +172,9 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.end(Signal::SIGQUIT);
+        if !std::thread::panicking() {
+            crate::assert_no_deadlock(self.log().as_bytes());
+        }
     }
 }
 
