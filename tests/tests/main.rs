@@ -68,6 +68,7 @@ mod places;
 mod planner;
 mod policies;
 mod progress;
+mod projects;
 mod prompts;
 mod proofs;
 #[path = "../../crates/sandbox/tests/support/provider.rs"]
