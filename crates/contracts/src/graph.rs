@@ -197,7 +197,9 @@ fn outputs_exist(recipe: &Recipe, entries: &[GraphEntry]) -> Result<(), GraphFau
             NeedKind::Output if task.each.is_some() || task.matrix.is_some() => {
                 "fans out, and each of its tasks has outputs of its own; take its files instead"
             }
-            NeedKind::Files if task.artifacts.is_empty() && task.value.is_none() => {
+            NeedKind::Files
+                if task.artifacts.is_empty() && task.reports.is_empty() && task.value.is_none() =>
+            {
                 "keeps no files; give it `artifacts`"
             }
             _ => continue,

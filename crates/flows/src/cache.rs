@@ -76,9 +76,11 @@ pub(crate) async fn lookup(
     let row = patiently(|| ledger.cache().find(&place, &task.tenant, &wanted.key)).await;
     let key = wanted.key.clone();
     let Some(row) = row.map_err(words)? else {
-        // Nobody's, and in the way of what this task's build leaves.
+        // Given up, or no row's; either is in the way of what this task's build leaves.
         let removed = on_disk(executor, move |caches| caches.remove(&key)).await?;
-        if removed == Removal::Removed {
+        let asked = patiently(|| ledger.cache().doomed_gone(&place, &wanted.key));
+        let was_asked = removed != Removal::InUse && asked.await.map_err(words)?;
+        if removed == Removal::Removed && !was_asked {
             tracing::warn!(key = %wanted.key, "a base that no row vouches for was taken away");
         }
         return Ok(None);
@@ -119,20 +121,28 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
     let ledger = &executor.flows.ledger;
     let state_dir = executor.state_dir();
     let place = CacheLocation { host_id: &executor.host_id, state_dir: &state_dir };
-    // Before the disk: a base that has its row by now was on the disk before.
-    let rows = ledger.cache().rows(&place).await.map_err(words)?;
-    if rows.is_empty() && !executor.host.facts().state_dir.join("cache").is_dir() {
+    if !executor.host.facts().state_dir.join("cache").is_dir()
+        && ledger.cache().rows(&place).await.map_err(words)?.is_empty()
+    {
         return Ok(());
     }
-    let keys = on_disk(executor, |caches| {
+    // Of one that is made under its key after this look no row that follows says that it is to go.
+    let before = on_disk(executor, |caches| {
         caches.sweep()?;
         caches.keys()
     });
-    let keys: BTreeSet<String> = keys.await?.iter().map(ToString::to_string).collect();
+    let before = before.await?;
+    // Before the second look: a base that has its row by now was on the disk before.
+    let rows = ledger.cache().rows(&place).await.map_err(words)?;
+    let keys: BTreeSet<String> = on_disk(executor, Caches::keys).await?.into_keys().collect();
     for gone in evictions(&rows, &keys, EvictBounds::default()) {
         let key = gone.key.clone();
-        if on_disk(executor, move |caches| caches.remove(&key)).await? == Removal::InUse {
-            continue;
+        if keys.contains(key.as_str()) {
+            let Some(seen) = before.get(key.as_str()).copied() else { continue };
+            let removed = on_disk(executor, move |caches| caches.remove_seen(&key, seen)).await?;
+            if removed == Removal::InUse {
+                continue;
+            }
         }
         if let Some(entry) = gone.entry {
             ledger.cache().evicted(entry, gone.why).await.map_err(words)?;

@@ -230,6 +230,21 @@ impl Cache<'_> {
         Ok(())
     }
 
+    /// Records that a base whose removal was asked for is gone; whether one was.
+    pub async fn doomed_gone(self, place: &CacheLocation<'_>, key: &Digest) -> Result<bool> {
+        let gone = sqlx::query(
+            "UPDATE app.dependency_cache_index
+                SET state = 'evicted', evicted_at = clock_timestamp(), evicted_why = 'asked'
+              WHERE host_id = $1 AND state_dir = $2 AND key = $3 AND state = 'doomed'",
+        )
+        .bind(place.host_id)
+        .bind(place.state_dir)
+        .bind(key.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(gone.rows_affected() > 0)
+    }
+
     /// A tenant's bases, the longest unused first.
     pub async fn list(self, org: &TenantId) -> Result<Vec<CacheEntry>> {
         let rows = sqlx::query(

@@ -96,8 +96,8 @@ pub use agent::{
     Stream, WatchStream,
 };
 pub use cache::{
-    BaseLookup, BaseRequest, CacheBase, CacheBounds, CacheError, Caches, Flight, FlightOutcome,
-    Promotion, Removal,
+    BaseLookup, BaseMark, BaseRequest, CacheBase, CacheBounds, CacheError, Caches, Flight,
+    FlightOutcome, Promotion, Removal,
 };
 pub use class::memory_support::MemorySupport;
 pub use cofferdam_guest::glob::{Glob, GlobError, names as glob_names};

@@ -76,7 +76,9 @@ fn counts(totals: &TestTotals) -> String {
     let mut parts = vec![format!("{passed} passed"), format!("{failed} failed")];
     let others = [(errored, errors), (skipped, "skipped"), (flaky, "flaky")];
     parts.extend(others.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
-    format!("{} in {}", parts.join(", "), seconds(took_ms))
+    // Not every kind of report has times.
+    let took = (took_ms > 0).then(|| format!(" in {}", seconds(took_ms)));
+    parts.join(", ") + &took.unwrap_or_default()
 }
 
 /// One digit after the point, rounded down: 100 % are all lines.

@@ -37,7 +37,7 @@ pub use bounds::Bounds as CacheBounds;
 pub use error::CacheError;
 pub use flight::{Flight, FlightOutcome};
 pub use identity::BaseRequest;
-pub use store::{BaseLookup, CacheBase, Caches, Promotion, Removal};
+pub use store::{BaseLookup, BaseMark, CacheBase, Caches, Promotion, Removal};
 
 pub(crate) use identity::{identify, input_digest};
 pub(crate) use inside::{look as look_inside, promote as promote_inside};

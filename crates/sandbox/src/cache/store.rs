@@ -1,5 +1,6 @@
 //! The directory that holds the bases, and their locks.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -126,6 +127,24 @@ pub enum Removal {
     Absent,
 }
 
+/// Which directory a base is: one that is made under the same key later has another mark, since it was given its name later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BaseMark {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+impl BaseMark {
+    fn of(found: &fs::Metadata) -> Self {
+        Self {
+            device: found.dev(),
+            inode: found.ino(),
+            changed: (found.ctime(), found.ctime_nsec()),
+        }
+    }
+}
+
 /// Gone when dropped, unless it was moved into place.
 struct BaseDraft(PathBuf);
 
@@ -195,15 +214,23 @@ impl Caches {
         options.create(true).write(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))
     }
 
-    /// The keys of everything that stands here.
-    pub fn keys(&self) -> Result<Vec<Digest>, CacheError> {
+    /// Everything that stands here, by its key.
+    pub fn keys(&self) -> Result<BTreeMap<String, BaseMark>, CacheError> {
         let dir = self.dir.join("bases");
-        let mut keys = Vec::new();
+        let mut keys = BTreeMap::new();
         for entry in fs::read_dir(&dir).map_err(at(&dir))? {
-            let name = entry.map_err(at(&dir))?.file_name();
-            keys.extend(name.to_str().and_then(|name| Digest::parse(name).ok()));
+            let entry = entry.map_err(at(&dir))?;
+            let Some(key) = entry.file_name().to_str().and_then(|name| Digest::parse(name).ok())
+            else {
+                continue;
+            };
+            match entry.metadata() {
+                Ok(found) => drop(keys.insert(key.to_string(), BaseMark::of(&found))),
+                // Taken away meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(at(&entry.path())(error)),
+            }
         }
-        keys.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
         Ok(keys)
     }
 
@@ -386,8 +413,21 @@ impl Caches {
 
     /// Takes a base away, out of sight in one move; not while somebody holds it.
     pub fn remove(&self, key: &Digest) -> Result<Removal, CacheError> {
+        self.remove_if(key, None)
+    }
+
+    /// The same for one that was seen before: another that was made under its key meanwhile stays.
+    pub fn remove_seen(&self, key: &Digest, seen: BaseMark) -> Result<Removal, CacheError> {
+        self.remove_if(key, Some(seen))
+    }
+
+    fn remove_if(&self, key: &Digest, seen: Option<BaseMark>) -> Result<Removal, CacheError> {
         let place = self.base(key);
         let Ok(file) = File::open(&place) else { return Ok(Removal::Absent) };
+        let found = BaseMark::of(&file.metadata().map_err(at(&place))?);
+        if seen.is_some_and(|seen| seen != found) {
+            return Ok(Removal::Absent);
+        }
         let Some(held) = FileLock::try_exclusive(file).map_err(at(&place))? else {
             return Ok(Removal::InUse);
         };
