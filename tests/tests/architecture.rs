@@ -114,6 +114,7 @@ const IGNORED: &[(&str, usize, &str)] = &[
     ("tests/tests/planner/put_back.rs", 1, "a minute: `make contract` runs it"),
     ("tests/tests/skips.rs", 1, "a process that another test starts"),
     ("tests/tests/soak.rs", 1, "the same load for an hour: `make soak` runs it"),
+    ("tests/tests/storm/graph.rs", 1, "minutes: `make storm` runs it"),
     ("tests/tests/storm/mod.rs", 1, "faults for minutes: `make storm` runs it"),
 ];
 

@@ -68,7 +68,6 @@ mod places;
 mod planner;
 mod policies;
 mod progress;
-mod projects;
 mod prompts;
 mod proofs;
 #[path = "../../crates/sandbox/tests/support/provider.rs"]

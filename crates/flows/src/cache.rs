@@ -129,12 +129,12 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
     // Of one that is made under its key after this look no row that follows says that it is to go.
     let before = on_disk(executor, |caches| {
         caches.sweep()?;
-        caches.keys()
+        caches.marks()
     });
     let before = before.await?;
     // Before the second look: a base that has its row by now was on the disk before.
     let rows = ledger.cache().rows(&place).await.map_err(words)?;
-    let keys: BTreeSet<String> = on_disk(executor, Caches::keys).await?.into_keys().collect();
+    let keys: BTreeSet<String> = on_disk(executor, Caches::marks).await?.into_keys().collect();
     for gone in evictions(&rows, &keys, EvictBounds::default()) {
         let key = gone.key.clone();
         if keys.contains(key.as_str()) {

@@ -214,10 +214,16 @@ impl Caches {
         options.create(true).write(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))
     }
 
+    /// The keys of everything that stands here.
+    pub fn keys(&self) -> Result<Vec<Digest>, CacheError> {
+        let marks = self.marks()?;
+        Ok(marks.keys().filter_map(|key| Digest::parse(key).ok()).collect())
+    }
+
     /// Everything that stands here, by its key.
-    pub fn keys(&self) -> Result<BTreeMap<String, BaseMark>, CacheError> {
+    pub fn marks(&self) -> Result<BTreeMap<String, BaseMark>, CacheError> {
         let dir = self.dir.join("bases");
-        let mut keys = BTreeMap::new();
+        let mut marks = BTreeMap::new();
         for entry in fs::read_dir(&dir).map_err(at(&dir))? {
             let entry = entry.map_err(at(&dir))?;
             let Some(key) = entry.file_name().to_str().and_then(|name| Digest::parse(name).ok())
@@ -225,13 +231,13 @@ impl Caches {
                 continue;
             };
             match entry.metadata() {
-                Ok(found) => drop(keys.insert(key.to_string(), BaseMark::of(&found))),
+                Ok(found) => drop(marks.insert(key.to_string(), BaseMark::of(&found))),
                 // Taken away meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(at(&entry.path())(error)),
             }
         }
-        Ok(keys)
+        Ok(marks)
     }
 
     /// The base of a key, held, if it is the one with this digest: manifest, paths and metadata are
