@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cofferdam_ambient::clock::{self, Stopwatch};
+use cofferdam_ambient::clock;
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::plan::Work;
@@ -52,7 +52,6 @@ pub(crate) async fn up(
     id: &SandboxId,
     wakes: &mut Receiver<Wake>,
 ) -> Result<ReadySandbox, Box<End>> {
-    let since = Stopwatch::start();
     if let Some(why) = &task.over_quota {
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
         return Err(Box::new(end));
@@ -69,7 +68,7 @@ pub(crate) async fn up(
         return Err(Box::new(if is_refusal { end.refused_everywhere() } else { end }));
     }
     let (deps, base) = based(executor, task, request, &on, id, wakes).await?;
-    let memory = match room(executor, task, &on.plan, id, &since, wakes).await {
+    let memory = match room(executor, task, &on.plan, id, wakes).await {
         Ok(share) => share,
         Err(MemoryRefusal::TooLarge(cause)) => {
             let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
@@ -171,14 +170,12 @@ enum MemoryRefusal {
     Canceled,
 }
 
-/// The sandbox's part of the worker's memory, as soon as there is room for it. Meanwhile readers are told that it waits; `since`: when
-/// its task began here.
+/// The sandbox's part of the worker's memory, as soon as there is room for it. Meanwhile readers are told that it waits.
 async fn room(
     executor: &Executor,
     task: &TaskContext,
     plan: &Plan,
     id: &SandboxId,
-    since: &Stopwatch,
     wakes: &mut Receiver<Wake>,
 ) -> Result<MemoryShare, MemoryRefusal> {
     let permits = executor
@@ -214,8 +211,7 @@ async fn room(
             }
         }
     }
-    // A word whose answer was lost may be on record; and what was waited for before, another's build, is not metered either.
-    if since.elapsed() >= FIRST_WORD
+    if said.is_some()
         && let Err(error) = patiently(|| sessions().waits(id, None)).await
     {
         tracing::warn!(%error, %id, "a task that runs is said to wait");

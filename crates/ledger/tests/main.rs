@@ -13,7 +13,6 @@
 
 mod begin;
 mod cancel;
-mod capacity;
 mod claims;
 mod cluster;
 mod families;
@@ -23,5 +22,4 @@ mod lives;
 mod migrations;
 #[path = "../../../tests/src/not_run.rs"]
 mod not_run;
-mod objects;
 mod retries;

@@ -8,7 +8,7 @@ use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::text;
 
 /// Every parameter of a path.
-const PARAMS: [&str; 13] = [
+const PARAMS: [&str; 11] = [
     "{id}",
     "{wid}",
     "{gate}",
@@ -20,8 +20,6 @@ const PARAMS: [&str; 13] = [
     "{provider}",
     "{delivery}",
     "{token}",
-    "{schedule}",
-    "{hook}",
 ];
 const ANY: Wants =
     &[(400, "invalid_id"), (403, "link_invalid"), (404, "not_found"), (405, "method_not_allowed")];

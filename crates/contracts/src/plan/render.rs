@@ -304,8 +304,6 @@ fn file_of(
             }
         },
         uri,
-        tree: None,
-        live: file.live,
         access: file.access,
         optional: false,
     })

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use cofferdam_contracts::artifact::{ArtifactBound, FileOmission};
 use cofferdam_guest::wire::{CollectExcess, CollectOmission, CollectRequest};
 
+use crate::agent::{CollectedFile, Collection};
+
 /// Characters of a path that are shown: a task chose it.
 const MAX_SHOWN: usize = 200;
 
@@ -56,13 +58,13 @@ fn shown(path: String) -> String {
     path.chars().take(MAX_SHOWN).map(kept).collect()
 }
 
-/// What an agent says beside the files, which of the globs matched nothing and what is left out: nothing where it was not asked for.
-/// Pure.
-pub(crate) fn beside(
+/// A collection with what its agent says beside the files: nothing where it was not asked for. Pure.
+pub(crate) fn collection(
     request: &CollectRequest,
+    files: Vec<CollectedFile>,
     unmatched: Vec<u32>,
     omitted: Option<CollectOmission>,
-) -> (Vec<usize>, Option<FileOmission>) {
+) -> Collection {
     let unmatched = unmatched.into_iter().filter_map(|index| usize::try_from(index).ok());
     let unmatched: BTreeSet<usize> =
         unmatched.filter(|index| request.exact && *index < request.globs.len()).collect();
@@ -74,7 +76,7 @@ pub(crate) fn beside(
         };
         FileOmission { files, bytes, first: shown(first), bound, most }
     });
-    (unmatched.into_iter().collect(), omitted)
+    Collection { files, unmatched: unmatched.into_iter().collect(), omitted }
 }
 
 impl From<CollectExcess> for Excess {
@@ -107,13 +109,13 @@ mod tests {
         let omission = |files| {
             Some(CollectOmission { files, bytes: 7, first: "x".repeat(999), beyond_files: true })
         };
-        let (unmatched, omitted) = beside(&request(true), vec![1, 7, 1], omission(3));
-        assert_eq!(unmatched, [1]);
-        let omitted = omitted.unwrap();
+        let made = collection(&request(true), Vec::new(), vec![1, 7, 1], omission(3));
+        assert_eq!(made.unmatched, [1]);
+        let omitted = made.omitted.unwrap();
         assert_eq!((omitted.files, omitted.bound, omitted.most), (3, ArtifactBound::Files, 2));
         assert_eq!(omitted.first.len(), MAX_SHOWN);
-        assert_eq!(beside(&request(true), Vec::new(), omission(0)).1, None);
-        let plain = beside(&request(false), vec![0], omission(1));
-        assert_eq!(plain, (Vec::new(), None), "it was not asked");
+        assert_eq!(collection(&request(true), Vec::new(), Vec::new(), omission(0)).omitted, None);
+        let plain = collection(&request(false), Vec::new(), vec![0], omission(1));
+        assert_eq!(plain, Collection::default(), "it was not asked");
     }
 }
