@@ -126,7 +126,7 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
     {
         return Ok(());
     }
-    // Of one that is made under its key after this look no row that follows says that it is to go.
+    // Only what stands here now may go: a base that is made under its key later is another one.
     let before = on_disk(executor, |caches| {
         caches.sweep()?;
         caches.marks()

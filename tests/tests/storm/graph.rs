@@ -134,6 +134,8 @@ async fn weave(name: &str, woven: Woven) {
     let begun = count(&sql, "SELECT count(*) FROM app.sbx_executions").await;
     let effects = i64::try_from(fleet.effects().len()).unwrap();
     assert!((all..=begun).contains(&effects), "{effects} effects of {begun} executions");
+    // A few may all have been of the server in front.
+    assert!(woven.kills < 10 || begun > all, "the kills hit nothing");
     assert_wiped(&fleet.home, &sql).await;
     assert_proven(&fleet.home);
 }
