@@ -22,6 +22,7 @@ pub mod e2b;
 pub mod leftovers;
 pub mod measurement;
 pub mod not_run;
+pub mod old_runs;
 pub mod port_reservation;
 pub mod postgres;
 pub mod programs;
@@ -517,11 +518,11 @@ pub fn text(value: &Value, field: &str) -> String {
 /// The number of rows of every table of both schemas.
 ///
 /// The leader's lease is left out: a worker takes it at a moment of its own, whatever is asked of the API. So are the
-/// parts of a tenant's sum: which of them a statement adds to is its connection's; and the chain, which the leader seals later.
+/// parts of a tenant's sums: which of them a statement adds to is its connection's; and the chain, which the leader seals later.
 pub async fn row_counts(sql: &PgPool) -> Vec<(String, i64)> {
     let tables: Vec<String> = sqlx::query_scalar(
         "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname IN ('app', 'dbos')
-            AND tablename NOT IN ('leader', 'blob_usage_parts', 'ledger_chain') ORDER BY 1",
+            AND tablename NOT IN ('leader', 'blob_usage_parts', 'usage_parts', 'ledger_chain') ORDER BY 1",
     )
     .fetch_all(sql)
     .await

@@ -222,7 +222,7 @@ id: verdict
 v: '1'
 form: {type: object, properties: {dir: {type: string}}}
 plan:
-  tasks: [{name: t, files: [{from: '${form.dir}', to: /data, access: read-only}], exec: {run: 'cat /data/word; exit $(cat /data/code)', timeout: 30s}}]
+  tasks: [{name: t, files: [{from: '${form.dir}', to: /data, live: true}], exec: {run: 'cat /data/word; exit $(cat /data/code)', timeout: 30s}}]
 ";
     let home = Home::new();
     let server = home.up();

@@ -268,7 +268,7 @@ fn every_command_that_a_page_shows_exists() {
     for (page, text) in pages().into_iter().filter(|(name, _)| !name.starts_with(DECISIONS)) {
         for command in shown(&text) {
             let is_plain = |word: &&String| word.chars().all(|c| c.is_ascii_lowercase());
-            let plain = command.iter().take_while(is_plain).take(2).count();
+            let plain = command.iter().take_while(is_plain).take(3).count();
             let of = (0..=plain).rev().find_map(|length| {
                 let words = command[..length].to_vec();
                 known.entry(words).or_insert_with_key(|words| help(words)).clone()

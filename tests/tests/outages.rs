@@ -274,7 +274,8 @@ async fn a_full_disk_delays_work_and_loses_none_of_it() {
         // It began while there was no room for a sandbox, says so, and can be had again.
         // What there was no room for any more may be the runtime's own file, of which it says only that.
         let why = header["error"].as_str().unwrap();
-        let words = ["No space left on device", "write to seccomp fd"];
+        let words =
+            ["No space left on device", "write to seccomp fd", "the artifact store is full"];
         assert!(words.iter().any(|words| why.contains(words)), "{header}");
         let (status, retried) = up.post(&format!("/api/runs/{after}/retry"), &json!({})).await;
         assert_eq!(status, 202, "{retried}");

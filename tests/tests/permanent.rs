@@ -24,6 +24,12 @@ async fn e3_artifacts_beyond_a_bound_are_named_what_fits_is_kept_and_nothing_is_
     let home = Home::new();
     let up = home.up();
     let sql = up.sql().await;
+    for (key, value) in [("artifacts.max_files", 1_000), ("artifacts.max_mb", 64)] {
+        let body = json!({"value": value, "expectedVersion": 0});
+        let body = Some(body.to_string().into_bytes());
+        let set = up.request("PUT", &format!("/api/config/{key}"), Some(&up.key), body).await;
+        assert_eq!(set.0, 200, "{set:?}");
+    }
     for (script, words, kept) in [
         (
             "seq -f f%04g 1001 | xargs touch",

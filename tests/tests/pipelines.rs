@@ -159,7 +159,7 @@ async fn a_retry_of_the_run_repeats_what_failed_and_what_follows_from_it() {
     let up = home.up_with(&["--allow-dir", dir.path().to_str().unwrap()], &[]);
     std::fs::write(dir.path().join("code"), "7").unwrap();
     let yaml = format!(
-        "id: half\nv: '1'\nplan:\n  tasks:\n    - {{name: first, outputs: o.env, exec: {{run: 'echo V=$(date +%N) > o.env', timeout: 60s}}}}\n    - {{name: weak, needs: [first], files: [{{from: {:?}, to: /data}}], exec: {{run: 'exit $(cat /data/code)', timeout: 60s}}}}\n    - {{name: sorry, when: {{task: weak, is: failed}}, value: it failed}}\n    - {{name: glad, needs: [weak], value: '${{tasks.first.outputs.V}}'}}\n",
+        "id: half\nv: '1'\nplan:\n  tasks:\n    - {{name: first, outputs: o.env, exec: {{run: 'echo V=$(date +%N) > o.env', timeout: 60s}}}}\n    - {{name: weak, needs: [first], files: [{{from: {:?}, to: /data, live: true}}], exec: {{run: 'exit $(cat /data/code)', timeout: 60s}}}}\n    - {{name: sorry, when: {{task: weak, is: failed}}, value: it failed}}\n    - {{name: glad, needs: [weak], value: '${{tasks.first.outputs.V}}'}}\n",
         dir.path()
     );
     let run = over(&up, &yaml).await;
@@ -192,7 +192,7 @@ async fn a_fan_out_that_a_life_leaves_out_or_makes_is_proven_in_each() {
     let up = home.up_with(&["--allow-dir", dir.path().to_str().unwrap()], &[]);
     let say = |code: &str| std::fs::write(dir.path().join("code"), code).unwrap();
     let head = format!(
-        "id: lives\nv: '1'\nplan:\n  tasks:\n    - {{name: build, outputs: o.json, files: [{{from: {:?}, to: /data}}], exec: {{run: 'echo \"{{\\\"l\\\":[1,2]}}\" > o.json; exit $(cat /data/code)', timeout: 60s}}}}\n",
+        "id: lives\nv: '1'\nplan:\n  tasks:\n    - {{name: build, outputs: o.json, files: [{{from: {:?}, to: /data, live: true}}], exec: {{run: 'echo \"{{\\\"l\\\":[1,2]}}\" > o.json; exit $(cat /data/code)', timeout: 60s}}}}\n",
         dir.path()
     );
     // Skipped in the first life, made in the second; the report is of the second.

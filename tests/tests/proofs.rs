@@ -10,7 +10,7 @@ use std::fs::File;
 use std::process::Output;
 use std::time::Duration;
 
-use cases::{APPLIED, BUILT, CACHED, SETTLE, TAMPERINGS, TEMPLATE};
+use cases::{APPLIED, BUILT, CACHED, ERASED, SETTLE, TAMPERINGS, TEMPLATE};
 use cofferdam_tests::{Home, Server, postgres, superuser_url, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -44,7 +44,7 @@ async fn make_ask(up: &Server) {
 /// One sandboxed run with bytes that are too many for a row and a test report, one engine-only, one behind a gate, one
 /// whose tasks are a graph.
 async fn make_runs(up: &Server) -> Vec<String> {
-    let big = "id: big\nv: \"1\"\nplan:\n  tasks:\n    - name: big\n      exec: {run: \"head -c 300000 /dev/urandom > big.bin; echo 1..1 > r.tap; echo ok 1 >> r.tap; echo big\", timeout: 30s}\n      artifacts: [big.bin]\n      reports: [r.tap]\n";
+    let big = "id: big\nv: \"1\"\nplan:\n  tasks:\n    - name: big\n      exec: {run: \"head -c 60000 /dev/urandom > big.bin; echo 1..1 > r.tap; echo ok 1 >> r.tap; echo big\", timeout: 30s}\n      artifacts: [big.bin]\n      reports: [r.tap]\n      files: [{from: /usr/share/misc, to: /in}]\n";
     let read = |name: &str| {
         std::fs::read_to_string(cofferdam_tests::repository().join("examples").join(name)).unwrap()
     };
@@ -86,6 +86,24 @@ async fn make_runs(up: &Server) -> Vec<String> {
     runs
 }
 
+/// A schedule that fired, and is removed.
+async fn make_firing(up: &Server) {
+    let yaml =
+        "id: ticks\nv: \"1\"\nschedule: '* * * * * *'\nplan:\n  tasks: [{name: t, value: kept}]\n";
+    let (status, imported) = up.post("/api/recipes/import", &json!({"yaml": yaml})).await;
+    assert_eq!(status, 201, "{imported}");
+    let (status, added) =
+        up.post("/api/schedules", &json!({"recipeRef": imported["recipeRef"]})).await;
+    assert_eq!(status, 201, "{added}");
+    let fired = async || {
+        let (_, rows) = up.get("/api/schedules/ticks/firings").await;
+        rows.as_array().unwrap().iter().find_map(|row| row["runId"].as_str().map(str::to_owned))
+    };
+    let run = support::found("a firing", fired).await;
+    assert_eq!(up.request("DELETE", "/api/schedules/ticks", Some(&up.key), None).await.0, 200);
+    assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
+}
+
 /// A private database that outlives its server: this process counts as one of its users.
 struct Kept {
     /// Given up first, so that the home's own end is the last user's.
@@ -106,6 +124,7 @@ impl Kept {
         assert_eq!(status, 201, "{made}");
         let runs = make_runs(&up).await;
         make_ask(&up).await;
+        make_firing(&up).await;
         make_calls(&up).await;
         let sql = up.sql().await;
         let told = "SELECT count(*) FROM app.webhook_deliveries HAVING count(*) >= 8 AND bool_and(state = 'delivered') UNION ALL SELECT 0 LIMIT 1";
@@ -150,6 +169,7 @@ impl Kept {
 async fn apply(conn: &mut PgConnection, sql: &str) {
     let sql = sql.replace("$H", OTHER_HASH);
     let statements = match sql.split_once(' ') {
+        _ if sql == "$ERASED" => ERASED.map(str::to_owned).to_vec(),
         _ if sql == "$SETTLE" => SETTLE.map(str::to_owned).to_vec(),
         _ if sql == "$BUILT" => BUILT.map(str::to_owned).to_vec(),
         _ if sql == "$TEMPLATE" => TEMPLATE.map(|text| text.replace("$H", OTHER_HASH)).to_vec(),
@@ -214,6 +234,11 @@ async fn every_proof_fails_after_a_row_is_tampered_with() {
     apply(&mut conn, "$APPLIED").await;
     let (output, report) = kept.prove(&url, &[]);
     assert_eq!(output.status.code(), Some(0), "a patch that was written in good order: {report}");
+    conn.close().await.unwrap();
+    let (url, mut conn) = kept.copy("erased").await;
+    apply(&mut conn, "$ERASED").await;
+    let (output, report) = kept.prove(&url, &[]);
+    assert_eq!(output.status.code(), Some(0), "erasures in good order: {report}");
     conn.close().await.unwrap();
     let mut missed = Vec::new();
     for (n, case) in TAMPERINGS.iter().enumerate() {

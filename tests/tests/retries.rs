@@ -18,7 +18,7 @@ plan:
   gate: approve-plan
   tasks:
     - {name: whole, exec: {run: 'echo whole', timeout: 30s}}
-    - {name: fragile, files: [{from: '${form.dir}', to: /data, access: read-only}], exec: {run: 'cat /data/word; exit $(cat /data/code)', timeout: 30s}}
+    - {name: fragile, files: [{from: '${form.dir}', to: /data, live: true}], exec: {run: 'cat /data/word; exit $(cat /data/code)', timeout: 30s}}
 ";
 
 fn put(dir: &std::path::Path, word: &str, code: &str) {

@@ -21,7 +21,9 @@ use crate::floor::{self, CLASS_MIN, TENANTS, TenantClasses};
 use crate::id::TenantId;
 use crate::own_schema::own_schema;
 use crate::policy::{BUILD_ALLOWED, EXEC_ALLOWED, MIRRORS, MirrorGrants};
-use crate::profile::{Ceiling, ConfigValue, Language, Profile, Settings};
+use crate::profile::{Ceiling, ConfigValue, Language, Profile, Settings, quota_ceilings};
+use crate::quota::{NO_BOUND, TenantQuota, TenantQuotas};
+use crate::retention::Retention;
 use crate::sandbox::IsolationClass;
 use crate::schema::{Validator, schema_of};
 
@@ -36,6 +38,12 @@ pub const DEFAULT_LIVE_SANDBOXES: u64 = 1_000;
 /// Seconds for which a paused sandbox's sealed files rest in memory besides, where nobody has configured it: most of those that
 /// are paused between two requests are asked for within minutes.
 pub const DEFAULT_REST_S: u64 = 600;
+
+/// MiB of files that one task may leave where nobody has configured it: an image of a system, or a build with its symbols.
+pub const DEFAULT_ARTIFACTS_MB: u64 = 1_024;
+
+/// Files that one task may leave where nobody has configured it: a documentation site, or the output of a large bundler.
+pub const DEFAULT_ARTIFACT_FILES: u64 = 20_000;
 
 /// How deep a dispatch sends off further ones, as in SQL: `app.dispatch_limits`.
 pub const DEFAULT_SPAWN_DEPTH: u64 = 5;
@@ -56,9 +64,25 @@ pub enum ConfigKey {
     /// `quota.blobs_mb`: MiB of stored artifacts, after which a tenant's work is refused. A tenant's own
     /// value may only be lower than the host's.
     BlobsMb,
+    /// `artifacts.max_mb`: MiB of files that one task may leave; what is beyond it is not kept. A tenant's own value may only be
+    /// lower than the host's. Without an artifact store 64 at most are kept.
+    ArtifactsMb,
+    /// `artifacts.max_files`: files that one task may leave; what is beyond it is not kept. A tenant's own value may only be lower
+    /// than the host's. Without an artifact store 1,000 at most are kept.
+    ArtifactFiles,
     /// `quota.live_sandboxes`: long-lived sandboxes that a tenant may have at once, paused ones not counted. A tenant's own
     /// value may only be lower than the host's.
     LiveSandboxes,
+    /// `quota.cpu`: cores that a tenant's sandboxes may ask for together; what is beyond waits in its queue, and a task that asks for
+    /// more than all of them is refused. A tenant's own value may only be lower than the host's.
+    CpuQuota,
+    /// `quota.disk_mb`: the same of the writable layers of a tenant's sandboxes, in MiB.
+    DiskQuota,
+    /// `quota.starts_per_minute`: sandboxes that a tenant may start a minute; others wait. As many may start at once after a
+    /// minute without any. A tenant's own value may only be lower than the host's.
+    StartsQuota,
+    /// `quota.tenants`: these three for single tenants, by name, in place of the values for every tenant. The host's alone.
+    TenantQuotas,
     /// `pause.rest_s`: seconds for which the sealed files of a paused sandbox may rest in memory besides, for a resume that comes
     /// soon; 0: not at all. A tenant's own value may only be lower than the host's.
     PauseRest,
@@ -69,6 +93,8 @@ pub enum ConfigKey {
     SpawnDepth,
     /// `dispatch.max_live_per_scope`: live dispatches of one scope of a tenant. The host's alone.
     LivePerScope,
+    /// `retention`: how long content of ended runs stays, see [`Retention`]. A tenant's own value replaces the host's.
+    Retention,
     /// `isolation.class_min`: no sandbox is of a weaker class. A tenant's own value may only be stronger than the host's.
     ClassMin,
     /// `isolation.tenants`: the same for single tenants, by name. The host's alone.
@@ -82,8 +108,10 @@ impl ConfigKey {
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Ceiling, Self::ExecAllowed, Self::BuildAllowed, Self::Mirrors, Self::BlobsMb]
             .into_iter()
-            .chain([Self::LiveSandboxes, Self::PauseRest, Self::E2bInternet])
-            .chain([Self::SpawnDepth, Self::LivePerScope])
+            .chain([Self::ArtifactsMb, Self::ArtifactFiles])
+            .chain([Self::LiveSandboxes, Self::CpuQuota, Self::DiskQuota, Self::StartsQuota])
+            .chain([Self::TenantQuotas, Self::PauseRest, Self::E2bInternet])
+            .chain([Self::SpawnDepth, Self::LivePerScope, Self::Retention])
             .chain([Self::ClassMin, Self::TenantClasses])
             .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
@@ -94,10 +122,13 @@ impl ConfigKey {
         match self {
             Self::Ceiling => serde_json::to_value(Ceiling::default()).unwrap_or_default(),
             Self::ExecAllowed | Self::BuildAllowed => json!([]),
-            Self::Mirrors | Self::TenantClasses => json!({}),
+            Self::Mirrors | Self::TenantClasses | Self::TenantQuotas | Self::Retention => json!({}),
             Self::ClassMin => json!(IsolationClass::Container),
             Self::BlobsMb => json!(DEFAULT_BLOBS_MB),
+            Self::ArtifactsMb => json!(DEFAULT_ARTIFACTS_MB),
+            Self::ArtifactFiles => json!(DEFAULT_ARTIFACT_FILES),
             Self::LiveSandboxes => json!(DEFAULT_LIVE_SANDBOXES),
+            Self::CpuQuota | Self::DiskQuota | Self::StartsQuota => json!(NO_BOUND),
             Self::PauseRest => json!(DEFAULT_REST_S),
             Self::E2bInternet => json!(false),
             Self::SpawnDepth => json!(DEFAULT_SPAWN_DEPTH),
@@ -124,7 +155,12 @@ impl ConfigKey {
                     "type": "array", "uniqueItems": true, "items": {"enum": Mirror::ALL},
                 },
             }),
-            Self::BlobsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_000_000_000}),
+            // As much as a disk holds; as many as one index lists.
+            Self::ArtifactsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_048_576}),
+            Self::ArtifactFiles => json!({"type": "integer", "minimum": 1, "maximum": 100_000}),
+            Self::BlobsMb | Self::CpuQuota | Self::DiskQuota | Self::StartsQuota => {
+                json!({"type": "integer", "minimum": 1, "maximum": NO_BOUND})
+            }
             // 0: none may be made.
             Self::LiveSandboxes => json!({"type": "integer", "minimum": 0, "maximum": 1_000_000}),
             // The proof of retained layers allows no longer retention.
@@ -133,12 +169,18 @@ impl ConfigKey {
             // Deeper than anybody can follow; as many as a host's memory admits many times over.
             Self::SpawnDepth => json!({"type": "integer", "minimum": 0, "maximum": 64}),
             Self::LivePerScope => json!({"type": "integer", "minimum": 1, "maximum": 100_000}),
+            Self::Retention => schema_of::<Retention>(),
             Self::ClassMin => schema_of::<IsolationClass>(),
             // As many as a host serves.
             Self::TenantClasses => json!({
                 "type": "object", "maxProperties": 1024,
                 "propertyNames": {"pattern": "^[a-z0-9][a-z0-9_-]{0,62}$"},
                 "additionalProperties": {"enum": IsolationClass::ALL},
+            }),
+            Self::TenantQuotas => json!({
+                "type": "object", "maxProperties": 1024,
+                "propertyNames": {"pattern": "^[a-z0-9][a-z0-9_-]{0,62}$"},
+                "additionalProperties": schema_of::<TenantQuota>(),
             }),
             Self::Profile(_) => schema_of::<Profile>(),
         }
@@ -147,7 +189,14 @@ impl ConfigKey {
     /// Whether no tenant has a value of its own.
     #[must_use]
     pub const fn is_hosts_alone(self) -> bool {
-        matches!(self, Self::Mirrors | Self::SpawnDepth | Self::LivePerScope | Self::TenantClasses)
+        matches!(
+            self,
+            Self::Mirrors
+                | Self::SpawnDepth
+                | Self::LivePerScope
+                | Self::TenantClasses
+                | Self::TenantQuotas
+        )
     }
 }
 
@@ -159,11 +208,18 @@ impl fmt::Display for ConfigKey {
             Self::BuildAllowed => f.write_str(BUILD_ALLOWED),
             Self::Mirrors => f.write_str(MIRRORS),
             Self::BlobsMb => f.write_str("quota.blobs_mb"),
+            Self::ArtifactsMb => f.write_str("artifacts.max_mb"),
+            Self::ArtifactFiles => f.write_str("artifacts.max_files"),
             Self::LiveSandboxes => f.write_str("quota.live_sandboxes"),
+            Self::CpuQuota => f.write_str("quota.cpu"),
+            Self::DiskQuota => f.write_str("quota.disk_mb"),
+            Self::StartsQuota => f.write_str("quota.starts_per_minute"),
+            Self::TenantQuotas => f.write_str("quota.tenants"),
             Self::PauseRest => f.write_str("pause.rest_s"),
             Self::E2bInternet => f.write_str("e2b.internet"),
             Self::SpawnDepth => f.write_str("dispatch.max_spawn_depth"),
             Self::LivePerScope => f.write_str("dispatch.max_live_per_scope"),
+            Self::Retention => f.write_str("retention"),
             Self::ClassMin => f.write_str(CLASS_MIN),
             Self::TenantClasses => f.write_str(TENANTS),
             Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
@@ -336,11 +392,18 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
         ConfigKey::ExecAllowed | ConfigKey::BuildAllowed => stored::<Vec<Entry>>(value),
         ConfigKey::Mirrors => stored::<MirrorGrants>(value),
         ConfigKey::BlobsMb
+        | ConfigKey::ArtifactsMb
+        | ConfigKey::ArtifactFiles
         | ConfigKey::LiveSandboxes
+        | ConfigKey::CpuQuota
+        | ConfigKey::DiskQuota
+        | ConfigKey::StartsQuota
         | ConfigKey::PauseRest
         | ConfigKey::SpawnDepth
         | ConfigKey::LivePerScope => stored::<u64>(value),
+        ConfigKey::TenantQuotas => stored::<TenantQuotas>(value),
         ConfigKey::E2bInternet => stored::<bool>(value),
+        ConfigKey::Retention => stored::<Retention>(value),
         ConfigKey::ClassMin => stored::<IsolationClass>(value),
         ConfigKey::TenantClasses => stored::<TenantClasses>(value),
         ConfigKey::Profile(_) => stored::<Profile>(value),
@@ -376,12 +439,19 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
             | ConfigKey::BuildAllowed
             | ConfigKey::Mirrors
             | ConfigKey::BlobsMb
+            | ConfigKey::ArtifactsMb
+            | ConfigKey::ArtifactFiles
             | ConfigKey::LiveSandboxes
             | ConfigKey::PauseRest
             | ConfigKey::E2bInternet
             | ConfigKey::SpawnDepth
             | ConfigKey::LivePerScope
+            | ConfigKey::Retention
             // Read together below.
+            | ConfigKey::CpuQuota
+            | ConfigKey::DiskQuota
+            | ConfigKey::StartsQuota
+            | ConfigKey::TenantQuotas
             | ConfigKey::ClassMin
             | ConfigKey::TenantClasses => {}
             ConfigKey::Profile(language) => {
@@ -390,6 +460,7 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
             }
         }
     }
+    ceilings.extend(quota_ceilings(rows, tenant)?);
     Ok(Settings::new(profiles, ceilings).with_floors(floor::floors(rows, tenant)?))
 }
 
@@ -440,102 +511,4 @@ pub fn entries(rows: &[ConfigRow]) -> Vec<ConfigEntry> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn row(key: &str, scope: ConfigScope, version: u32, value: Value) -> ConfigRow {
-        ConfigRow { key: key.parse().unwrap(), scope, version, value }
-    }
-
-    #[test]
-    fn a_key_reads_as_it_is_written_and_an_unknown_one_is_refused() {
-        for key in ConfigKey::all() {
-            assert_eq!(key.to_string().parse::<ConfigKey>().unwrap(), key);
-        }
-        for bad in ["", "profile", "profile.", "profile.cobol", "PROFILE.python", "limits"] {
-            assert_eq!(bad.parse::<ConfigKey>().unwrap_err().code, ErrorCode::InvalidId, "{bad}");
-        }
-    }
-
-    #[test]
-    fn the_tenants_value_stands_before_the_hosts_and_null_takes_it_back() {
-        let value = |ms: u64| json!({"buildTimeoutMs": ms, "execTimeoutMs": ms, "limits": {}});
-        let global = row("profile.go", ConfigScope::Global, 3, value(3_000));
-        let tenant = row("profile.go", ConfigScope::Tenant, 5, value(5_000));
-        let back = ConfigRow { version: 6, value: Value::Null, ..tenant.clone() };
-        for (rows, scope, version, ms) in [
-            (vec![tenant.clone(), global.clone()], ConfigScope::Tenant, 5, 5_000),
-            (vec![back.clone(), global.clone()], ConfigScope::Global, 3, 3_000),
-            (vec![back], ConfigScope::Default, 0, 600_000),
-        ] {
-            let settings = settings(&rows, &TenantId::parse("acme").unwrap()).unwrap();
-            let found = settings.profile(Language::Go).unwrap();
-            assert_eq!((found.source.scope, found.source.version), (scope, version));
-            assert_eq!(found.value.exec_timeout_ms, ms);
-            let entry = entries(&rows).into_iter().find(|e| e.key == rows[0].key).unwrap();
-            assert_eq!((entry.scope, entry.version), (scope, version));
-        }
-    }
-
-    #[test]
-    fn a_tenants_number_is_never_above_its_hosts() {
-        let key = ConfigKey::PauseRest;
-        let own = |seconds: u64| row("pause.rest_s", ConfigScope::Tenant, 1, json!(seconds));
-        let host = |seconds: u64| row("pause.rest_s", ConfigScope::Global, 1, json!(seconds));
-        assert_eq!(lower_of_both(key, &[]), DEFAULT_REST_S);
-        assert_eq!(lower_of_both(key, &[own(0)]), 0);
-        assert_eq!(lower_of_both(key, &[own(900)]), DEFAULT_REST_S);
-        assert_eq!(lower_of_both(key, &[own(900), host(60)]), 60);
-        assert_eq!(lower_of_both(key, &[host(3_600)]), 3_600);
-        assert!(check(&key, &json!(3_601)).is_err() && check(&key, &json!(-1)).is_err());
-    }
-
-    #[test]
-    fn a_tenants_word_comes_before_its_hosts_and_neither_is_off() {
-        let key = ConfigKey::E2bInternet;
-        let own = |value: Value| row("e2b.internet", ConfigScope::Tenant, 1, value);
-        let host = |value: Value| row("e2b.internet", ConfigScope::Global, 1, value);
-        for (rows, wanted) in [
-            (vec![], false),
-            (vec![host(json!(true))], true),
-            (vec![host(json!(true)), own(json!(false))], false),
-            (vec![host(json!(true)), own(Value::Null)], true),
-            (vec![own(json!(true))], true),
-        ] {
-            assert_eq!(is_on(key, &rows), wanted, "{rows:?}");
-        }
-        assert!(check(&key, &json!("true")).is_err());
-    }
-
-    #[test]
-    fn a_value_has_one_name_for_each_field_when_it_is_stored() {
-        let key = ConfigKey::Ceiling;
-        let kept = check(&key, &json!({"limits": {"mem_mb": 100}})).unwrap();
-        assert_eq!(kept, json!({"limits": {"memMB": 100}}));
-        for (bad, path) in [
-            (json!({"limits": {"memMB": 1}}), "/value/limits/memMB"),
-            (json!({"limits": {"memMB": 100, "mem_mb": 100}}), "/value"),
-            (json!({"limits": {"nofile": 1.5}}), "/value/limits/nofile"),
-            (json!({"surprise": 1}), "/value"),
-            (json!([]), "/value"),
-            (json!("null"), "/value"),
-        ] {
-            let refusal = check(&key, &bad).unwrap_err();
-            assert_eq!(refusal.code, ErrorCode::SchemaViolation, "{bad}");
-            assert_eq!(refusal.details.unwrap()[0]["instancePath"], path, "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_list_of_names_is_held_to_what_a_recipe_may_list_and_stored_in_one_spelling() {
-        let key = ConfigKey::ExecAllowed;
-        let stored = check(&key, &json!(["A.Example", "@pip"])).unwrap();
-        assert_eq!(stored, json!(["a.example", "@pip"]));
-        for bad in ["127.1", "a..b", "*.example.org", "localhost", "@maven", "a.example:443"] {
-            let refused = check(&key, &json!([bad])).unwrap_err();
-            assert!(refused.message.contains("/value/0"), "{refused}");
-            assert!(refused.message.contains(&format!("{bad:?}")), "{refused}");
-        }
-    }
-}
+mod tests;

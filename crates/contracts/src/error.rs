@@ -52,6 +52,8 @@ codes! {
     RecipeInvalid = ("recipe_invalid", 400);
     /// No key, or a key that is unknown or revoked.
     Unauthorized = ("unauthorized", 401);
+    /// A delivery to a hook whose signature or time does not hold.
+    SignatureInvalid = ("signature_invalid", 401);
     /// The key's roles do not allow this.
     Forbidden = ("forbidden", 403);
     /// A web page of another origin made this request.
@@ -74,6 +76,8 @@ codes! {
     DedupeConflict = ("dedupe_conflict", 409);
     /// A reply link that is used, expired, or void because what it would approve has changed.
     LinkSpent = ("link_spent", 410);
+    /// The content was erased; its record says by whom, when, why, how large it was and which hash it had.
+    Erased = ("erased", 410);
     /// The body is larger than the stated limit.
     BodyTooLarge = ("body_too_large", 413);
     /// The body is not `application/json` by its header.
@@ -90,6 +94,8 @@ codes! {
     TooManyGuesses = ("too_many_guesses", 429);
     /// A fault of ours; the operator's log has the cause.
     Internal = ("internal", 500);
+    /// The store of large artifacts gives or takes no bytes; `details.fault` says why.
+    StoreFailed = ("store_failed", 503);
     /// The database cannot be reached; try again.
     Unavailable = ("unavailable", 503);
 }

@@ -129,6 +129,10 @@ id!(
     Digest, "sha256 digest", "^[0-9a-f]{64}$", |t| is_lower_hex(t, 64)
 );
 id!(
+    /// An object of a store: the writing process (16 digits) and a number of its own (16 digits).
+    ObjectId, "object id", "^[0-9a-f]{32}$", |t| is_lower_hex(t, 32)
+);
+id!(
     /// A gate's key within its run.
     GateKey, "gate key", "^[a-z0-9][a-z0-9:_-]{0,127}$", |t| is_word(t, 128, b":_-")
 );
@@ -232,6 +236,15 @@ id!(
     /// One event on its way to one webhook; also what the receiver tells duplicates by.
     DeliveryId, "delivery id", "^msg_[0-9a-f]{32}$",
     |t| t.strip_prefix("msg_").is_some_and(|h| is_lower_hex(h, 32))
+);
+id!(
+    /// A schedule (`sc_<32 hex>`) or a hook (`hk_<32 hex>`).
+    TriggerId, "trigger id", "^(sc|hk)_[0-9a-f]{32}$",
+    |t| t.strip_prefix("sc_").or(t.strip_prefix("hk_")).is_some_and(|h| is_lower_hex(h, 32))
+);
+id!(
+    /// A schedule's name within its tenant, or a hook's within the installation.
+    TriggerName, "trigger name", "^[a-z0-9][a-z0-9_.-]{0,62}$", |t| is_word(t, 63, b"_.-")
 );
 
 #[cfg(test)]

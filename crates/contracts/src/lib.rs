@@ -14,7 +14,7 @@
 //! plan::render pipeline
 //! plan::task_config
 //! plan::fault
-//! dispatch::end patch::receipt recipe::check webhook work
+//! dispatch::end patch::receipt recipe::check trigger webhook work
 //! graph
 //! recipe::pipeline start_condition
 //! late
@@ -24,12 +24,12 @@
 //! artifact_glob
 //! cache link sandbox
 //! gate patch::repo run_file
-//! live_network model patch::build rollback sandbox::input task_outputs
-//! patch patch::mail patch::raw policy schema secret tree_change wipe
+//! live_network model patch::build rollback sandbox::input schedule task_outputs
+//! patch patch::mail patch::raw policy proof schema secret tree_change wipe
 //! artifact artifact_spec canonical delegation egress input key limit wipe_subject ops output patch::apply
-//!    patch::commit patch::path run_name service shell::scan start_spec test_report
+//!    object patch::commit patch::path retention run_name service shell::scan start_spec test_report usage
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
-//!    proof shell::quote shell::reader user yaml
+//!    quota shell::quote shell::reader user yaml
 //! form own_schema
 //! ```
 
@@ -68,6 +68,7 @@ pub mod lint;
 pub mod live;
 pub mod live_network;
 pub mod model;
+pub mod object;
 pub mod ops;
 pub mod output;
 mod own_schema;
@@ -80,15 +81,18 @@ pub mod printable;
 pub mod profile;
 pub mod project;
 pub mod proof;
+pub mod quota;
 pub mod recipe;
 pub mod recipe_book;
 pub mod reply;
+pub mod retention;
 pub mod retry_spec;
 pub mod rollback;
 pub mod run;
 pub mod run_file;
 pub mod run_name;
 pub mod sandbox;
+pub mod schedule;
 pub mod schema;
 pub mod secret;
 pub mod service;
@@ -106,6 +110,8 @@ pub mod terms;
 pub mod test_report;
 pub mod timeout;
 pub mod tree_change;
+pub mod trigger;
+pub mod usage;
 pub mod user;
 pub mod webhook;
 pub mod wipe;

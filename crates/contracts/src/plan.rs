@@ -80,6 +80,15 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The same, to be changed.
+    pub fn all_tasks_mut(&mut self) -> impl Iterator<Item = &mut PlanTask> {
+        let groups = self.graph.iter_mut().flat_map(|graph| &mut graph.groups);
+        let fanouts = groups.filter_map(|group| group.fanout.as_deref_mut());
+        self.tasks.iter_mut().chain(fanouts.map(|fanout| &mut fanout.task))
+    }
+}
+
 impl PlanTask {
     /// `ExecuteST:<name>`, of a task that plans `CompileST:<name>`, with what a step id cannot hold replaced.
     #[must_use]

@@ -119,7 +119,14 @@ fn sandbox(request: &SandboxRequest, lines: &mut Vec<String>) {
     for file in &request.files_in {
         let access = file.access.as_str();
         match (&file.uri, &file.inline) {
-            (Some(uri), _) => lines.push(format!("    file {} from {uri}, {access}", file.path)),
+            (Some(uri), _) => {
+                let content = file.tree.as_ref().map(|digest| format!(", content {digest}"));
+                let content = match file.live {
+                    true => ", as it is then".to_owned(),
+                    false => content.unwrap_or_default(),
+                };
+                lines.push(format!("    file {} from {uri}, {access}{content}", file.path));
+            }
             (None, text) => {
                 let what = format!("file {}, {access}:", file.path);
                 text_of(&what, text.as_deref().unwrap_or(""), lines);

@@ -4,6 +4,7 @@
 //! defaults (here) <- profile.LANGUAGE of the host <- profile.LANGUAGE of the tenant
 //!      what a task itself says <------------------------ fills what it leaves out
 //!           limits.ceiling of the host, limits.ceiling of the tenant: refuse what is above
+//!           quota.cpu, quota.disk_mb, quota.tenants: the same, since more would wait for ever
 //!           isolation.class_min, isolation.tenants: raise what accepts a weaker class
 //! ```
 //! [`Settings`] is that table for one tenant at one moment. It is resolved when a plan is compiled and
@@ -15,10 +16,12 @@ use std::fmt::Display;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigKey, ConfigRef, ConfigScope};
+use crate::config::{ConfigKey, ConfigRef, ConfigRow, ConfigScope};
 use crate::enum_names::named;
 use crate::error::{ErrorCode, Refusal};
 use crate::floor::{self, ClassFloor};
+use crate::id::TenantId;
+use crate::quota::TenantQuotas;
 use crate::sandbox::{
     DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, Limits, MAX_STREAM_BYTES,
     SandboxRequest,
@@ -179,7 +182,14 @@ impl Ceiling {
 impl ConfigValue<Ceiling> {
     fn refuse(&self, what: &str, excess: &Excess) -> Refusal {
         let Excess { field, limit, observed } = excess;
-        let message = format!("{what}: {field} is {observed}, {} allows {limit}", self.source);
+        let hint = match self.source.key {
+            ConfigKey::CpuQuota | ConfigKey::DiskQuota | ConfigKey::TenantQuotas => {
+                ": ask for less, or let the host's admin raise the quota"
+            }
+            _ => "",
+        };
+        let message =
+            format!("{what}: {field} is {observed}, {} allows {limit}{hint}", self.source);
         Refusal::new(ErrorCode::PolicyViolation, message).with(serde_json::json!({
             "metric": field, "limit": limit, "observed": observed, "setBy": self.source,
         }))
@@ -290,6 +300,63 @@ impl Settings {
         times.extend(build_ms.map(|ms| WallTime { field: "build.timeoutMs", ms }));
         self.check(what, &request.limits, &times)
     }
+}
+
+/// The host's quota of a tenant, and where it stands: the tenant's by name before that of every tenant.
+///
+/// # Errors
+/// A row whose value does not fit its key.
+pub fn hosts_quota(
+    key: ConfigKey,
+    rows: &[ConfigRow],
+    tenant: &TenantId,
+) -> Result<Option<(u64, ConfigRef)>, serde_json::Error> {
+    let of = |key: ConfigKey| {
+        let is_hosts = |row: &&ConfigRow| row.key == key && row.scope == ConfigScope::Global;
+        rows.iter().find(is_hosts).filter(|row| !row.value.is_null())
+    };
+    if let Some(row) = of(ConfigKey::TenantQuotas) {
+        let mut all: TenantQuotas = serde_json::from_value(row.value.clone())?;
+        let own = all.remove(tenant.as_str()).unwrap_or_default();
+        let named = match key {
+            ConfigKey::CpuQuota => own.cpu,
+            ConfigKey::DiskQuota => own.disk_mb,
+            ConfigKey::StartsQuota => own.starts_per_minute,
+            _ => None,
+        };
+        if let Some(most) = named {
+            return Ok(Some((most, row.reference())));
+        }
+    }
+    Ok(of(key).and_then(|row| Some((row.value.as_u64()?, row.reference()))))
+}
+
+/// What the quotas in force allow a single task: one that asks for more would wait for ever.
+///
+/// # Errors
+/// A row whose value does not fit its key.
+pub fn quota_ceilings(
+    rows: &[ConfigRow],
+    tenant: &TenantId,
+) -> Result<Vec<ConfigValue<Ceiling>>, serde_json::Error> {
+    let mut ceilings = Vec::new();
+    for key in [ConfigKey::CpuQuota, ConfigKey::DiskQuota] {
+        let own = |row: &&ConfigRow| row.key == key && row.scope == ConfigScope::Tenant;
+        let own =
+            rows.iter().find(own).and_then(|row| Some((row.value.as_u64()?, row.reference())));
+        for (most, source) in hosts_quota(key, rows, tenant)?.into_iter().chain(own) {
+            let limits = match key {
+                // No request may ask for more cores than the contract's own bound.
+                ConfigKey::CpuQuota => {
+                    let cores = u16::try_from(most).map_or(f64::from(u16::MAX), f64::from);
+                    Limits { cpu: Some(cores), ..Limits::default() }
+                }
+                _ => Limits { disk_mb: Some(most), ..Limits::default() },
+            };
+            ceilings.push(ConfigValue { value: Ceiling { timeout_ms: None, limits }, source });
+        }
+    }
+    Ok(ceilings)
 }
 
 /// What a task gets that has a ceiling and does not ask. All CPUs of a host is not a number that is

@@ -4,13 +4,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::object::ObjectReport;
+
 /// The verdict over all proofs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Verdict {
-    /// Every query returned no row.
+    /// Every query returned no row, and every stored object that was read holds what its row says.
     Go,
-    /// At least one returned a row. One that cannot run is an error instead.
+    /// At least one returned a row, or an object does not hold what its row says. A query that cannot run is an error instead.
     NoGo,
 }
 
@@ -31,13 +33,16 @@ pub struct ProofResult {
 }
 
 /// Result of `cofferdam prove` and `GET /api/proofs`: each proof, and one verdict.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProofReport {
     /// Version of this shape: 1.
     pub schema_version: u32,
-    /// `GO` where no proof found a row, otherwise `NO_GO`.
+    /// `GO` where no proof found a row and no stored object is faulty, otherwise `NO_GO`.
     pub verdict: Verdict,
     /// Every proof, with its query and the rows that it found.
     pub proofs: Vec<ProofResult>,
+    /// What a reading of the stored objects found; absent where it was left out.
+    pub objects: Option<ObjectReport>,
 }

@@ -1,4 +1,6 @@
 //! Recipes: YAML that reads like what it does. Parsing is strict; an error names line, column and field.
+//!
+//! One file: the fields of a recipe stand together, as a person writes them.
 
 mod check;
 mod editor_schema;
@@ -27,6 +29,7 @@ use crate::patch::RepoSpec;
 use crate::profile::Language;
 use crate::retry_spec::RetrySpec;
 use crate::sandbox::{AccessMode, Egress, IsolationSpec, Limits};
+use crate::schedule::ScheduleSpec;
 use crate::secret::SecretUse;
 use crate::service::Service;
 use crate::start_spec::StartSpec;
@@ -80,6 +83,9 @@ pub struct Recipe {
     pub caps: Caps,
     /// Where its runs queue.
     pub queue: Option<QueueSpec>,
+    /// When its runs begin by themselves, once `cofferdam schedule add` consents to it: a cron pattern (`"0 3 * * *"`), or the long
+    /// form.
+    pub schedule: Option<ScheduleSpec>,
     /// Gate, agent and tasks.
     pub plan: PlanSpec,
 }
@@ -219,6 +225,10 @@ pub struct FileSpec {
     /// What the task may do with it.
     #[serde(default)]
     pub access: AccessMode,
+    /// Whether a path of the host is given as it is while the task runs; default no: with the content that it had when the run was
+    /// submitted, to which a consent and each retry are bound.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub live: bool,
 }
 
 /// The first phase of a task, which may have a network; `exec` follows it in the same sandbox.

@@ -46,6 +46,7 @@ use cofferdam_contracts::secret::{
 use cofferdam_contracts::session::{SessionView, SettleRequest, Settlement, WipeView};
 use cofferdam_contracts::step::{StepRow, TaskOutcome};
 use cofferdam_contracts::test_report::RunReports;
+use cofferdam_contracts::usage::UsageRow;
 use cofferdam_contracts::webhook::{
     DeliveryReplay, DeliveryRow, GateEvent, RunEvent, WebhookRemoval, WebhookRequest,
     WebhookResponse, WebhookRow,
@@ -139,6 +140,7 @@ fn published() -> Vec<(&'static str, Value)> {
         StepRow,
         TaskOutcome,
         TerminalSize,
+        UsageRow,
         WebhookResponse,
         WebhookRemoval,
         WebhookRequest,

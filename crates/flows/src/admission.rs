@@ -127,7 +127,9 @@ fn needs(plan: &Plan) -> impl Iterator<Item = (&str, HostNeed<'_>)> {
 fn needs_of(request: &SandboxRequest) -> impl Iterator<Item = HostNeed<'_>> {
     let files = request.files_in.iter().enumerate().filter_map(|(index, file)| {
         let source = file.uri.as_deref()?.strip_prefix("host://")?;
-        Some(HostNeed::File { index, file: &file.path, source })
+        // What is bound is held, whatever became of the path since.
+        let is_live = file.tree.is_none();
+        is_live.then_some(HostNeed::File { index, file: &file.path, source })
     });
     let spec = request.spec.as_ref();
     let mounts = spec.and_then(|spec| spec.mounts.as_ref()).into_iter().flatten();

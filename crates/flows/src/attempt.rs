@@ -6,6 +6,7 @@ use cofferdam_contracts::session::Attestation;
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::tasks::{TaskContext, TaskEnd};
 use cofferdam_ledger::test_reports::NewReport;
+use cofferdam_store::ObjectDraft;
 
 /// How an attempt ended, before it is committed.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub struct End {
     pub effective: Option<EffectivePolicy>,
     /// What is kept of it.
     pub artifacts: Vec<NewArtifact>,
+    /// Objects of these that are not yet on record. Dropped, their files are removed.
+    pub staged: Vec<ObjectDraft>,
     /// What its test reports say.
     pub reports: Vec<NewReport>,
     /// That nothing is left of its sandbox.
@@ -33,6 +36,7 @@ impl End {
             result,
             effective: None,
             artifacts: Vec::new(),
+            staged: Vec::new(),
             reports: Vec::new(),
             evidence,
             attestation: None,

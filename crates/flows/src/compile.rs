@@ -1,6 +1,7 @@
 //! CompileST: the recipe that the run pinned becomes its plan.
 
-use std::ops::ControlFlow;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
@@ -11,19 +12,31 @@ use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::with_defaults;
-use cofferdam_contracts::template::{GlobError, MAX_FANOUT};
+use cofferdam_contracts::template::{GlobError, Globber};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::recipes::RecipeQuery;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::steps::CompileContext;
-use cofferdam_sandbox::{AllowedPaths, HostPath, Links};
+use cofferdam_ledger::trees::IntentTree;
+use cofferdam_sandbox::AllowedPaths;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::admission::{HostAdmission, HostReach};
 use crate::error::{Error, Result};
+use crate::file_lister::FileLister;
 use crate::plan_text::{COMPILE, Compilation, PlanText};
+use crate::trees::{self, RunTrees};
 use crate::{checks, config, decide};
+
+/// What the worker that compiles knows of its host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CompileHost<'a> {
+    /// Directories that everybody may be given.
+    pub allowed: &'a AllowedPaths,
+    pub admission: &'a HostAdmission,
+    pub trees: &'a RunTrees,
+}
 
 /// What CompileST leaves for the rest of the workflow: small, since it is a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,23 +66,21 @@ pub(crate) enum CompileOutcome {
 /// The run of a workflow, compiled: a replay commits nothing new. `None` where no run has that workflow.
 pub(crate) async fn compile(
     ledger: &Ledger,
-    allowed: &AllowedPaths,
-    admission: &HostAdmission,
+    host: CompileHost<'_>,
     workflow: &str,
 ) -> Result<Option<(RunContext, CompileOutcome)>> {
     // Read each time that this is tried: an earlier try may have committed, and its answer was lost.
     let Some((run, context)) = ledger.steps().compile_context(workflow).await? else {
         return Ok(None);
     };
-    let compiled = compile_of(ledger, allowed, admission, &run, context).await?;
+    let compiled = compile_of(ledger, host, &run, context).await?;
     Ok(Some((run, compiled)))
 }
 
 /// Compiles and commits, and gives the plan besides its card.
 async fn compile_of(
     ledger: &Ledger,
-    allowed: &AllowedPaths,
-    admission: &HostAdmission,
+    host: CompileHost<'_>,
     run: &RunContext,
     context: CompileContext,
 ) -> Result<CompileOutcome> {
@@ -85,10 +96,9 @@ async fn compile_of(
         Some(planned) => planned,
         None => match stored_or_builtin(context.recipe, run) {
             Ok(recipe) => {
-                let planned =
-                    plan_blocking(recipe, run, run.inputs.clone(), settings, allowed).await;
-                match planned {
-                    Ok(plan) => admitted(ledger, admission, run, plan).await?,
+                let planned = planned(ledger, host, recipe, run, run.inputs.clone(), settings);
+                match planned.await? {
+                    Ok(plan) => admitted(ledger, host.admission, run, plan).await?,
                     Err(refusal) => Err(refusal),
                 }
             }
@@ -191,22 +201,94 @@ fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
     crate::recipes::builtin().filter(|r| r.hash().is_ok_and(|h| h == *hash))
 }
 
-/// Compiling may walk directories, so it leaves the runtime's own threads alone.
-pub(crate) async fn plan_blocking(
+/// A plan whose files name the content that they are bound to. What its intent did not bind when it was submitted is bound now; files
+/// that it lists are those of the bound content.
+pub(crate) async fn planned(
+    ledger: &Ledger,
+    host: CompileHost<'_>,
     recipe: Recipe,
     run: &RunContext,
     inputs: Value,
     settings: Settings,
-    allowed: &AllowedPaths,
-) -> Result<Plan, Refusal> {
-    let run = run.clone();
-    let allowed = if run.by_host_admin { allowed.everything() } else { allowed.clone() };
-    let compiled =
-        tokio::task::spawn_blocking(move || plan_of(&recipe, &run, inputs, &settings, &allowed))
-            .await;
-    compiled.unwrap_or_else(|e| {
-        Err(Refusal::new(ErrorCode::Internal, format!("compiling the plan failed: {e}")))
-    })
+) -> Result<Result<Plan, Refusal>> {
+    let allowed = if run.by_host_admin { host.allowed.everything() } else { host.allowed.clone() };
+    let draft =
+        PlanDraft { recipe, run: run.clone(), inputs, settings, lister: FileLister::of(allowed) };
+    let (draft, plan) = draft.compile().await;
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let bound = match bound(ledger, host, run, &plan).await? {
+        Ok(bound) => bound,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let again = draft.filter(|draft| draft.lister.has_listed && !bound.is_empty());
+    let (Some(mut draft), Some(here)) = (again, host.trees.host()) else {
+        return Ok(Ok(trees::attached(plan, &bound)));
+    };
+    draft.lister.bind(&here.store, &here.host_id, &bound);
+    let plan = match draft.compile().await.1 {
+        Ok(plan) => plan,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    // A file that is listed now may be one that is given.
+    let bound = self::bound(ledger, host, run, &plan).await?;
+    Ok(bound.map(|bound| trees::attached(plan, &bound)))
+}
+
+/// What a plan is given of the host, bound for its intent.
+async fn bound(
+    ledger: &Ledger,
+    host: CompileHost<'_>,
+    run: &RunContext,
+    plan: &Plan,
+) -> Result<Result<Vec<IntentTree>, Refusal>> {
+    let sources = trees::sources(plan);
+    if sources.is_empty() {
+        return Ok(Ok(Vec::new()));
+    }
+    let bound = ledger.trees().of_intent(&run.intent_id).await?;
+    let is_new = |source: &String| !bound.iter().any(|tree| tree.source == *source);
+    let new: BTreeSet<String> = sources.into_iter().filter(is_new).collect();
+    if new.is_empty() {
+        return Ok(Ok(bound));
+    }
+    match host.trees.bind(new, &run.tenant, run.by_host_admin).await {
+        Ok(new) => Ok(Ok(ledger.trees().bind(&run.intent_id, &new).await?)),
+        Err(refusal) => Ok(Err(refusal)),
+    }
+}
+
+/// What a plan is compiled of.
+struct PlanDraft {
+    recipe: Recipe,
+    run: RunContext,
+    inputs: Value,
+    settings: Settings,
+    lister: FileLister,
+}
+
+impl PlanDraft {
+    /// Compiling may walk directories, so it leaves the runtime's own threads alone. Gives itself back, unless it panicked.
+    async fn compile(self) -> (Option<Self>, Result<Plan, Refusal>) {
+        let compiled = tokio::task::spawn_blocking(move || {
+            let mut draft = self;
+            let inputs = draft.inputs.clone();
+            let listed = Cell::new(false);
+            let list = |dir: &str, pattern: &str| {
+                listed.set(true);
+                draft.lister.glob(dir, pattern).map_err(GlobError::Refused)
+            };
+            let plan = plan_of(&draft.recipe, &draft.run, inputs, &draft.settings, &list);
+            draft.lister.has_listed = listed.get();
+            (Some(draft), plan)
+        });
+        compiled.await.unwrap_or_else(|e| {
+            let why = format!("compiling the plan failed: {e}");
+            (None, Err(Refusal::new(ErrorCode::Internal, why)))
+        })
+    }
 }
 
 fn plan_of(
@@ -214,12 +296,11 @@ fn plan_of(
     run: &RunContext,
     mut form: Value,
     settings: &Settings,
-    allowed: &AllowedPaths,
+    list: Globber<'_>,
 ) -> Result<Plan, Refusal> {
     // An intent that was written before its recipe was chosen has none of the form's defaults yet.
     with_defaults(&recipe.form_schema(), &mut form);
-    let list = |dir: &str, pattern: &str| glob(allowed, dir, pattern).map_err(GlobError::Refused);
-    let plan = plan::compile(recipe, &form, settings, &list).map_err(CompileError::refusal)?;
+    let plan = plan::compile(recipe, &form, settings, list).map_err(CompileError::refusal)?;
     if let Some(b) = decide::over_fanout(&run.budget, plan.tasks.len()) {
         return Err(Refusal::new(
             ErrorCode::QueuePolicyViolation,
@@ -228,32 +309,4 @@ fn plan_of(
         .with(json!({"metric": b.metric, "limit": b.limit, "observed": b.observed})));
     }
     Ok(plan)
-}
-
-/// Entries that one `glob` looks at: a large repository, not a whole disk.
-const MAX_GLOB_ENTRIES: usize = 500_000;
-
-/// Files below a directory whose relative path matches, sorted, links not followed. The directory
-/// must lie below an allowed root, since the names that are found become part of the plan.
-fn glob(allowed: &AllowedPaths, dir: &str, pattern: &str) -> Result<Vec<String>, String> {
-    let matcher = globset::GlobBuilder::new(pattern)
-        .literal_separator(true)
-        .build()
-        .map_err(|e| e.to_string())?
-        .compile_matcher();
-    // One answer for what is not there and for what is not allowed, so that nothing can be probed.
-    let refused = || format!("{dir} is not a directory that this run may read");
-    let opened = allowed.open(&HostPath::said(dir), Links::Beneath).map_err(|_| refused())?;
-    if !opened.is_dir() {
-        return Err(refused());
-    }
-    let mut found = Vec::new();
-    let listed = opened.entries(MAX_GLOB_ENTRIES, &mut |relative, is_file| {
-        if is_file && matcher.is_match(relative) {
-            found.push(relative.to_string_lossy().into_owned());
-        }
-        if found.len() > MAX_FANOUT { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    listed.map_err(|e| e.to_string())?;
-    Ok(found)
 }

@@ -8,7 +8,8 @@ use cofferdam_contracts::floor::{check_own, classes_seen_by};
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::policy::grants_seen_by;
-use cofferdam_contracts::profile::Settings;
+use cofferdam_contracts::profile::{Settings, hosts_quota};
+use cofferdam_contracts::quota::TenantQuotas;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
 use cofferdam_ledger::config::NewConfig;
@@ -40,6 +41,10 @@ fn shown(key: ConfigKey, value: Value, tenant: &TenantId) -> Value {
             .and_then(|grants| serde_json::to_value(grants_seen_by(grants, tenant))),
         ConfigKey::TenantClasses => serde_json::from_value(value)
             .and_then(|classes| serde_json::to_value(classes_seen_by(classes, tenant))),
+        ConfigKey::TenantQuotas => serde_json::from_value(value).and_then(|all: TenantQuotas| {
+            let own = all.into_iter().filter(|(name, _)| name == tenant.as_str());
+            serde_json::to_value(own.collect::<TenantQuotas>())
+        }),
         _ => return value,
     };
     seen.unwrap_or(Value::Null)
@@ -176,14 +181,28 @@ fn within_hosts(
         | ConfigKey::E2bInternet
         | ConfigKey::SpawnDepth
         | ConfigKey::LivePerScope
+        | ConfigKey::TenantQuotas
+        | ConfigKey::Retention
         | ConfigKey::TenantClasses => {}
         ConfigKey::ClassMin if scope == WriteScope::Global => {}
         ConfigKey::ClassMin => {
             let own = serde_json::from_value(value.clone()).map_err(wrong)?;
             check_own(own, rows, tenant)?;
         }
-        ConfigKey::BlobsMb | ConfigKey::LiveSandboxes | ConfigKey::PauseRest => {
-            below_hosts_quota(key, scope, value, rows)?;
+        ConfigKey::BlobsMb
+        | ConfigKey::ArtifactsMb
+        | ConfigKey::ArtifactFiles
+        | ConfigKey::LiveSandboxes
+        | ConfigKey::PauseRest => {
+            let of_host = |row: &&ConfigRow| {
+                row.key == key && row.scope == ConfigScope::Global && !row.value.is_null()
+            };
+            let host = rows.iter().find(of_host).and_then(|row| row.value.as_u64());
+            below_hosts_quota(key, scope, value, host)?;
+        }
+        ConfigKey::CpuQuota | ConfigKey::DiskQuota | ConfigKey::StartsQuota => {
+            let host = hosts_quota(key, rows, tenant).map_err(wrong)?;
+            below_hosts_quota(key, scope, value, host.map(|(most, _)| most))?;
         }
         ConfigKey::Ceiling => {
             settings
@@ -201,12 +220,8 @@ fn below_hosts_quota(
     key: ConfigKey,
     scope: WriteScope,
     value: &serde_json::Value,
-    rows: &[ConfigRow],
+    host: Option<u64>,
 ) -> Result<(), Refusal> {
-    let of_host = |row: &&ConfigRow| {
-        row.key == key && row.scope == ConfigScope::Global && !row.value.is_null()
-    };
-    let host = rows.iter().find(of_host).and_then(|row| row.value.as_u64());
     let limit = host.or_else(|| key.default_value().as_u64()).unwrap_or(u64::MAX);
     let asked = value.as_u64().unwrap_or(u64::MAX);
     if scope == WriteScope::Global || asked <= limit {

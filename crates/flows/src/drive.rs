@@ -7,20 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::{self, Stopwatch};
-use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::dispatch::{AgentWork, Findings};
 use cofferdam_contracts::egress::EgressGrant;
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{
     EffectivePolicy, ErrCode, SandboxResult, SessionState, WipeEvidence,
 };
-use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::remote_commands::RemoteCommand;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{
-    CollectedFile, Command, CommandStopper, CommandTalk, DropCounts, ExecOutcome, Plan, Sandbox,
-    SandboxError, ServiceEnd,
+    Command, CommandStopper, CommandTalk, DropCounts, ExecOutcome, Plan, Sandbox, SandboxError,
+    ServiceEnd,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -31,16 +29,13 @@ use crate::dispatches;
 use crate::driver::{DriverJob, PlannerDriver};
 use crate::executor::{Executor, meant};
 use crate::models::{CallGateway, Calls};
-use crate::output::Outputs;
-use crate::output_files;
-use crate::output_values;
-use crate::patches;
 use crate::patience::patiently;
 use crate::project_patch;
 use crate::settle::alert;
 use crate::task_input::{self, TaskInput};
+use crate::task_outputs::{TaskOutputs, artifacts, collect};
 use crate::task_streams::{CommandOutput, TaskStreams};
-use crate::test_reports::{self, ReportFile};
+use crate::test_reports;
 use crate::verdict;
 
 /// How often it is looked whether a running task asks for something.
@@ -142,12 +137,14 @@ pub(crate) async fn drive(
         result.agent = Some(Box::new(report));
     }
     calls.end(&executor.flows.ledger, &result).await;
+    let staged = std::mem::take(&mut kept.staged);
     let artifacts = artifacts(&mut result, outputs, kept, services);
     test_reports::with_digests(&mut reports, &result.files_out);
     End {
         result,
         effective: Some(effective),
         artifacts,
+        staged,
         reports,
         evidence: Some(evidence),
         attestation: Some(attestation),
@@ -165,7 +162,7 @@ fn told(
     verdict: Findings,
 ) -> Findings {
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
-    let files: Vec<String> = kept.files.iter().map(|file| file.path.clone()).collect();
+    let files = kept.paths();
     project.findings(&host.facts().allowed, work, &files, verdict)
 }
 
@@ -512,89 +509,4 @@ fn unstarted(cause: String) -> ExecOutcome {
         cause: Some(cause),
         seen: None,
     }
-}
-
-/// What a task leaves beside its streams.
-#[derive(Default)]
-struct TaskOutputs {
-    files: Vec<CollectedFile>,
-    /// What its agent leaves beside files.
-    notes: Vec<NewArtifact>,
-    patch: Vec<NewArtifact>,
-    /// Which of the files are reports, and which could not be read out.
-    reports: Vec<ReportFile>,
-}
-
-async fn collect(
-    executor: &Executor,
-    task: &TaskContext,
-    sandbox: &Sandbox,
-    plan: &Plan,
-    agent: Option<&AgentWork>,
-    result: &mut SandboxResult,
-) -> TaskOutputs {
-    let mut kept = TaskOutputs::default();
-    let repo = task.work.request().and_then(|request| request.repo.as_ref());
-    let outputs = task.work.request().and_then(|request| request.outputs.as_deref());
-    let declares_files =
-        !(plan.artifacts.is_empty() && plan.reports.is_empty()) || outputs.is_some();
-    if agent.is_none() && repo.is_none() && !declares_files {
-        return kept;
-    }
-    executor.session_states.set(sandbox.id(), SessionState::Collecting);
-    if let Some(repo) = repo {
-        kept.patch = patches::patch(sandbox, plan, repo, result).await;
-    } else if let Some(agent) = agent {
-        let (files, notes) = dispatches::changes(sandbox, agent.place(), result).await;
-        let note = |(name, bytes)| NewArtifact::plain(ArtifactKind::File, name, bytes);
-        (kept.files, kept.notes) = (files, notes.into_iter().map(note).collect());
-    }
-    if !plan.artifacts.is_empty() {
-        let globs = plan.artifacts.iter().map(|artifact| artifact.path.clone()).collect();
-        match sandbox.files().collect_declared(&plan.task.cwd, globs).await {
-            Ok(found) => {
-                verdict::collected(result, &plan.artifacts, &found.unmatched, found.omitted);
-                kept.files = found.files;
-            }
-            Err(e) => {
-                tracing::info!(task = %task.key, error = %e, "a task's files were not collected");
-                verdict::uncollected(result, &e);
-            }
-        }
-    }
-    kept.reports = test_reports::collect(sandbox, plan, &mut kept.files, result).await;
-    if let Some(path) = outputs {
-        output_values::collect(sandbox, plan, path, result).await;
-    }
-    kept
-}
-
-/// The artifacts in the order of their index: files, streams, what services said, metrics, and the
-/// raw result last.
-fn artifacts(
-    result: &mut SandboxResult,
-    outputs: Outputs,
-    TaskOutputs { files, notes, patch, .. }: TaskOutputs,
-    services: Vec<ServiceEnd>,
-) -> Vec<NewArtifact> {
-    let (kept, mut artifacts) = output_files::records(files);
-    result.files_out = kept;
-    artifacts.extend(notes);
-    artifacts.extend(patch);
-    let mut text = |kind, name: &str, bytes: Vec<u8>| {
-        artifacts.push(NewArtifact::plain(kind, name, bytes));
-    };
-    text(ArtifactKind::Stdout, "stdout.log", outputs.stdout.into_bytes());
-    text(ArtifactKind::Stderr, "stderr.log", outputs.stderr.into_bytes());
-    for service in services {
-        text(ArtifactKind::File, &format!("services/{}.log", service.report.name), service.log);
-    }
-    text(ArtifactKind::Timings, "metrics.json", json_bytes(&result.metrics));
-    let raw = json_bytes(result);
-    text(ArtifactKind::Raw, "raw.json", raw);
-    artifacts
-}
-
-fn json_bytes<T: serde::Serialize>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
 }

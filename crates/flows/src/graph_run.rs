@@ -307,6 +307,8 @@ impl<'a> GraphRun<'a> {
                 path,
                 inline: None,
                 uri: Some(artifact::files_uri(&self.run.id, &step, &last.key, &files.glob)),
+                tree: None,
+                live: false,
                 access: files.access,
                 optional: fans_out || !last.is_ok,
             })

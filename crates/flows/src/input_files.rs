@@ -10,17 +10,26 @@ use cofferdam_contracts::run_file::{MAX_RUN_FILES, RunFile};
 use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
 use cofferdam_ledger::run_files::StoredFile;
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{HostPath, Input};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use cofferdam_sandbox::{HostPath, Input, InputPiece, InputPieces};
+use cofferdam_store::ObjectStream;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
+use crate::error::Error;
 use crate::executor::Executor;
+use crate::objects::ObjectError;
 use crate::patience::patiently;
 use crate::run_files::{FileChoice, decode_name, encode_name};
+use crate::task_trees;
 
 /// Files of other tasks that one task is given at most.
 const MAX_TASK_FILES: usize = 20_000;
-/// Their bytes together: they are in the worker's memory on their way in.
-const MAX_TASK_FILE_BYTES: u64 = 256 * 1024 * 1024;
+/// Their bytes together: as much as two tasks leave at most by default. Those of up to [`HELD_BYTES`] are in the worker's memory on
+/// their way in, the others are streamed.
+const MAX_TASK_FILE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+/// Bytes up to which a file is in memory on its way in: lock files, which caches of dependencies are known by, are smaller.
+const HELD_BYTES: u64 = 1024 * 1024;
+/// Pieces of a stream that wait for its sandbox, 1 MiB each.
+const AHEAD: usize = 2;
 /// MiB of them that a worker holds for all of its tasks: others wait.
 const MAX_WAITING_MIB: usize = 512;
 
@@ -61,6 +70,7 @@ pub(crate) async fn inputs(
     let mut inputs = Vec::with_capacity(request.files_in.len());
     let mut left = TaskFileAllowance::default();
     let mut chosen = Vec::new();
+    let copies = task_trees::given(executor, task, request).await?;
     sources_fit(request.files_in.iter().filter_map(|file| file.uri.as_deref()))?;
     for file in &request.files_in {
         let path = file.path.clone();
@@ -68,18 +78,18 @@ pub(crate) async fn inputs(
             (Some(text), None) => {
                 Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) }
             }
-            (None, Some(uri)) if uri.starts_with("artifact://") => Input::Bytes {
-                path,
-                bytes: read(executor, task, uri).await?,
-                mode: mode(file.access),
-            },
+            (None, Some(uri)) if uri.starts_with("artifact://") => {
+                read(executor, task, uri, path, mode(file.access)).await?
+            }
             (None, Some(uri)) if let Some(files) = AttemptFiles::parse(uri) => {
                 chosen.extend(left.files(executor, task, file, &files).await?);
                 continue;
             }
             (None, Some(uri)) => match uri.strip_prefix("host://") {
                 Some(source) => {
-                    Input::Host { path, source: HostPath::said(source), access: file.access }
+                    let tree = copies.get(source).filter(|_| file.tree.is_some()).cloned();
+                    let source = HostPath::said(source);
+                    Input::Host { path, source, access: file.access, tree }
                 }
                 None => {
                     return lasting(format!(
@@ -100,7 +110,8 @@ pub(crate) async fn inputs(
 
 /// Waits for its part of the memory, all at once: two that had a half each would wait for ever.
 async fn share(chosen: &[SourceFile]) -> Option<SemaphorePermit<'static>> {
-    let bytes: u64 = chosen.iter().map(|file| file.file.size).sum();
+    let held = chosen.iter().filter(|file| !file.is_streamed);
+    let bytes: u64 = held.map(|file| file.file.size).sum();
     match u32::try_from(bytes.div_ceil(1024 * 1024)) {
         Ok(0) | Err(_) => None,
         // It is never closed.
@@ -115,25 +126,70 @@ struct SourceFile {
     /// Where it is inside.
     path: String,
     mode: u32,
+    /// It lies in a store, and is too large for memory.
+    is_streamed: bool,
 }
 
 impl SourceFile {
     async fn read(self, executor: &Executor, task: &TaskContext) -> Result<Input, NoInput> {
-        let Self { file, path, mode } = self;
-        Ok(Input::Bytes { path, bytes: read(executor, task, &file.uri).await?, mode })
+        let Self { file, path, mode, .. } = self;
+        read(executor, task, &file.uri, path, mode).await
     }
 }
 
-/// The bytes of an artifact of this tenant, as they were recorded.
-async fn read(executor: &Executor, task: &TaskContext, uri: &str) -> Result<Vec<u8>, NoInput> {
+/// An artifact of this tenant as the file that a task is given: in memory, or as a stream of its store.
+async fn read(
+    executor: &Executor,
+    task: &TaskContext,
+    uri: &str,
+    path: String,
+    mode: u32,
+) -> Result<Input, NoInput> {
     let artifacts = executor.flows.ledger.artifacts();
-    let stored = patiently(|| artifacts.read(&task.tenant, uri)).await;
-    let stored = stored
-        .map_err(|e| NoInput::Passing(format!("{uri}: {e}")))?
-        .ok_or_else(|| NoInput::Lasting(format!("{uri}: no such artifact")))?;
-    match digest_bytes(&stored.bytes) == stored.sha256 {
-        true => Ok(stored.bytes),
+    let passing = |e: Error| NoInput::Passing(format!("{uri}: {e}"));
+    let missing = || NoInput::Lasting(format!("{uri}: no such artifact"));
+    let head = patiently(|| artifacts.head(&task.tenant, uri)).await;
+    let head = head.map_err(passing)?.ok_or_else(missing)?;
+    let unread = |error: ObjectError| match error.fault().is_passing() {
+        true => NoInput::Passing(format!("{uri}: {error}")),
+        false => NoInput::Lasting(format!("{uri}: {error}")),
+    };
+    let (bytes, sha256) = match head.object {
+        None => {
+            let stored = patiently(|| artifacts.read(&task.tenant, uri)).await;
+            let stored = stored.map_err(passing)?.ok_or_else(missing)?;
+            (stored.bytes, stored.sha256)
+        }
+        Some(row) => {
+            let reader = executor.flows.objects.open(&row).await.map_err(unread)?;
+            if row.size > HELD_BYTES {
+                let (sender, pieces) = mpsc::channel(AHEAD);
+                tokio::spawn(feed(reader.stream(0..row.size), sender));
+                let pieces = InputPieces::new(row.size, pieces);
+                return Ok(Input::Stream { path, pieces, sha256: row.sha256, mode });
+            }
+            let bytes = reader.part(0..row.size).await.map_err(ObjectError::from);
+            (bytes.map_err(unread)?, row.sha256)
+        }
+    };
+    match digest_bytes(&bytes) == sha256 {
+        true => Ok(Input::Bytes { path, bytes, mode }),
         false => Err(NoInput::Lasting(format!("{uri}: its bytes do not have the recorded hash"))),
+    }
+}
+
+/// Gives a stream to a sandbox, until that wants no more.
+async fn feed(mut stream: ObjectStream, sandbox: mpsc::Sender<InputPiece>) {
+    loop {
+        let piece = match stream.next().await {
+            Ok(None) => return,
+            Ok(Some(piece)) => Ok(piece),
+            Err(error) => Err(error.to_string()),
+        };
+        let is_over = piece.is_err();
+        if sandbox.send(piece).await.is_err() || is_over {
+            return;
+        }
     }
 }
 
@@ -174,7 +230,7 @@ impl TaskFileAllowance {
         let found = found.map_err(|e| NoInput::Passing(format!("files of another task: {e}")))?;
         let mut choice = FileChoice::parse(Some(asked.glob)).map_err(Self::lasting)?;
         let mut chosen = Vec::new();
-        for StoredFile { file: found, .. } in found {
+        for StoredFile { file: found, object, .. } in found {
             if !found.mode.has_content() || !choice.has(&found).map_err(Self::lasting)? {
                 continue;
             }
@@ -186,7 +242,8 @@ impl TaskFileAllowance {
             })?;
             let x = if found.mode == ArtifactMode::Executable { 0o111 } else { 0 };
             let (path, mode) = (format!("{}/{name}", file.path), mode(file.access) | x);
-            chosen.push(SourceFile { file: found, path, mode });
+            let is_streamed = object.is_some() && found.size > HELD_BYTES;
+            chosen.push(SourceFile { file: found, path, mode, is_streamed });
         }
         if chosen.is_empty() && !file.optional {
             let why = "no file that the task left matches; add it to the `artifacts` of that task";

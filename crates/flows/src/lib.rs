@@ -20,23 +20,25 @@
 //! task
 //! live_sandboxes resume
 //! drive ready_sandbox
-//! deps gates::wait input_files
-//! gates::consent host_plan task_input task_streams
+//! deps gates::wait input_files task_outputs task_trees
+//! gates::consent host_plan task_input task_streams verdict
+//! output_files
 //! dispatches::import dispatches::watch takeover workflow_context
-//! compile dispatches flight intents models::calls ops retry settle submit
-//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys runs strict
+//! compile dispatches flight intents models::calls ops retry settle submit triggers
+//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys retention runs strict
 //! static_recipe dispatches::agents dispatches::model executor gates::reply task_secrets models::ask models::prompt
-//!    models::providers models::send notify project_patch recipes test_reports
+//!    models::providers models::send notify objects project_patch recipes test_reports
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
-//! admission graph
+//! admission graph trees
 //! graph::state
 //! graph::failure graph::group
 //! graph::action
+//! file_lister
 //! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output output_files output_values patches run_files tenant_slots sign slots active_workflows vault verdict
+//!    outbound output output_values patches run_files tenant_slots sign slots active_workflows vault
 //! client_input
 //! input_queue
 //! ```
@@ -66,6 +68,7 @@ mod error;
 mod evict;
 mod executor;
 pub mod feed;
+mod file_lister;
 mod flight;
 pub mod floor;
 mod flow;
@@ -83,10 +86,12 @@ mod input_queue;
 pub mod intents;
 pub mod keys;
 pub mod links;
+
 mod live_sandboxes;
 mod memory;
 mod models;
 mod notify;
+pub mod objects;
 pub mod ops;
 mod outbound;
 mod output;
@@ -101,6 +106,7 @@ mod quota;
 mod ready_sandbox;
 pub mod recipes;
 mod resume;
+mod retention;
 pub mod retry;
 mod retry_entry;
 mod round;
@@ -119,10 +125,14 @@ pub mod submit;
 mod takeover;
 mod task;
 mod task_input;
+mod task_outputs;
 mod task_secrets;
 mod task_streams;
+mod task_trees;
 pub mod tenant_slots;
 mod test_reports;
+mod trees;
+pub mod triggers;
 mod vault;
 mod verdict;
 pub mod webhooks;
@@ -149,6 +159,7 @@ pub use own_tasks::{OwnTasks, TaskReservation};
 pub use patience::patiently;
 pub use quota::Quota;
 pub use ready_sandbox::ReadySandbox;
+pub use retention::Retentions;
 pub use runs::Runs;
 pub use sign::Signer;
 pub use vault::{FileKey, Vault, VaultError};
@@ -161,11 +172,14 @@ use cofferdam_ambient::random::Ids;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::listen::Wakes;
 use cofferdam_sandbox::AllowedPaths;
+use cofferdam_store::Store;
 
 use crate::config::Config;
 use crate::keys::Keys;
+use crate::objects::Objects;
 use crate::recipes::Recipes;
 use crate::secrets::Secrets;
+use crate::triggers::Triggers;
 use crate::webhooks::Webhooks;
 
 /// What the API, the command line and a worker ask for, a service a noun; and the ledger, which they read.
@@ -189,18 +203,24 @@ pub struct Flows {
     pub gates: Gates,
     /// Agents that work alone in sandboxes.
     pub dispatches: Dispatches,
+    /// Large artifacts in a store.
+    pub objects: Objects,
     /// Secrets, and the key that they are sealed under.
     pub secrets: Secrets,
     /// Providers of models.
     pub models: Models,
     /// Creates, lists and revokes API keys.
     pub keys: Keys,
+    /// Schedules and hooks, which start runs.
+    pub triggers: Triggers,
     /// Endpoints that receive events.
     pub webhooks: Webhooks,
     /// Configuration of the installation and of tenants.
     pub config: Config,
     /// Bases of the dependency cache.
     pub bases: Bases,
+    /// Erasures, retention, and who uses what.
+    pub retention: Retentions,
 }
 
 /// What [`Flows`] is made with. What is left out is absent: no signature, no secrets, no directory of the host.
@@ -216,6 +236,8 @@ pub struct FlowsSetup<'a> {
     pub signer: Option<Signer>,
     /// The key that secrets are sealed under.
     pub vault: Option<Vault>,
+    /// Where large artifacts are stored.
+    pub store: Option<Store>,
     /// Which addresses webhooks may reach.
     pub reach: Reach,
     /// Host directories that everybody may be given.
@@ -236,6 +258,7 @@ impl FlowsSetup<'_> {
             ids,
             signer: None,
             vault: None,
+            store: None,
             reach: Reach::default(),
             roots: &[],
             state_dir: None,
@@ -248,7 +271,7 @@ impl Flows {
     /// Over one ledger.
     #[must_use]
     pub fn new(setup: FlowsSetup<'_>) -> Self {
-        let FlowsSetup { ledger, wakes, ids, vault, reach, is_strict, .. } = setup;
+        let FlowsSetup { ledger, wakes, ids, vault, store, reach, is_strict, .. } = setup;
         let signer = setup.signer.map(Arc::new);
         let allowed = match setup.state_dir {
             Some(state) => AllowedPaths::present(setup.roots, vec![state.to_owned()]),
@@ -259,11 +282,16 @@ impl Flows {
         let secrets = Secrets::new(&ledger, vault);
         let models = Models::new(&ledger, &wakes, &secrets, is_strict);
         let applies = Applies::new(&ledger);
+        let objects = Objects::new(&ledger, &secrets, store);
+        let runs = Runs::new(&ledger, &ids, &quota, &models, &applies);
         Self {
-            runs: Runs::new(&ledger, &ids, &quota, &models, &applies),
+            triggers: Triggers::new(&ledger, &runs, &secrets),
+            runs,
             recipes: Recipes::new(&ledger, &quota),
             applies,
             gates: Gates::new(&ledger, signer.clone()),
+            retention: Retentions::new(&ledger, &objects),
+            objects,
             dispatches: Dispatches::new(&ledger, &ids, allowed, &quota, &models),
             secrets,
             models,

@@ -65,6 +65,9 @@ impl Runs {
         action: &OpsRequest,
     ) -> Result<OpsResponse> {
         no_step(action)?;
+        if let Some(run) = self.ledger.ops().run(&who.tenant, on).await? {
+            self.ledger.erasures().refuse(&run, None).await?;
+        }
         self.ledger.ops().resume(on, &audit(who, "resume", on, action, None)).await?;
         Ok(accepted(on))
     }
@@ -91,6 +94,7 @@ impl Runs {
         let Some(run) = self.ledger.ops().run(&who.tenant, &source.workflow_id).await? else {
             return Err(Refusal::new(ErrorCode::StateConflict, "fork the run, not its task").into());
         };
+        self.ledger.erasures().refuse(&run, None).await?;
         let mut new = self
             .ledger
             .runs()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cofferdam_ambient::clock;
+use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::dispatch::AgentWork;
 use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::plan::Work;
@@ -52,6 +52,7 @@ pub(crate) async fn up(
     id: &SandboxId,
     wakes: &mut Receiver<Wake>,
 ) -> Result<ReadySandbox, Box<End>> {
+    let since = Stopwatch::start();
     if let Some(why) = &task.over_quota {
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
         return Err(Box::new(end));
@@ -68,7 +69,7 @@ pub(crate) async fn up(
         return Err(Box::new(if is_refusal { end.refused_everywhere() } else { end }));
     }
     let (deps, base) = based(executor, task, request, &on, id, wakes).await?;
-    let memory = match room(executor, task, &on.plan, id, wakes).await {
+    let memory = match room(executor, task, &on.plan, id, &since, wakes).await {
         Ok(share) => share,
         Err(MemoryRefusal::TooLarge(cause)) => {
             let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
@@ -170,12 +171,14 @@ enum MemoryRefusal {
     Canceled,
 }
 
-/// The sandbox's part of the worker's memory, as soon as there is room for it. Meanwhile readers are told that it waits.
+/// The sandbox's part of the worker's memory, as soon as there is room for it. Meanwhile readers are told that it waits; `since`: when
+/// its task began here.
 async fn room(
     executor: &Executor,
     task: &TaskContext,
     plan: &Plan,
     id: &SandboxId,
+    since: &Stopwatch,
     wakes: &mut Receiver<Wake>,
 ) -> Result<MemoryShare, MemoryRefusal> {
     let permits = executor
@@ -211,7 +214,8 @@ async fn room(
             }
         }
     }
-    if said.is_some()
+    // A word whose answer was lost may be on record; and what was waited for before, another's build, is not metered either.
+    if since.elapsed() >= FIRST_WORD
         && let Err(error) = patiently(|| sessions().waits(id, None)).await
     {
         tracing::warn!(%error, %id, "a task that runs is said to wait");

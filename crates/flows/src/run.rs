@@ -110,10 +110,8 @@ async fn compiled(this: &WorkflowContext<'_>, attempt: u32) -> Flow<Card> {
         1 => COMPILE.to_owned(),
         n => format!("{}#{n}", COMPILE),
     };
-    let allowed = &this.executor.host.facts().allowed;
     step(&name, || async {
-        let admission = &this.executor.flows.runs.admission;
-        let compile = || compile::compile(this.ledger, allowed, admission, this.workflow);
+        let compile = || compile::compile(this.ledger, this.compile_host(), this.workflow);
         let compiled = patiently(compile).await.map_err(step_error)?;
         let (run, compiled) = compiled.ok_or_else(|| this.missing())?;
         let compiled = match compiled {

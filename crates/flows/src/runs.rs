@@ -10,6 +10,7 @@ use crate::feed::Feeds;
 use crate::fresh_ids::FreshIds;
 use crate::models::Models;
 use crate::quota::Quota;
+use crate::trees::RunTrees;
 
 /// Runs of this installation's tenants.
 #[derive(Debug, Clone)]
@@ -20,6 +21,7 @@ pub struct Runs {
     pub(crate) models: Models,
     pub(crate) applies: Applies,
     pub(crate) admission: HostAdmission,
+    pub(crate) trees: RunTrees,
     /// Outputs that clients of this process wait for.
     pub feeds: Arc<Feeds>,
 }
@@ -39,6 +41,7 @@ impl Runs {
             models: models.clone(),
             applies: applies.clone(),
             admission: HostAdmission::default(),
+            trees: RunTrees::default(),
             feeds: Arc::default(),
         }
     }

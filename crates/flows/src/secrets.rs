@@ -4,7 +4,7 @@
 //! set, rotate --seal--> app.secrets (next version; the one before loses its bytes)
 //! a request of a sandbox -> open: key, tenant, hosts, consent -> app.secret_uses -> the egress proxy
 //! ```
-//! **A value leaves this module for the egress proxy of this process and for nothing else.**
+//! **A value leaves this module for the egress proxy of this process and for the check of a hook's signature, and for nothing else.**
 
 use std::sync::Arc;
 
@@ -132,6 +132,15 @@ impl Secrets {
             return Ok(());
         }
         Err(Refusal::not_found("secret").into())
+    }
+
+    /// The value that deliveries to a hook are signed with.
+    pub(crate) async fn of_hook(&self, tenant: &TenantId, name: &SecretName) -> Result<OpenSecret> {
+        let sealed = self.ledger.secrets().sealed(tenant, name, None).await?;
+        let sealed = sealed.ok_or_else(|| {
+            conflict(format!("the hook's secret {name} was removed; set it again"))
+        })?;
+        self.unseal(tenant, name, &sealed)
     }
 
     /// The value of a sealed version.

@@ -1,9 +1,12 @@
 //! Starting runs: every check before the first write, then one transaction.
 
+use std::collections::BTreeSet;
+
 use cofferdam_contracts::canonical::digest;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, RunId, WorkflowId};
+use cofferdam_contracts::input::InputMode;
 use cofferdam_contracts::plan::{self, CompileError, Plan};
 use cofferdam_contracts::profile::Settings;
 use cofferdam_contracts::recipe::Recipe;
@@ -14,10 +17,12 @@ use cofferdam_contracts::schema::{Validator, with_defaults};
 use cofferdam_contracts::template::GlobError;
 use cofferdam_contracts::terms::RunTerms;
 use cofferdam_ledger::engine::INTENT_QUEUE;
+use cofferdam_ledger::firings::{FireOutcome, FiringCause};
 use cofferdam_ledger::intents::NewIntent;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_ledger::recipes::{Admission, RecipeQuery};
 use cofferdam_ledger::runs::{ExistingRun, NewRun, StartOutcome};
+use cofferdam_ledger::trees::IntentTree;
 use serde_json::{Value, json};
 
 use crate::admission::HostReach;
@@ -25,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::models::planner_admit;
 use crate::recipes::builtin;
 use crate::runs::Runs;
-use crate::{checks, config, decide, egress, floor, secrets, strict};
+use crate::{checks, config, decide, egress, floor, secrets, strict, trees};
 
 /// A started or found run.
 #[derive(Debug, Clone)]
@@ -49,6 +54,17 @@ struct Start<'a> {
     dedup: Option<String>,
     /// Whether its client waits for its whole output.
     fed: bool,
+    /// The firing that it is the run of.
+    cause: Option<FiringCause<'a>>,
+}
+
+/// A start that passed every check.
+struct CheckedStart {
+    new: NewRun,
+    made: Option<IntentRequest>,
+    input: Option<InputMode>,
+    /// The host directories that it binds.
+    trees: Vec<IntentTree>,
 }
 
 /// Where the intent of a run comes from.
@@ -98,6 +114,7 @@ impl Runs {
             terms: request.terms(),
             dedup: request.deduplication_id.clone(),
             fed: false,
+            cause: None,
         })
         .await
     }
@@ -109,6 +126,32 @@ impl Runs {
         request: &RecipeRunRequest,
         fed: bool,
     ) -> Result<Submission> {
+        self.start(self.start_of(who, request, fed, None).await?).await
+    }
+
+    /// The run of a firing, on record with it; or why it has none, in the terms of its trigger.
+    pub(crate) async fn submit_fired(
+        &self,
+        who: &Principal,
+        request: &RecipeRunRequest,
+        cause: FiringCause<'_>,
+    ) -> Result<FireOutcome> {
+        let start = self.start_of(who, request, false, Some(cause)).await?;
+        let CheckedStart { new, made, trees, .. } = self.admitted(start).await?;
+        Ok(self
+            .ledger
+            .triggers()
+            .fire(&new, intent_of(&new, made.as_ref()).as_ref(), &trees, &cause)
+            .await?)
+    }
+
+    async fn start_of<'a>(
+        &self,
+        who: &'a Principal,
+        request: &'a RecipeRunRequest,
+        fed: bool,
+        cause: Option<FiringCause<'a>>,
+    ) -> Result<Start<'a>> {
         let reference = &request.recipe_ref;
         let wanted = RecipeQuery {
             id: &reference.id,
@@ -124,7 +167,7 @@ impl Runs {
                 builtin().filter(meant)
             })
             .ok_or_else(|| Refusal::not_found("recipe"))?;
-        self.start(Start {
+        Ok(Start {
             who,
             intent: Intent::Made(&request.opts),
             recipe,
@@ -133,13 +176,28 @@ impl Runs {
             terms: request.opts.terms(),
             dedup: None,
             fed,
+            cause,
         })
-        .await
     }
 
     /// Every check, then the writes.
     async fn start(&self, start: Start<'_>) -> Result<Submission> {
-        let Start { who, intent, recipe, admission, form, terms, dedup, fed } = start;
+        let (who, fed) = (start.who, start.fed);
+        let CheckedStart { new, made, input, trees } = self.admitted(start).await?;
+        let fed = fed && self.feeds.expect(&new.id, &who.key_id, input);
+        if input.is_some() && !fed && self.feeds.of(&new.id, &who.key_id).is_none() {
+            return Err(no_room().into());
+        }
+        let submitted = self.write(&new, made.as_ref(), &trees).await;
+        if fed && !matches!(&submitted, Ok(made) if !made.is_replay) {
+            self.feeds.forget(&new.id);
+        }
+        submitted
+    }
+
+    /// Every check, and what would be written.
+    async fn admitted(&self, start: Start<'_>) -> Result<CheckedStart> {
+        let Start { who, intent, recipe, admission, form, terms, dedup, fed, cause } = start;
         decide::own_caches(&recipe, &who.tenant)?;
         let input = recipe.input();
         if input.is_some() && !fed {
@@ -150,10 +208,11 @@ impl Runs {
             let form = form_of(&recipe, form)?;
             let plan = preview(&recipe, &form, &settings)?;
             let reach = HostReach { is_admin: who.is_host_admin(), is_relayed: fed };
-            let absence = plan.and_then(|plan| self.admission.absence(&plan, reach));
-            Ok::<_, Refusal>((form, absence))
+            let absence = plan.as_ref().and_then(|plan| self.admission.absence(plan, reach));
+            let sources = plan.as_ref().map(trees::sources).unwrap_or_default();
+            Ok::<_, Refusal>((form, absence, sources))
         });
-        let (form, absence) = checked.await??;
+        let (form, absence, sources) = checked.await??;
         if floor::binds(&recipe) {
             floor::admit(&self.ledger, &settings).await?;
         }
@@ -179,7 +238,7 @@ impl Runs {
         let (intent_id, intent_hash, made) = match intent {
             Intent::Stored(id) => (id.clone(), None, None),
             Intent::Made(opts) => {
-                let (id, hash, made) = intent_made(who, &recipe, form, opts)?;
+                let (id, hash, made) = intent_made(who, &recipe, form, opts, cause.as_ref())?;
                 (id, Some(hash), Some(made))
             }
         };
@@ -203,21 +262,18 @@ impl Runs {
             retry_count: 0,
             retry_of: None,
             asked_by: None,
-            origin: Origin::ApiShim,
+            origin: match cause {
+                None => Origin::ApiShim,
+                Some(FiringCause::Instant { .. }) => Origin::EngineDbos,
+                Some(FiringCause::Delivery(_)) => Origin::WebhookCi,
+            },
             key_id: who.key_id.clone(),
         };
         if let Some(absence) = absence {
             self.absent(&new, absence).await?;
         }
-        let fed = fed && self.feeds.expect(&new.id, &who.key_id, input);
-        if input.is_some() && !fed && self.feeds.of(&new.id, &who.key_id).is_none() {
-            return Err(no_room().into());
-        }
-        let submitted = self.write(&new, made.as_ref()).await;
-        if fed && !matches!(&submitted, Ok(made) if !made.is_replay) {
-            self.feeds.forget(&new.id);
-        }
-        submitted
+        let trees = self.bound(&new, who, sources).await?;
+        Ok(CheckedStart { new, made, input, trees })
     }
 
     /// Refuses a new run whose tasks need what the host does not have. One that is on record is found again, whatever became
@@ -231,17 +287,32 @@ impl Runs {
         }
     }
 
+    /// The host directories of a new run, bound by their content as it is now. One that is on record has bound them.
+    async fn bound(
+        &self,
+        new: &NewRun,
+        who: &Principal,
+        sources: BTreeSet<String>,
+    ) -> Result<Vec<IntentTree>> {
+        if sources.is_empty() || self.trees.host().is_none() {
+            return Ok(Vec::new());
+        }
+        let existing = self.ledger.runs().header(&new.tenant, new.workflow_id.as_str()).await?;
+        match existing {
+            Some(_) => Ok(Vec::new()),
+            None => Ok(self.trees.bind(sources, &who.tenant, who.is_host_admin()).await?),
+        }
+    }
+
     /// Writes the run, or finds the one that its intent has already.
-    async fn write(&self, new: &NewRun, made: Option<&IntentRequest>) -> Result<Submission> {
-        let intent = made.map(|request| NewIntent {
-            id: &new.intent_id,
-            tenant: &new.tenant,
-            request,
-            hash: new.intent_hash.as_ref(),
-            key_id: &new.key_id,
-            origin: new.origin,
-        });
-        match self.ledger.runs().start(new, intent.as_ref()).await {
+    async fn write(
+        &self,
+        new: &NewRun,
+        made: Option<&IntentRequest>,
+        trees: &[IntentTree],
+    ) -> Result<Submission> {
+        let intent = intent_of(new, made);
+        match self.ledger.runs().start(new, intent.as_ref(), trees).await {
             Ok(StartOutcome::Created(mut header)) => {
                 header.is_replay = Some(false);
                 Ok(Submission { header: *header, is_replay: false })
@@ -262,12 +333,25 @@ impl Runs {
     }
 }
 
-/// The intent of a recipe's run, whose id is the hash of what was asked.
+/// The row of the intent that a start makes.
+fn intent_of<'a>(new: &'a NewRun, made: Option<&'a IntentRequest>) -> Option<NewIntent<'a>> {
+    made.map(|request| NewIntent {
+        id: &new.intent_id,
+        tenant: &new.tenant,
+        request,
+        hash: new.intent_hash.as_ref(),
+        key_id: &new.key_id,
+        origin: new.origin,
+    })
+}
+
+/// The intent of a recipe's run, whose id is the hash of what was asked. No caller can ask for a firing's.
 fn intent_made(
     who: &Principal,
     recipe: &Recipe,
     form: Value,
     opts: &RunOpts,
+    cause: Option<&FiringCause<'_>>,
 ) -> Result<(IntentId, Digest, IntentRequest)> {
     let Value::Object(inputs) = form else {
         return Err(Error::corrupt("form")("it is not an object"));
@@ -278,10 +362,14 @@ fn intent_made(
         constraints: Constraints { plan_approval_timeout_s: opts.plan_approval_timeout_s },
         connectors: None,
     };
-    let hash = digest(&json!({
+    let mut asked = json!({
         "tenant": who.tenant, "intent": intent, "recipe": recipe.reference(),
         "recipeHash": recipe.hash()?, "runKey": opts.run_key,
-    }))?;
+    });
+    if let (Some(cause), Some(fields)) = (cause, asked.as_object_mut()) {
+        fields.insert("firing".into(), json!(cause.identity()));
+    }
+    let hash = digest(&asked)?;
     let id = IntentId::parse(&format!("ih_{hash}")).map_err(Error::corrupt("intent id"))?;
     Ok((id, hash, intent))
 }

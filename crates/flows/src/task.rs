@@ -159,10 +159,13 @@ async fn finish(
     // An agent's words may have a NUL, which no record takes.
     let hidden = |cause: String| own::hidden_but(&cause, &is_named).replace('\0', "\u{fffd}");
     end.result.cause = end.result.cause.map(hidden);
+    let staged = std::mem::take(&mut end.staged);
     let runtime = executor.host.facts().runtime.name.as_str();
     let committed = TaskEnd { runtime: Some(runtime), ..end.committed(task) };
     let ending = executor.handed.ending(key);
-    if patiently(|| ledger.tasks().finish(&committed)).await.map_err(step_error)? {
+    let written = patiently(|| ledger.tasks().finish(&committed)).await;
+    executor.flows.objects.settle(written.as_ref().ok().copied(), staged).await;
+    if written.map_err(step_error)? {
         // Of a second execution an earlier sandbox may still hold the run.
         let is_gone = committed.evidence.is_some_and(|gone| gone.status == WipeStatus::Verified);
         if is_gone && task.execution_no == 1 && end.result.err_code == ErrCode::None {

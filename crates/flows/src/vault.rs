@@ -12,7 +12,7 @@ use std::path::Path;
 
 use cofferdam_ambient::random::{secret_bytes, secret_hex};
 use cofferdam_contracts::canonical::{digest_bytes, digest_of};
-use cofferdam_contracts::id::{Digest, SecretName, SnapshotId, TenantId};
+use cofferdam_contracts::id::{Digest, ObjectId, SecretName, SnapshotId, TenantId};
 use cofferdam_contracts::secret::SecretValue;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
@@ -174,12 +174,7 @@ impl Vault {
         snapshot: &SnapshotId,
         key: &FileKey,
     ) -> Option<Vec<u8>> {
-        let nonce: [u8; NONCE_LEN] = secret_bytes();
-        let mut text = Zeroizing::new(key.to_vec());
-        let unique = Nonce::assume_unique_for_key(nonce);
-        let of = Aad::from(kept(tenant, snapshot));
-        let tag = self.key.seal_in_place_separate_tag(unique, of, &mut text).ok()?;
-        Some([&nonce[..], &text, tag.as_ref()].concat())
+        self.seal_file_key(kept(tenant, snapshot), key)
     }
 
     /// The key of a snapshot's file; `None` where it was sealed for another tenant or snapshot, under another key, or was
@@ -191,11 +186,42 @@ impl Vault {
         snapshot: &SnapshotId,
         sealed: &[u8],
     ) -> Option<FileKey> {
+        self.open_file_key(kept(tenant, snapshot), sealed)
+    }
+
+    /// The key of an object of the artifact store, sealed for its tenant; `None` where the cipher refuses.
+    pub(crate) fn seal_object_key(
+        &self,
+        tenant: &TenantId,
+        object: &ObjectId,
+        key: &FileKey,
+    ) -> Option<Vec<u8>> {
+        self.seal_file_key(stored(tenant, object), key)
+    }
+
+    /// The key of an object; `None` where it was sealed for another tenant or object, under another key, or was altered.
+    pub(crate) fn open_object_key(
+        &self,
+        tenant: &TenantId,
+        object: &ObjectId,
+        sealed: &[u8],
+    ) -> Option<FileKey> {
+        self.open_file_key(stored(tenant, object), sealed)
+    }
+
+    fn seal_file_key(&self, of: Vec<u8>, key: &FileKey) -> Option<Vec<u8>> {
+        let nonce: [u8; NONCE_LEN] = secret_bytes();
+        let mut text = Zeroizing::new(key.to_vec());
+        let unique = Nonce::assume_unique_for_key(nonce);
+        let tag = self.key.seal_in_place_separate_tag(unique, Aad::from(of), &mut text).ok()?;
+        Some([&nonce[..], &text, tag.as_ref()].concat())
+    }
+
+    fn open_file_key(&self, of: Vec<u8>, sealed: &[u8]) -> Option<FileKey> {
         let (nonce, text) = sealed.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut text = Zeroizing::new(text.to_vec());
-        let of = Aad::from(kept(tenant, snapshot));
-        let opened = self.key.open_in_place(nonce, of, &mut text).ok()?;
+        let opened = self.key.open_in_place(nonce, Aad::from(of), &mut text).ok()?;
         Some(Zeroizing::new(<[u8; KEY_BYTES]>::try_from(&*opened).ok()?))
     }
 }
@@ -218,6 +244,11 @@ pub type FileKey = Zeroizing<[u8; KEY_BYTES]>;
 /// What a sealed key belongs to.
 fn kept(tenant: &TenantId, snapshot: &SnapshotId) -> Vec<u8> {
     format!("cofferdam snapshot 1\n{tenant}\n{snapshot}").into_bytes()
+}
+
+/// What the sealed key of an object belongs to.
+fn stored(tenant: &TenantId, object: &ObjectId) -> Vec<u8> {
+    format!("cofferdam stored object 1\n{tenant}\n{object}").into_bytes()
 }
 
 /// What a sealed value belongs to. No tenant and no name has a line break.
@@ -274,6 +305,23 @@ mod tests {
         assert!(opens('1', "acme", "b", &sealed).is_none());
         assert!(opens('2', "acme", "a", &sealed).is_none());
         assert!(opens('1', "acme", "a", &sealed[..59]).is_none());
+    }
+
+    #[test]
+    fn the_key_of_an_object_opens_for_its_tenant_and_object_alone() {
+        let tenant = |text: &str| TenantId::parse(text).unwrap();
+        let object = |digit: &str| ObjectId::parse(&digit.repeat(32)).unwrap();
+        let key = FileKey::new([7; KEY_BYTES]);
+        let sealed = vault('1').seal_object_key(&tenant("acme"), &object("a"), &key).unwrap();
+        assert_eq!(sealed.len(), 60, "as a check of its table wants");
+        let opens = |digit, who: &str, what: &str| {
+            vault(digit).open_object_key(&tenant(who), &object(what), &sealed)
+        };
+        assert_eq!(opens('1', "acme", "a"), Some(key));
+        assert!(opens('1', "bravo", "a").is_none() && opens('1', "acme", "b").is_none());
+        assert!(opens('2', "acme", "a").is_none());
+        let snapshot = SnapshotId::parse(&"a".repeat(20)).unwrap();
+        assert!(vault('1').open_key(&tenant("acme"), &snapshot, &sealed).is_none());
     }
 
     #[test]

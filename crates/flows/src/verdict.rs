@@ -4,6 +4,7 @@
 //! |---|---|---|---|---|
 //! | wall time of the build phase | `TIMEOUT` | `FAILED` | final | `failed` |
 //! | wall time of the task | `TIMEOUT` | `FAILED` | final | `failed` |
+//! | room or time of the artifact store | `DOWNLOAD_FAIL` | `FAILED` | tried again | `retries_exceeded` |
 //! | time to collect its files | `DOWNLOAD_FAIL` | `FAILED` | tried again | `retries_exceeded` |
 //! | files or bytes of its artifacts | `DOWNLOAD_FAIL` | `FAILED` | final | `failed` |
 //! | the run's deadline | `CMD_NONZERO`, canceled | `CANCELED` | final | `failed`, with a diagnosis |
@@ -16,6 +17,9 @@ use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxResult};
 use cofferdam_contracts::step::IN_BUILD;
 use cofferdam_sandbox::{ExecOutcome, SandboxError};
+
+use crate::error::Error;
+use crate::output_files::NoFiles;
 
 /// Characters of an agent's last words that its cause repeats.
 const MAX_LAST: usize = 300;
@@ -88,17 +92,32 @@ fn beyond(omitted: &FileOmission) -> String {
     format!("`artifacts` matches more than is kept: {omitted}; the others were kept: {advice}")
 }
 
-/// Its files could not be read out. A task that failed by itself stays what it is.
-pub(crate) fn uncollected(result: &mut SandboxResult, error: &SandboxError) {
-    let is_excess = matches!(error, SandboxError::Excess(_));
+/// Its files could not be read out, or not be stored. A task that failed by itself stays what it is.
+pub(crate) fn uncollected(result: &mut SandboxResult, error: &NoFiles) {
+    let is_excess = matches!(error, NoFiles::Sandbox(SandboxError::Excess(_)));
     if is_excess {
         result.limits_reached.push(LimitKind::Artifacts);
     }
     if result.err_code == ErrCode::None {
-        let source = std::error::Error::source(error);
-        let source = source.map(|source| format!(": {source}")).unwrap_or_default();
         result.err_code = ErrCode::DownloadFail;
-        result.cause = Some(format!("its files could not be collected: {error}{source}"));
+        result.cause = Some(match error {
+            NoFiles::Sandbox(error) => {
+                let source = std::error::Error::source(error);
+                let source = source.map(|source| format!(": {source}")).unwrap_or_default();
+                format!("its files could not be collected: {error}{source}")
+            }
+            NoFiles::Object(error) => {
+                let fault = error.fault().as_str();
+                format!("its files could not be stored ({fault}): {error}")
+            }
+            NoFiles::Ledger(error) => {
+                let why = match error {
+                    Error::Ledger(_) => "the database does not answer",
+                    _ => "what is on record of it does not hold together",
+                };
+                format!("its files could not be collected: {why}")
+            }
+        });
         // The task did its work and would leave as much another time, wherever.
         result.permanent = is_excess;
         result.permanent_everywhere = is_excess;
@@ -259,7 +278,7 @@ mod tests {
                 |result| {
                     ran(result, &outcome(ErrCode::Timeout), false);
                     // What a timed out task left may be incomplete too: that changes nothing.
-                    uncollected(result, &SandboxError::Silent(7));
+                    uncollected(result, &NoFiles::Sandbox(SandboxError::Silent(7)));
                     false
                 },
                 ErrCode::Timeout,
@@ -270,7 +289,7 @@ mod tests {
                 "collect",
                 |result| {
                     ran(result, &outcome(ErrCode::None), false);
-                    uncollected(result, &SandboxError::Silent(7));
+                    uncollected(result, &NoFiles::Sandbox(SandboxError::Silent(7)));
                     false
                 },
                 ErrCode::DownloadFail,

@@ -87,6 +87,7 @@ pub struct Worker {
     cache: JoinHandle<()>,
     keys: JoinHandle<()>,
     aging: JoinHandle<()>,
+    schedules: JoinHandle<()>,
     sender: Option<JoinHandle<()>>,
     fenced: watch::Receiver<bool>,
 }
@@ -127,6 +128,7 @@ impl Worker {
             started: Arc::default(),
         });
         flows.runs.admission.executes_on(&executor.host_id, executor.host.facts());
+        flows.runs.trees.executes_on(&executor.host_id, executor.host.facts());
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         flows
             .ledger
@@ -140,6 +142,10 @@ impl Worker {
             .await
             .map_err(Error::from)?;
         reconcile(&executor).await?;
+        if let Err(error) = flows.objects.sweep().await {
+            // What is left costs room alone: the next start looks again.
+            tracing::warn!(%error, "the artifact store was not swept");
+        }
         lives.sweep(&executor.host).await?;
         let engine = DBOS::new(Config {
             app_version: Some(APP_VERSION.to_owned()),
@@ -175,15 +181,23 @@ impl Worker {
             let executor = Arc::clone(&executor);
             tokio::spawn(async move { executor.session_states.run(&executor.flows.ledger).await })
         };
-        let cache = tokio::spawn(crate::cache::maintain(Arc::clone(&executor)));
+        let cache = {
+            let bases = crate::cache::maintain(Arc::clone(&executor));
+            let trees = crate::task_trees::maintain(Arc::clone(&executor));
+            tokio::spawn(async move {
+                tokio::join!(bases, trees);
+            })
+        };
         let keys = lives.revocations();
         let aging = lives.aging(&executor.host);
+        let schedules = tokio::spawn(flows.triggers.run());
         Ok(Self {
             executor,
             lives,
             cache,
             keys,
             aging,
+            schedules,
             engine,
             session_states,
             sender,
@@ -212,6 +226,8 @@ impl Worker {
         self.takeover.abort();
         self.cache.abort();
         self.aging.abort();
+        // What it was about to start is pending, and another worker's.
+        self.schedules.abort();
         // What it claimed is due again when its claim runs out.
         if let Some(sender) = &self.sender {
             sender.abort();

@@ -7,7 +7,7 @@ use cofferdam_ledger::Ledger;
 use cofferdam_ledger::runs::RunContext;
 use tokio::sync::OnceCell;
 
-use crate::compile;
+use crate::compile::{self, CompileHost};
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::flow::{Flow, FlowError, step_error};
@@ -45,6 +45,13 @@ impl<'a> WorkflowContext<'a> {
                     .ok_or_else(|| self.missing())
             })
             .await
+    }
+
+    /// What compiling a plan takes of this worker's host.
+    pub(crate) fn compile_host(&self) -> CompileHost<'a> {
+        let runs = &self.executor.flows.runs;
+        let allowed = &self.executor.host.facts().allowed;
+        CompileHost { allowed, admission: &runs.admission, trees: &runs.trees }
     }
 
     /// Keeps what CompileST read of the run, which saves the next step that read.

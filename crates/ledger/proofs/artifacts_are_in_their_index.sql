@@ -11,4 +11,5 @@ SELECT a.run_id, a.task_key, a.uri, a.sha256, i.entry ->> 'sha256' AS listed
                       WHERE e.entry ->> 'uri' = a.uri) i ON true
  WHERE x.kind = 'artifact_index'
    AND x.idx = 0
+   AND x.erased_in IS NULL
    AND (a.sha256, a.kind, a.mode) IS DISTINCT FROM (i.entry ->> 'sha256', i.entry ->> 'kind', i.entry ->> 'mode');

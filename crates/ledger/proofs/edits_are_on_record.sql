@@ -5,8 +5,8 @@ SELECT e.run_id, e.gate_key, e.path, e.value, i.payload -> 'edits' AS sent
   LEFT JOIN app.human_interactions i ON i.id = e.interaction_id
  WHERE i.id IS NULL
     OR i.outcome <> 'accepted'
-    OR e.value IS DISTINCT FROM
-       i.payload -> 'edits' -> replace(replace(substr(e.path, 2), '~1', '/'), '~0', '~')
+    OR (NOT app.is_erased(e.run_id, 'prompt') AND e.value IS DISTINCT FROM
+        i.payload -> 'edits' -> replace(replace(substr(e.path, 2), '~1', '/'), '~0', '~'))
     OR e.from_value IS NOT DISTINCT FROM e.value
  UNION ALL
 SELECT p.run_id, p.gate_key, 'plan', to_jsonb(p.plan_digest), NULL

@@ -30,9 +30,10 @@ SELECT coalesce(h.run_id, e.run_id) AS run_id, coalesce(h.path, e.path) AS path,
   FROM digests h
   FULL JOIN entries e ON e.run_id = h.run_id AND e.patch_sha256 = h.patch_sha256 AND e.n = h.n
  WHERE h.diff IS DISTINCT FROM h.diff_sha256
-    OR (h.path, h.pre_mode, h.pre_sha256, h.post_mode, h.post_sha256) IS DISTINCT FROM
+    OR NOT app.is_erased(coalesce(h.run_id, e.run_id), 'output') AND (
+       (h.path, h.pre_mode, h.pre_sha256, h.post_mode, h.post_sha256) IS DISTINCT FROM
        (e.path, (e.pre ->> 'mode')::integer, e.pre ->> 'sha256', (e.post ->> 'mode')::integer, e.post ->> 'sha256')
-    OR (e.pre_bytes, e.post_bytes) IS DISTINCT FROM (h.pre_sha256, h.post_sha256)
+    OR (e.pre_bytes, e.post_bytes) IS DISTINCT FROM (h.pre_sha256, h.post_sha256))
 UNION ALL
 SELECT p.run_id, NULL, 'a patch without its step, or of a build that failed'
   FROM patches p

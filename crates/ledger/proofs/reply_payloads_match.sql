@@ -9,4 +9,4 @@ SELECT g.run_id, g.workflow_id, g.gate_key, i.payload_hash,
   JOIN dbos.workflow_events e
     ON e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key || ':result'
  WHERE e.value::jsonb ->> 'payloadHash' IS DISTINCT FROM i.payload_hash
-    OR e.value::jsonb -> 'payload' IS DISTINCT FROM i.payload;
+    OR (e.value::jsonb -> 'payload' IS DISTINCT FROM i.payload AND NOT app.is_erased(g.run_id, 'prompt'));

@@ -235,7 +235,7 @@ impl Dispatches<'_> {
         dispatch: &DispatchId,
     ) -> Result<Option<DispatchContext>> {
         let row = sqlx::query(
-            "SELECT d.status, r.workflow_id, m.request, d.spawn_depth, d.retry_count, i.id AS intent, i.key_id AS intent_key,
+            "SELECT d.status, r.workflow_id, CASE WHEN NOT m.request ? 'erased' THEN m.request END AS request, d.spawn_depth, d.retry_count, i.id AS intent, i.key_id AS intent_key,
                     coalesce(app.is_host_admin(i.key_id), false) AS by_host_admin
                FROM app.dispatches d JOIN app.dispatch_runs m ON m.dispatch_id = d.id
                LEFT JOIN app.runs r ON r.id = m.run_id LEFT JOIN app.intents i ON i.id = r.intent_id

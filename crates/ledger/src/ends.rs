@@ -27,14 +27,24 @@ const END: &str = "WITH u AS (
                WHERE x.task_key = $1 AND x.execution_no = $7 AND e.state = 'dead') RETURNING run_id, step_id, attempt),
      x AS (
        SELECT u.run_id, u.step_id, u.attempt, x.*
-         FROM u CROSS JOIN unnest($9::text[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::bigint[], $27::text[])
-           WITH ORDINALITY AS x(kind, name, uri, inline, blob, sha256, size, mode, n)),
+         FROM u CROSS JOIN unnest($9::text[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::bigint[], $27::text[],
+                                        $28::text[])
+           WITH ORDINALITY AS x(kind, name, uri, inline, blob, sha256, size, mode, object_id, n)),
+     o AS (
+       INSERT INTO app.stored_objects (id, tenant_id, store, sha256, size, sealed_key, sealed_by)
+       SELECT o.id, r.tenant_id, o.store, o.sha256, o.size, o.sealed_key, o.sealed_by
+         FROM u JOIN app.runs r ON r.id = u.run_id
+        CROSS JOIN unnest($29::text[], $30::text[], $31::text[], $32::bigint[], $33::bytea[], $34::text[])
+           AS o(id, store, sha256, size, sealed_key, sealed_by)
+       ON CONFLICT DO NOTHING),
      b AS (
        INSERT INTO app.blobs (sha256, bytes)
        SELECT DISTINCT ON (sha256) sha256, blob FROM x WHERE blob IS NOT NULL ON CONFLICT DO NOTHING),
      a AS (
-       INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, mode, origin)
-       SELECT run_id, step_id, $1, attempt, (n - 1)::int, kind, name, uri, inline, sha256, size, mode, 'engine-dbos' FROM x
+       INSERT INTO app.artifacts (run_id, step_id, task_key, attempt, idx, kind, name, uri, inline, sha256, size, mode, object_id,
+                                  origin)
+       SELECT run_id, step_id, $1, attempt, (n - 1)::int, kind, name, uri, inline, sha256, size, mode, object_id, 'engine-dbos'
+         FROM x
        ON CONFLICT DO NOTHING),
      t AS (
        INSERT INTO app.test_reports (run_id, step_id, task_key, attempt, idx, path, kind, report, sha256, origin)
@@ -181,6 +191,13 @@ impl Tasks<'_> {
             .bind(&reports.reports)
             .bind(&reports.digests)
             .bind(&rows.modes)
+            .bind(&rows.objects)
+            .bind(&rows.stored.ids)
+            .bind(&rows.stored.stores)
+            .bind(&rows.stored.digests)
+            .bind(&rows.stored.sizes)
+            .bind(&rows.stored.keys)
+            .bind(&rows.stored.sealed_by)
             .fetch_one(self.pool())
             .await?;
         Ok(row.try_get("written")?)

@@ -49,6 +49,8 @@ families! {
     dispatches: Dispatches,
     /// Names on the network: policies, questions, grants.
     egress: EgressRows,
+    /// Contents that went, retention, and who uses what.
+    erasures: Erasures,
     /// Workers, their heartbeats and their leader.
     executors: Executors,
     /// Gates: opening, answering, time, consent.
@@ -69,6 +71,8 @@ families! {
     planner: Planner,
     /// Snapshots of long-lived sandboxes.
     snapshots: SnapshotRows,
+    /// Objects of artifact stores.
+    objects: Objects,
     /// Workflow operations: cancel, resume, fork.
     ops: Ops,
     /// The queues of the engine: claims, loads.
@@ -87,6 +91,12 @@ families! {
     streams: Streams,
     /// Attempts of tasks.
     tasks: Tasks,
+    /// Host directories bound by their content.
+    trees: Trees,
+    /// What tenants used, by day.
+    usage: UsageRows,
+    /// Schedules and hooks, and their firings.
+    triggers: Triggers,
     /// Webhooks and their deliveries.
     webhooks: Webhooks,
 }

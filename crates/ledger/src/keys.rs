@@ -74,6 +74,14 @@ pub(crate) fn roles_of(row: &PgRow) -> Result<Vec<Role>> {
         .collect()
 }
 
+fn principal_of(row: &PgRow) -> Result<Principal> {
+    Ok(Principal {
+        key_id: row.try_get("key_id")?,
+        tenant: id("api_keys.tenant_id", row.try_get("tenant_id")?)?,
+        roles: roles_of(row)?,
+    })
+}
+
 impl Keys<'_> {
     /// Stores a key by its hash, with its audit row. One of a state directory revokes, in the same transaction, what
     /// that directory had.
@@ -122,14 +130,18 @@ impl Keys<'_> {
         .bind(digest_bytes(secret.as_bytes()).as_str())
         .fetch_optional(self.pool())
         .await?;
-        row.map(|row| {
-            Ok(Principal {
-                key_id: row.try_get("key_id")?,
-                tenant: id("api_keys.tenant_id", row.try_get("tenant_id")?)?,
-                roles: roles_of(&row)?,
-            })
-        })
-        .transpose()
+        row.as_ref().map(principal_of).transpose()
+    }
+
+    /// Who a key acts for, by its id; `None` where it is unknown or revoked.
+    pub async fn by_id(self, key_id: &str) -> Result<Option<Principal>> {
+        let row = sqlx::query(
+            "SELECT key_id, tenant_id, roles FROM app.api_keys WHERE key_id = $1 AND revoked_at IS NULL",
+        )
+        .bind(key_id)
+        .fetch_optional(self.pool())
+        .await?;
+        row.as_ref().map(principal_of).transpose()
     }
 
     /// Says of a key from before keys had one which state directory it belongs to.

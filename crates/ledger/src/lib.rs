@@ -7,15 +7,15 @@
 //! # Floors
 //! A line imports only from those below it; what imports each other in a circle stands on one line.
 //! ```text
-//! ends links ops run_pages settlements
+//! ends firings links ops run_pages settlements
 //! graphs
 //! remote_commands gates live_start rounds run_files sessions template_views
 //! artifacts builds dispatches forks steps tasks
-//! intents recipes runs template_layers
-//! budgets cache config engine live live_stop live_networks models retries secrets signing_keys snapshots template_files
-//!    template_tags webhooks
-//! applies audit dispatch_end executors grants stored_files keys listen live_events load migrate database_identity planner
-//!    policies prompts proofs health quota streams test_reports wire
+//! intents recipes runs storage template_layers
+//! budgets cache config engine erasures live live_stop live_networks models retries secrets signing_keys snapshots template_files
+//!    template_tags triggers webhooks
+//! applies audit dispatch_end executors grants objects stored_files keys listen live_events load migrate database_identity planner
+//!    policies prompts proofs health quota streams test_reports trees usage wire
 //! cluster error failpoint families
 //! ```
 
@@ -32,10 +32,12 @@ mod dispatch_end;
 pub mod dispatches;
 mod ends;
 pub mod engine;
+pub mod erasures;
 pub mod error;
 pub mod executors;
 pub mod failpoint;
 pub mod families;
+pub mod firings;
 mod forks;
 pub mod gates;
 pub mod grants;
@@ -53,6 +55,7 @@ pub mod live_stop;
 pub mod load;
 pub mod migrate;
 pub mod models;
+pub mod objects;
 pub mod ops;
 pub mod planner;
 pub mod policies;
@@ -72,6 +75,7 @@ pub mod settlements;
 pub mod signing_keys;
 pub mod snapshots;
 pub mod steps;
+mod storage;
 pub mod stored_files;
 pub mod streams;
 pub mod tasks;
@@ -80,6 +84,9 @@ pub mod template_layers;
 pub mod template_tags;
 pub mod template_views;
 pub mod test_reports;
+pub mod trees;
+pub mod triggers;
+pub mod usage;
 pub mod webhooks;
 mod wire;
 

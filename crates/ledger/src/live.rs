@@ -238,12 +238,12 @@ impl LiveRows<'_> {
         Ok(found.flatten())
     }
 
-    /// Whether this run waits for a slot or for memory.
-    pub async fn is_waiting(self, run: &RunId) -> Result<bool> {
-        let query = "SELECT app.run_waits_for(id, workflow_id, status) IS NOT NULL FROM app.runs WHERE id = $1";
-        let found: Option<bool> =
+    /// What this run waits for, in words: a slot, a quota of its tenant, or memory.
+    pub async fn waits_for(self, run: &RunId) -> Result<Option<String>> {
+        let query = "SELECT app.run_waits_for(id, workflow_id, status) FROM app.runs WHERE id = $1";
+        let found: Option<Option<String>> =
             sqlx::query_scalar(query).bind(run.as_str()).fetch_optional(self.pool()).await?;
-        Ok(found.unwrap_or(false))
+        Ok(found.flatten())
     }
 
     /// Whether the sandbox of this run could not be made for a reason of its host, which may be over a moment later.

@@ -45,6 +45,11 @@ migrations! {
     "0057_pages_of_runs",
     "0058_modes_of_artifacts",
     "0059_graphs_of_runs",
+    "0060_stored_objects",
+    "0061_intent_trees",
+    "0062_usage",
+    "0063_schedules_and_hooks",
+    "0064_retention",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -50,7 +50,9 @@ proofs! {
     "plans_are_their_digests", "recipes_are_their_hashes", "artifacts_are_in_their_index", "task_keys_hold",
     "results_are_their_raw", "approvals_are_their_replies", "wipe_evidence_is_of_its_time", "dispatches_say_what_ran",
     "applies_say_what_was_approved", "reports_are_of_artifacts",
-    "tasks_started_after_their_needs", "graphs_are_their_plans", "the_chain_holds",
+    "tasks_started_after_their_needs", "graphs_are_their_plans", "trees_are_what_was_bound",
+    "usage_is_what_ran", "firings_are_once", "content_is_gone_on_record", "erasures_are_whole",
+    "the_chain_holds",
 }
 
 /// One claim, as its file says it.
@@ -140,9 +142,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(20);
 
 impl Ledger {
-    /// Seals what was written since the last time, so that a proof sees when it is gone or changed.
+    /// Seals what was written since the last time, so that a proof sees when it is gone or changed, and folds the usage of days that
+    /// are over. For the leader.
     pub async fn seal(&self) -> Result<i64> {
-        let sealed = sqlx::query_scalar("SELECT app.chain_seal($1)").bind(SEALED_AT_ONCE);
+        let sealed = sqlx::query_scalar(
+            "SELECT sealed FROM (SELECT app.chain_seal($1) AS sealed, app.usage_fold($1)) s",
+        )
+        .bind(SEALED_AT_ONCE);
         Ok(sealed.fetch_one(self.patient()).await?)
     }
 
@@ -190,6 +196,6 @@ impl Ledger {
         }
         let verdict =
             if proofs.iter().all(|p| p.rows.is_empty()) { Verdict::Go } else { Verdict::NoGo };
-        Ok(ProofReport { schema_version: 1, verdict, proofs })
+        Ok(ProofReport { schema_version: 1, verdict, proofs, objects: None })
     }
 }

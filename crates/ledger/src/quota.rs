@@ -1,5 +1,5 @@
 //! How much a tenant has stored, in artifacts and in texts (`app.blob_usage`), how many sandboxes of it live, and whether
-//! that is too much.
+//! that is too much. What its sandboxes may take at once is decided where they are claimed (`app.quota_left`).
 
 use cofferdam_contracts::config::{DEFAULT_BLOBS_MB, DEFAULT_LIVE_SANDBOXES};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
@@ -41,6 +41,18 @@ pub(crate) fn live_refusal(over: Option<Vec<i64>>) -> Option<Refusal> {
     );
     let details = json!({"metric": "live_sandboxes", "limit": limit, "observed": observed});
     Some(Refusal::new(ErrorCode::TooManySandboxes, why).with(details))
+}
+
+/// What is said where `app.quota_never` gives metric, quota and what a task asks for.
+pub(crate) fn never(over: Option<Vec<String>>) -> Option<Refusal> {
+    let over = over?;
+    let [metric, limit, observed] = over.as_slice() else { return None };
+    let field = if metric == "cpu" { "limits.cpu" } else { "limits.diskMB" };
+    let why = format!(
+        "{field} is {observed}, quota.{metric} allows {limit}: ask for less, or let the host's admin raise the quota"
+    );
+    let details = json!({"metric": metric, "limit": limit, "observed": observed});
+    Some(Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details))
 }
 
 impl Runs<'_> {

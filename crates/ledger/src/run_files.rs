@@ -8,6 +8,7 @@ use sqlx::Row;
 use crate::artifacts::plain;
 use crate::error::{LedgerError, Result, load};
 use crate::families::Artifacts;
+use crate::objects::{ObjectRow, object_of};
 
 /// Where a page of files ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct StoredFile {
     pub file: RunFile,
     /// Its bytes, where they were asked for and are few enough.
     pub bytes: Option<Vec<u8>>,
+    /// The object of a store that has its bytes; otherwise the database has them.
+    pub object: Option<ObjectRow>,
     /// Where it stands: the next page begins after it.
     pub position: FilePosition,
 }
@@ -48,15 +51,18 @@ const PAGE: &str = "WITH l AS (
         WHERE s.run_id = $1 AND ($3::text IS NULL OR s.step_id >= $3)),
      p AS (
        SELECT l.step_id, l.task_key, l.task_name, l.attempt, a.idx, a.name, a.uri, a.inline, a.sha256, a.size, a.mode,
-              app.ms(a.created_at) AS at
+              a.object_id, app.ms(a.created_at) AS at
          FROM l JOIN app.artifacts a ON a.task_key = l.task_key AND a.run_id = $1
-        WHERE a.kind = 'file' AND starts_with(a.name, 'files/') AND ($2::text IS NULL OR l.task_name = $2)
+        WHERE a.kind = 'file' AND a.erased_in IS NULL AND starts_with(a.name, 'files/') AND ($2::text IS NULL OR l.task_name = $2)
           AND ($3::text IS NULL OR (l.step_id, a.idx) > ($3, $4))
         ORDER BY l.step_id, a.idx LIMIT $5)
-     SELECT p.step_id, p.task_key, p.task_name, p.attempt, p.idx, p.name, p.uri, p.sha256, p.size, p.mode, p.at,
+     SELECT p.step_id, p.task_key, p.task_name, p.attempt, p.idx, p.name, p.uri, p.sha256, p.size, p.mode, p.at, o.id AS object_id,
+            o.tenant_id AS object_tenant, o.store AS object_store, o.sha256 AS object_sha256, o.size AS object_size,
+            o.sealed_key AS object_key, o.sealed_by AS object_by,
             CASE WHEN p.mode = '120000' OR ($6 > 0 AND p.size <= $6)
                  THEN coalesce(convert_to(p.inline, 'UTF8'), b.bytes) END AS bytes
        FROM p LEFT JOIN app.blobs b ON b.sha256 = p.sha256 AND p.inline IS NULL AND (p.mode = '120000' OR p.size <= $6)
+       LEFT JOIN app.stored_objects o ON o.id = p.object_id
       ORDER BY p.step_id, p.idx";
 
 impl Artifacts<'_> {
@@ -88,13 +94,15 @@ impl Artifacts<'_> {
     ) -> Result<Vec<StoredFile>> {
         let rows = sqlx::query(
             "SELECT a.step_id, a.task_key, s.task_name, a.attempt, a.idx, a.name, a.uri, a.sha256, a.size, a.mode,
-                    app.ms(a.created_at) AS at,
+                    app.ms(a.created_at) AS at, o.id AS object_id, o.tenant_id AS object_tenant, o.store AS object_store,
+                    o.sha256 AS object_sha256, o.size AS object_size, o.sealed_key AS object_key, o.sealed_by AS object_by,
                     CASE WHEN a.mode = '120000' THEN coalesce(convert_to(a.inline, 'UTF8'), b.bytes) END AS bytes
                FROM app.artifacts a
                JOIN app.sbx_runs s ON s.task_key = a.task_key
                JOIN app.runs r ON r.id = a.run_id
                LEFT JOIN app.blobs b ON b.sha256 = a.sha256 AND a.mode = '120000'
-              WHERE a.task_key = $1 AND r.tenant_id = $2 AND a.kind = 'file' AND starts_with(a.name, 'files/')
+               LEFT JOIN app.stored_objects o ON o.id = a.object_id
+              WHERE a.task_key = $1 AND r.tenant_id = $2 AND a.kind = 'file' AND a.erased_in IS NULL AND starts_with(a.name, 'files/')
               ORDER BY a.idx LIMIT $3",
         )
         .bind(task.as_str())
@@ -142,5 +150,5 @@ fn stored(row: &sqlx::postgres::PgRow, encode: fn(&[u8]) -> String) -> Result<St
     if let (true, Some(target), Some(fields)) = (is_link, &bytes, value.as_object_mut()) {
         fields.insert("target".into(), encode(target).into());
     }
-    Ok(StoredFile { file: load("artifacts", value)?, bytes, position })
+    Ok(StoredFile { file: load("artifacts", value)?, bytes, object: object_of(row)?, position })
 }

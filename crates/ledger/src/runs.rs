@@ -19,6 +19,7 @@ use crate::error::{LedgerError, Result, id, json, load};
 use crate::executors::LeaderTerm;
 use crate::families::Runs;
 use crate::intents::{INTENT, NewIntent, intent_bind};
+use crate::trees::{BOUND_BY_RUN, IntentTree};
 
 /// A run to be started.
 #[derive(Debug, Clone)]
@@ -228,17 +229,16 @@ pub(crate) fn context_of(row: &PgRow) -> Result<RunContext> {
 }
 
 impl Runs<'_> {
-    /// Writes the run, with its intent where that is new too, and queues its workflow, together or not at all.
-    /// A workflow id that has a run already writes nothing.
-    pub async fn start(self, new: &NewRun, intent: Option<&NewIntent<'_>>) -> Result<StartOutcome> {
-        // What HEADER reads besides the run: its workflow was queued a moment ago.
-        let text = format!(
-            "WITH i AS ({INTENT}), r AS ({INSERT})
-             SELECT {HEADER}, {ENQUEUE} AS queued FROM r CROSS JOIN (SELECT 'ENQUEUED'::text AS status) w"
-        );
-        let query = intent_bind(run_query(text, new, true)?, intent)?;
-        if let Some(row) = query.fetch_optional(self.pool()).await? {
-            return Ok(StartOutcome::Created(Box::new(header_of(&row)?)));
+    /// Writes the run, with its intent where that is new too and what it bound of its host, and queues its workflow, together or not
+    /// at all. A workflow id that has a run already writes nothing.
+    pub async fn start(
+        self,
+        new: &NewRun,
+        intent: Option<&NewIntent<'_>>,
+        trees: &[IntentTree],
+    ) -> Result<StartOutcome> {
+        if let Some(header) = run_start(self.pool(), new, intent, trees).await? {
+            return Ok(StartOutcome::Created(Box::new(header)));
         }
         let existing = self.existing(&new.workflow_id).await?.ok_or(LedgerError::Row {
             what: "runs",
@@ -535,6 +535,23 @@ impl NewRun {
             "key_id": self.key_id, "asked_by": self.asked_by,
         }))
     }
+}
+
+/// A run with its intent and its queued workflow, in one statement; `None` where the workflow has a run.
+pub(crate) async fn run_start(
+    on: impl sqlx::PgExecutor<'_>,
+    new: &NewRun,
+    intent: Option<&NewIntent<'_>>,
+    trees: &[IntentTree],
+) -> Result<Option<RunHeader>> {
+    // What HEADER reads besides the run: its workflow was queued a moment ago.
+    let text = format!(
+        "WITH i AS ({INTENT}), r AS ({INSERT}), t AS ({BOUND_BY_RUN})
+         SELECT {HEADER}, {ENQUEUE} AS queued FROM r CROSS JOIN (SELECT 'ENQUEUED'::text AS status) w"
+    );
+    let query = intent_bind(run_query(text, new, true)?, intent)?;
+    let row = query.bind(json("intent_trees", &trees)?).fetch_optional(on).await?;
+    row.as_ref().map(header_of).transpose()
 }
 
 /// The run's row and, with `enqueue`, its workflow, in the caller's transaction.

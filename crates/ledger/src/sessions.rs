@@ -130,10 +130,12 @@ impl Sessions<'_> {
         Ok(())
     }
 
-    /// What a session's task waits for on its worker, in words; `None`: it waits no more.
+    /// What a session's task waits for on its worker, in words; `None`: it waits no more, and has room from now on.
     pub async fn waits(self, sandbox: &SandboxId, what: Option<&str>) -> Result<()> {
         sqlx::query(
-            "UPDATE app.remote_execution_sessions SET waits_for = $2 WHERE sandbox_id = $1 AND ended_at IS NULL",
+            "UPDATE app.remote_execution_sessions
+                SET waits_for = $2, admitted_at = CASE WHEN $2 IS NULL THEN clock_timestamp() ELSE admitted_at END
+              WHERE sandbox_id = $1 AND ended_at IS NULL",
         )
         .bind(sandbox.as_str())
         .bind(what)

@@ -81,7 +81,7 @@ pub struct TaskContext {
     pub work: Work,
     /// Whether the host's own admin asked for it: then any host directory may be given to it.
     pub by_host_admin: bool,
-    /// Why the tenant may store nothing more, where that is so.
+    /// Why the tenant may store nothing more, or what the task asks for that its quotas never hold, where that is so.
     pub over_quota: Option<String>,
     /// Physical start, from 1.
     pub execution_no: i32,
@@ -272,7 +272,7 @@ impl Tasks<'_> {
                SELECT $3, t.task_key, e.execution_no, t.run_id, t.tenant_id, t.provider, $4, $5, $2, 'PROVISIONING'
                  FROM t, e WHERE t.provider <> 'engine')
              SELECT t.run_id, t.tenant_id, t.step_id, t.attempt, t.request, t.err_code, t.by_host_admin, t.mode_wanted,
-                    app.blobs_over_quota(t.tenant_id, $6) AS over_quota,
+                    app.blobs_over_quota(t.tenant_id, $6) AS over_quota, app.quota_never(t.tenant_id, t.cpu, t.disk_mb) AS never,
                     coalesce(e.execution_no, b.execution_no) AS execution_no, {floors} AS floors,
                     (SELECT jsonb_agg(jsonb_build_object('phase', p.phase, 'policy', p.policy,
                               'whole', p.policy_digest = app.policy_digest(p.policy)))
@@ -307,6 +307,7 @@ impl Tasks<'_> {
                 work: load("sbx_runs.request", row.try_get("request")?)?,
                 by_host_admin: row.try_get("by_host_admin")?,
                 over_quota: crate::quota::refusal(row.try_get("over_quota")?)
+                    .or(crate::quota::never(row.try_get("never")?))
                     .map(|refusal| refusal.message),
                 execution_no: row.try_get::<Option<i32>, _>("execution_no")?.unwrap_or(0),
                 mode_wanted: crate::runs::mode_of(row.try_get("mode_wanted")?)?,

@@ -63,7 +63,7 @@ const OF_RUN: &str = "WITH t AS (
      r AS (
        SELECT r.task_key, r.idx, r.path, r.kind, r.sha256, r.report,
               sum(octet_length(r.report::text)) OVER (ORDER BY t.created_at, t.step_id, r.idx) AS bytes
-         FROM app.test_reports r JOIN t USING (task_key) WHERE r.run_id = $1)
+         FROM app.test_reports r JOIN t USING (task_key) WHERE r.run_id = $1 AND NOT r.report ? 'erased')
      SELECT t.task_key, t.step_id, t.task_name, t.attempt, t.unmatched, r.path, r.kind, r.sha256,
             CASE WHEN r.bytes <= $2 THEN r.report ELSE r.report - 'failures' - 'slowest' END AS report
        FROM t LEFT JOIN r USING (task_key)

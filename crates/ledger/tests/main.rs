@@ -13,6 +13,7 @@
 
 mod begin;
 mod cancel;
+mod capacity;
 mod claims;
 mod cluster;
 mod families;
@@ -22,4 +23,5 @@ mod lives;
 mod migrations;
 #[path = "../../../tests/src/not_run.rs"]
 mod not_run;
+mod objects;
 mod retries;

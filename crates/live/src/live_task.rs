@@ -188,6 +188,7 @@ async fn held(
         result,
         effective: Some(effective),
         artifacts: Vec::new(),
+        staged: Vec::new(),
         reports: Vec::new(),
         evidence: Some(evidence),
         attestation: Some(attestation),

@@ -42,8 +42,12 @@ impl Start<'_> {
         {
             return Ok(held);
         }
-        let waits_for =
-            self.live.0.registry.maker().and_then(|maker| maker.waits_for(&self.who.tenant));
+        let waits_for = match self.quota().await? {
+            Some(quota) => Some(quota),
+            None => {
+                self.live.0.registry.maker().and_then(|maker| maker.waits_for(&self.who.tenant))
+            }
+        };
         let why = format!(
             "no room for the sandbox within {} s: {}",
             since.elapsed().as_secs().max(HELD_PATIENCE.as_secs()),
@@ -57,6 +61,21 @@ impl Start<'_> {
             tracing::warn!(sandbox = %self.id, "a creation without room is canceled and has not ended yet");
         }
         Err(refuse(ErrorCode::Unavailable, why))
+    }
+
+    /// The quota of its tenant that keeps it back, in words.
+    async fn quota(&self) -> Result<Option<String>> {
+        let words = self.live.0.ledger.live().waits_for(self.run).await?;
+        let is_quota = |words: &String| {
+            let what = words.split(':').next().unwrap_or_default();
+            ["cpu", "disk", "starts"].contains(&what)
+        };
+        Ok(words.filter(is_quota).map(|words| {
+            format!(
+                "it waits for its tenant's quota of {words}; kill or pause some of your sandboxes, or let the host's admin \
+                 raise the quota"
+            )
+        }))
     }
 
     /// Until a canceled start has ended: nothing is left of it, or it is paused as before.
@@ -115,7 +134,7 @@ impl Start<'_> {
             .registry
             .maker()
             .is_some_and(|maker| maker.is_held_by_lives(&self.who.tenant));
-        Ok(is_held && self.live.0.ledger.live().is_waiting(self.run).await?)
+        Ok(is_held && self.live.0.ledger.live().waits_for(self.run).await?.is_some())
     }
 
     /// Why a sandbox that was to go on is paused still.

@@ -63,7 +63,7 @@ const PROVIDER: &str = "cofferdam";
 #[derive(Debug)]
 enum PlannerEnd {
     /// As asked, with the plan or the patch.
-    Done(NewArtifact),
+    Done(Box<NewArtifact>),
     /// With a code and words, and the answers that led there.
     Failed(String, Vec<NewArtifact>),
 }
@@ -230,7 +230,7 @@ impl OpencodeDriver {
                     let bytes = canonical::canonical(&plan).map_err(Error::from)?;
                     let name = PLAN_NAME.to_owned();
                     let kind = ArtifactKind::File;
-                    return Ok(PlannerEnd::Done(NewArtifact::plain(kind, name, bytes)));
+                    return Ok(PlannerEnd::Done(Box::new(NewArtifact::plain(kind, name, bytes))));
                 }
                 NextPrompt::Built => return Err(ended("oc_failed", "planning came to a build")),
                 NextPrompt::Fail(code, why) => return Ok(failed(code, &why, &history)),
@@ -341,7 +341,7 @@ impl OpencodeDriver {
         }
         let bytes = canonical::canonical(&patch).map_err(Error::from)?;
         let name = PATCH_NAME.to_owned();
-        Ok(PlannerEnd::Done(NewArtifact::plain(ArtifactKind::Patch, name, bytes)))
+        Ok(PlannerEnd::Done(Box::new(NewArtifact::plain(ArtifactKind::Patch, name, bytes))))
     }
 
     /// One prompt: its row, its turn, its end.
@@ -484,7 +484,7 @@ impl PlannerDriver for OpencodeDriver {
         match held(&self.end).take() {
             Some(PlannerEnd::Done(left)) => {
                 (result.exit, result.err_code, result.cause) = (0, ErrCode::None, None);
-                vec![left]
+                vec![*left]
             }
             Some(PlannerEnd::Failed(why, left)) => {
                 (result.err_code, result.cause) = (ErrCode::CmdNonzero, Some(why));

@@ -12,6 +12,7 @@
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
 //! <state>/images        images, see [`image`], and templates, see [`templates`]
 //! <state>/cache         what build phases left, see `cache`
+//! <state>/trees         host directories as they were bound, see `trees`
 //! <state>/remote        which provider holds which sandbox, see `remote`
 //! <state>/layers        encrypted images of layers too large for memory, see `crypt`
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
@@ -43,6 +44,7 @@
 //! egress
 //! oci
 //! agent
+//! trees
 //! host
 //! ```
 
@@ -63,6 +65,7 @@ mod oci;
 mod plan;
 mod spec;
 mod template;
+mod trees;
 
 /// Images: pulled, imported, built and kept.
 pub mod image {
@@ -91,9 +94,9 @@ pub use agent::changes::{Changes, ChangesError};
 pub use agent::excess::Excess;
 pub use agent::stop::CommandStopper;
 pub use agent::{
-    Agent, AgentError, AgentFiles, CollectedFile, Collection, CommandControl, CommandEvent,
-    CommandHandle, CommandInput, ExecOptions, FileReader, IgnoreRules, OutputSink, SnapshotError,
-    Stream, WatchStream,
+    Agent, AgentError, AgentFiles, CollectedFile, CollectedHead, Collection, CollectionEnd,
+    CollectionItem, CommandControl, CommandEvent, CommandHandle, CommandInput, ExecOptions,
+    FileReader, IgnoreRules, OutputSink, SnapshotError, Stream, WatchStream,
 };
 pub use cache::{
     BaseLookup, BaseMark, BaseRequest, CacheBase, CacheBounds, CacheError, Caches, Flight,
@@ -102,7 +105,7 @@ pub use cache::{
 pub use class::memory_support::MemorySupport;
 pub use cofferdam_guest::glob::{Glob, GlobError, names as glob_names};
 pub use cofferdam_guest::jail::{Jail, JailRefusal, JailRefusalKind, JailReport};
-pub use cofferdam_guest::name::{decode as decode_name, encode as encode_name};
+pub use cofferdam_guest::name::{decode as decode_name, encode as encode_name, is_encoded};
 pub use cofferdam_guest::wire::User;
 pub use doctor::{
     Finding, Grade, ProbeResult, SelfTest, SelfTestError, monitors, self_test_in, self_test_of,
@@ -133,18 +136,20 @@ pub use life::{
     BootRecord, CollectBounds, CommandTalk, DiscardGuard, DropCounts, EarlySandbox, ExecOutcome,
     FrozenSandbox, Host, HostConfig, InitialFiles, KillHandle, LayerSnapshotError,
     LayerSnapshotter, Name, NameReservation, Network, NetworkError, NoSnapshotReason,
-    ProvisionError, ResumeError, Sandbox, SandboxError, SandboxFiles, SandboxNames, ServiceEnd,
-    SleepError, SleepHandle, Traffic, abandoned, destroy_orphans, has_swap, provision,
-    provision_filled, provision_on, reconcile, remains, resume, verify_absent, verify_again,
+    ProvisionError, ResumeError, Sandbox, SandboxCollection, SandboxError, SandboxFiles,
+    SandboxNames, ServiceEnd, SleepError, SleepHandle, Traffic, abandoned, destroy_orphans,
+    has_swap, provision, provision_filled, provision_on, reconcile, remains, resume, verify_absent,
+    verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};
 pub use spec::command::Command;
 pub use spec::environment::USUAL_PATH;
 pub use spec::facts::HostFacts;
-pub use spec::input::Input;
+pub use spec::input::{Input, InputPiece, InputPieces};
 pub use spec::machine::{Accel, Machine};
 pub use spec::plan::{Plan, PlannedMount};
 pub use spec::provider::{Key, Provider, RemoteConfig, RemoteLocation};
 pub use spec::refuse::PlanError;
 pub use spec::service::{PlannedService, Program, Programs};
+pub use trees::{BoundTree, StoredTree, TreeBounds, TreeError, TreeStore};

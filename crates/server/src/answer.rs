@@ -39,8 +39,10 @@ pub(crate) struct ArtifactAnswer {
     /// Digest of the whole artifact.
     pub sha256: String,
     pub content_type: &'static str,
-    /// All of its bytes, or those of `part`.
-    pub bytes: Vec<u8>,
+    /// All of its bytes, or those of `part`, here or as they come.
+    pub body: Body,
+    /// Number of bytes of a body that comes.
+    pub length: Option<u64>,
     pub part: Option<BytePart>,
     /// The caller has it already.
     pub matched: bool,
@@ -140,8 +142,8 @@ fn archived(archive: ArchiveAnswer) -> Response<Body> {
 }
 
 fn bytes(artifact: ArtifactAnswer) -> Response<Body> {
-    let ArtifactAnswer { sha256, content_type, bytes, part, matched } = artifact;
-    let mut response = Response::new(if matched { Body::empty() } else { Body::from(bytes) });
+    let ArtifactAnswer { sha256, content_type, body, length, part, matched } = artifact;
+    let mut response = Response::new(if matched { Body::empty() } else { body });
     let part = part.filter(|_| !matched);
     *response.status_mut() = match (matched, part) {
         (true, _) => StatusCode::NOT_MODIFIED,
@@ -151,6 +153,9 @@ fn bytes(artifact: ArtifactAnswer) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if let Some(length) = length.filter(|_| !matched) {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
     // What a task wrote is shown by no browser as a page of ours.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
@@ -196,7 +201,8 @@ mod tests {
         let artifact = ArtifactAnswer {
             sha256: "a".repeat(64),
             content_type: "text/plain",
-            bytes: b"tail".to_vec(),
+            body: Body::from("tail"),
+            length: None,
             part,
             matched,
         };

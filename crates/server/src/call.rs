@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::{IdError, RunId};
+use cofferdam_contracts::retention::Content;
 use cofferdam_contracts::run::RunHeader;
 use cofferdam_contracts::run_name::RunName;
 use cofferdam_flows::Error;
 use cofferdam_flows::Flows;
+use cofferdam_flows::triggers::DeliveryHeaders;
 use cofferdam_ledger::keys::Principal;
 use cofferdam_live::LiveClient;
 use serde::de::DeserializeOwned;
@@ -34,6 +36,8 @@ pub(crate) struct Call {
     pub body: Value,
     /// The body of a route that takes bytes.
     pub bytes: Vec<u8>,
+    /// Headers of a delivery to a hook.
+    pub delivery: DeliveryHeaders,
     pub if_none_match: Option<String>,
     /// The header `Range`; where it holds only for one version, `if_range` names that by its ETag.
     pub range: Option<String>,
@@ -143,6 +147,13 @@ impl Call {
 
     pub(crate) async fn run_id(&self) -> Result<RunId, Error> {
         Ok(self.run().await?.run_id)
+    }
+
+    /// The same, refused where the content that is read went.
+    pub(crate) async fn run_with(&self, content: Content) -> Result<RunId, Error> {
+        let run = self.run_id().await?;
+        self.flows().ledger.erasures().refuse(&run, Some(content)).await?;
+        Ok(run)
     }
 }
 

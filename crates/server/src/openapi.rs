@@ -73,6 +73,10 @@ fn operation(route: &Route, schemas: &mut Components) -> Value {
             fields
                 .insert("requestBody".into(), json!({"content": {"application/octet-stream": {}}}));
         }
+        if route.takes_delivery() {
+            let content = json!({"application/json": {}});
+            fields.insert("requestBody".into(), json!({"required": true, "content": content}));
+        }
         if route.roles.is_empty() {
             fields.insert("security".into(), json!([]));
         }

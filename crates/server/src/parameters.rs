@@ -5,7 +5,7 @@ use cofferdam_contracts::config::ConfigKey;
 use cofferdam_contracts::dispatch::DispatchStatus;
 use cofferdam_contracts::id::{
     DeliveryId, Digest, DispatchId, GateKey, LiveId, ProviderName, RecipeId, SandboxId, SecretName,
-    SnapshotId, TenantId, WebhookId, WorkflowId,
+    SnapshotId, TenantId, TriggerName, WebhookId, WorkflowId,
 };
 use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::live::LiveState;
@@ -97,6 +97,8 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
         "secret" => (id::<SecretName>(), "a secret"),
         "webhook" => (id::<WebhookId>(), "a webhook"),
         "delivery" => (id::<DeliveryId>(), "a delivery"),
+        "schedule" => (id::<TriggerName>(), "a schedule's name"),
+        "hook" => (id::<TriggerName>(), "a hook's name"),
         "delegation" => {
             (json!({"type": "integer", "minimum": 1, "maximum": i64::MAX}), "a delegation's number")
         }
@@ -145,6 +147,10 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
         ("end", _) => (
             json!({"type": "string", "enum": ["true", "false"]}),
             "whether the input ends with the body",
+        ),
+        ("skipObjects", _) => (
+            json!({"type": "string", "enum": ["true", "false"]}),
+            "whether the bytes of stored artifacts are left out: then the rows alone are proved, and the answer has no `objects`",
         ),
         ("output", _) => (
             json!({"type": "string", "enum": ["true", "false"]}),

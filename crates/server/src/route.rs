@@ -60,7 +60,10 @@ const LONG: [&str; 14] = [
 ];
 
 /// Where an equal start is the same run.
-const REPLAYS: [&str; 2] = ["/api/runs", "/api/run"];
+const REPLAYS: [&str; 3] = ["/api/runs", "/api/run", DELIVERY];
+
+/// Where deliveries to hooks go.
+const DELIVERY: &str = "/api/hooks/{hook}";
 
 impl Route {
     /// Whether it answers 200 where what it would make is there already.
@@ -81,6 +84,11 @@ impl Route {
     /// Whether its body is bytes of any kind, and no JSON.
     pub(crate) fn takes_bytes(&self) -> bool {
         self.path == "/api/runs/{id}/input"
+    }
+
+    /// Whether it takes deliveries of other systems: JSON, whose signature is of its bytes.
+    pub(crate) fn takes_delivery(&self) -> bool {
+        self.method == "POST" && self.path == DELIVERY
     }
 
     /// Whether it answers an archive where one is asked for.

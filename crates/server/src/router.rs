@@ -13,7 +13,9 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::input::MAX_INPUT_BYTES;
 use cofferdam_contracts::schema::{Validator, parse_json, unstorable};
+use cofferdam_contracts::trigger::MAX_DELIVERY_BYTES;
 use cofferdam_flows::keys::{anybody, keyless_caller};
+use cofferdam_flows::triggers::{DELIVERY_HEADERS, DeliveryHeaders};
 use cofferdam_flows::{Error, Flows};
 use cofferdam_http::{ANSWER_PATIENCE, Api, BODY_PATIENCE, Reply, Site, is_json, refuse};
 use cofferdam_ledger::keys::Principal;
@@ -150,9 +152,10 @@ impl Endpoint {
             return Err(Refusal::new(ErrorCode::InvalidId, "the URL has control characters").into());
         }
         let query = query_of(self.route.query, parts.uri.query())?;
-        let (body, bytes) = match self.route.takes_bytes() {
-            true => (Value::Null, arrived(body, MAX_INPUT_BYTES).await?),
-            false => (self.body(body).await?, Vec::new()),
+        let (body, bytes) = match (self.route.takes_bytes(), self.route.takes_delivery()) {
+            (true, _) => (Value::Null, arrived(body, MAX_INPUT_BYTES).await?),
+            (_, true) => (Value::Null, arrived(body, MAX_DELIVERY_BYTES).await?),
+            _ => (self.body(body).await?, Vec::new()),
         };
         Ok(Call {
             shared: Arc::clone(&self.shared),
@@ -161,6 +164,10 @@ impl Endpoint {
             query,
             body,
             bytes,
+            delivery: match self.route.takes_delivery() {
+                true => delivery(&parts.headers),
+                false => DeliveryHeaders::new(),
+            },
             if_none_match: text(header::IF_NONE_MATCH).map(str::to_owned),
             range: text(header::RANGE).map(str::to_owned),
             if_range: text(header::IF_RANGE).map(str::to_owned),
@@ -224,6 +231,12 @@ impl Endpoint {
         schema.check(&value)?;
         Ok(value)
     }
+}
+
+/// What a hook reads of a delivery's headers.
+fn delivery(headers: &HeaderMap) -> DeliveryHeaders {
+    let value = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    DELIVERY_HEADERS.into_iter().filter_map(|name| Some((name, value(name)?.to_owned()))).collect()
 }
 
 /// The bytes of a body, at most so many.

@@ -29,6 +29,10 @@ use cofferdam_contracts::patch::{ApplyRecord, ApplyRow};
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::proof::ProofReport;
 use cofferdam_contracts::recipe_book::{RecipeRow, RecipeVersionRow};
+use cofferdam_contracts::retention::{
+    EraseRequest, ErasureRow, ErasureTotals, GcPreview, GcRequest, GcStep, SecretErasure,
+    StorageReport,
+};
 use cofferdam_contracts::run::{
     IntentRequest, IntentResponse, RecipeRunRequest, Repro, RetryResponse, RunHeader, RunRequest,
 };
@@ -43,6 +47,10 @@ use cofferdam_contracts::snapshot::{
 };
 use cofferdam_contracts::step::StepRow;
 use cofferdam_contracts::test_report::RunReports;
+use cofferdam_contracts::trigger::{
+    FiringRow, HookReceipt, HookRequest, HookRow, ScheduleRequest, ScheduleRow, TriggerRemoval,
+};
+use cofferdam_contracts::usage::UsageRow;
 use cofferdam_contracts::webhook::{
     DeliveryReplay, DeliveryRow, WebhookRemoval, WebhookRequest, WebhookResponse, WebhookRow,
 };
@@ -126,9 +134,11 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/runs/{id}/applies", READ, [], None, 200, s::<Vec<ApplyRow>>(), handlers::runs::run_applies, "Where its patches were written, with approval, key and time"),
     route!("POST" "/api/runs/{id}/applies", SUBMIT, [], s::<ApplyRecord>(), 200, s::<ApplyRow>(), handlers::runs::run_applied, "Records where its approved patch was written, once for each approval"),
     route!("GET" "/api/runs/{id}/secrets", READ, [], None, 200, s::<Vec<SecretUseRow>>(), handlers::runs::run_secrets, "Secrets its sandboxes sent, by host, with counts"),
+    route!("GET" "/api/runs/{id}/erasures", READ, [], None, 200, s::<Vec<ErasureRow>>(), handlers::retention::run_erasures, "What of it was erased: when, by whom and why"),
+    route!("POST" "/api/runs/{id}/erase", OPERATE, [], s::<EraseRequest>(), 200, s::<ErasureTotals>(), handlers::retention::run_erase, "Erases its prompt, its output or both, everywhere; the record stays with hashes"),
     route!("GET" "/api/runs/{id}/gates", READ, [], None, 200, s::<Vec<GateView>>(), handlers::gates::gate_list, "Its gates"),
     route!("GET" "/api/runs/{id}/interactions", READ, ["limit"], None, 200, s::<Vec<InteractionRow>>(), handlers::gates::interaction_list, "The replies to its gates that are on record: accepted, votes, and those that came too late"),
-    route!("GET" "/api/runs/{id}/proofs", READ, [], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run"),
+    route!("GET" "/api/runs/{id}/proofs", READ, ["skipObjects"], None, 200, s::<ProofReport>(), handlers::proofs::run_proofs, "Every proof, for this run; its stored objects are read and hashed"),
     route!("GET" "/api/runs/{id}/repro", READ, [], None, 200, s::<Repro>(), handlers::runs::run_repro, "Inputs and versions needed to run it again"),
     route!("GET" "/api/runs/{id}/stream/{key}", READ, ["from", "follow"], None, 200, None, crate::stream::run_stream, "status of a run; stdout or stderr of a task, by its key; all that the tasks of a run write: NDJSON or SSE"),
     route!("PUT" "/api/runs/{id}/input", SUBMIT, ["at", "end"], None, 200, s::<InputReceipt>(), handlers::run_input::put, "Standard input of its command, for the key that started it with `output=true`: at most 256 KiB, sent again from `next` on"),
@@ -146,7 +156,7 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/delegations", READ, [], None, 200, s::<Vec<DelegationRow>>(), handlers::delegations::list, "Delegations of gate answers"),
     route!("POST" "/api/delegations", APPROVE, [], s::<DelegationRequest>(), 201, s::<DelegationRow>(), handlers::delegations::create, "Lets another key vote for the caller, until a time"),
     route!("DELETE" "/api/delegations/{delegation}", APPROVE, [], None, 200, s::<DelegationEnd>(), handlers::delegations::end, "Ends a delegation early"),
-    route!("GET" "/api/artifacts/{*uri}", READ, [], None, 200, None, handlers::runs::artifact_get, "An artifact's bytes, or one range of them by `Range`; the ETag is the sha256 of all"),
+    route!("GET" "/api/artifacts/{*uri}", READ, [], None, 200, None, handlers::artifacts::artifact_get, "An artifact's bytes, or one range of them by `Range`; the ETag is the sha256 of all"),
     route!("GET" "/api/ops/wf", AUDIT, ["status", "name", "limit"], None, 200, s::<Vec<OpsWorkflow>>(), handlers::ops::list, "Workflows of the engine, newest first"),
     route!("GET" "/api/ops/wf/{wid}", AUDIT, [], None, 200, s::<OpsWorkflow>(), handlers::ops::get, "One workflow with its audit"),
     route!("GET" "/api/ops/wf/{wid}/steps", AUDIT, [], None, 200, s::<Vec<OpsStep>>(), handlers::ops::steps, "Its recorded steps"),
@@ -177,6 +187,7 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImportResponse>(), handlers::recipes::import, "Imports a recipe as a draft"),
     route!("POST" "/api/recipes/export", READ, [], s::<RecipeExport>(), 200, s::<RecipeExportResponse>(), handlers::recipes::export, "A recipe in canonical form; without v a bundle of its versions"),
     route!("POST" "/api/recipes/{id}/promote", OPERATE, [], s::<RecipePromote>(), 200, s::<RecipePromoteResponse>(), handlers::recipes::promote, "Makes a version a candidate, or permanently stable"),
+    route!("GET" "/api/usage", READ, ["tenant", "since", "until", "by", "after", "limit"], None, 200, s::<Vec<UsageRow>>(), handlers::usage::usage_list, "What a tenant used, by day (UTC) or in all, newest day first; the header Link leads to the page after"),
     route!("GET" "/api/config", READ, [], None, 200, s::<Vec<ConfigEntry>>(), handlers::config::list, "The configuration in force for the caller's tenant"),
     route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One configuration key in force"),
     route!("GET" "/api/config/{name}/history", READ, ["limit"], None, 200, s::<Vec<ConfigVersion>>(), handlers::config::history, "A key's versions, newest first"),
@@ -196,16 +207,31 @@ pub const ROUTES: &[Route] = &[
     route!("GET" "/api/dispatches/{id}/output", READ, [], None, 200, s::<DispatchOutput>(), handlers::dispatches::output, "Location of its output"),
     route!("POST" "/api/dispatches/{id}/kill", OPERATE, [], None, 202, s::<DispatchView>(), handlers::dispatches::kill, "Ends a dispatch and its sandbox"),
     route!("POST" "/api/dispatches/{id}/retry", OPERATE, [], None, 201, s::<DispatchView>(), handlers::dispatches::retry, "Repeats a dispatch, as a new one that refers to it"),
-    route!("GET" "/api/proofs", AUDIT, [], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof, over all data visible to the key"),
+    route!("GET" "/api/proofs", AUDIT, ["skipObjects"], None, 200, s::<ProofReport>(), handlers::proofs::all_proofs, "Every proof, over all data visible to the key; stored objects are read and hashed"),
     route!("GET" "/api/webhooks", AUDIT, [], None, 200, s::<Vec<WebhookRow>>(), handlers::webhooks::list, "Webhooks, without their secrets"),
     route!("POST" "/api/webhooks", OPERATE, [], s::<WebhookRequest>(), 201, s::<WebhookResponse>(), handlers::webhooks::add, "Creates a webhook; its secret is shown once"),
     route!("DELETE" "/api/webhooks/{webhook}", OPERATE, [], None, 200, s::<WebhookRemoval>(), handlers::webhooks::remove, "Removes a webhook"),
     route!("GET" "/api/webhooks/{webhook}/deliveries", AUDIT, ["state", "limit"], None, 200, s::<Vec<DeliveryRow>>(), handlers::webhooks::deliveries, "Its deliveries, newest first"),
     route!("POST" "/api/webhooks/{webhook}/deliveries/{delivery}/replay", OPERATE, [], None, 202, s::<DeliveryReplay>(), handlers::webhooks::replay, "Sends a delivered or dead delivery again"),
+    route!("GET" "/api/schedules", READ, [], None, 200, s::<Vec<ScheduleRow>>(), handlers::triggers::schedules, "Schedules, by name, each with its newest firing"),
+    route!("POST" "/api/schedules", SUBMIT, [], s::<ScheduleRequest>(), 201, s::<ScheduleRow>(), handlers::triggers::schedule_add, "Adds a schedule: runs of a recipe by the clock, with the rights of the caller's key"),
+    route!("DELETE" "/api/schedules/{schedule}", CANCEL, [], None, 200, s::<TriggerRemoval>(), handlers::triggers::schedule_remove, "Removes a schedule; what waits of it is skipped, its firings stay on record"),
+    route!("POST" "/api/schedules/{schedule}/pause", CANCEL, [], None, 200, s::<ScheduleRow>(), handlers::triggers::pause, "Pauses a schedule: instants until it is resumed are not firings"),
+    route!("POST" "/api/schedules/{schedule}/resume", CANCEL, [], None, 200, s::<ScheduleRow>(), handlers::triggers::resume, "Resumes a schedule, from its next instant on"),
+    route!("GET" "/api/schedules/{schedule}/firings", READ, ["limit"], None, 200, s::<Vec<FiringRow>>(), handlers::triggers::schedule_firings, "A schedule's firings, newest first: each with its run, or the reason why it has none"),
+    route!("GET" "/api/hooks", READ, [], None, 200, s::<Vec<HookRow>>(), handlers::triggers::hooks, "Hooks, by name"),
+    route!("POST" "/api/hooks", SUBMIT, [], s::<HookRequest>(), 201, s::<HookRow>(), handlers::triggers::hook_add, "Adds a hook: runs of a recipe by signed deliveries, with the rights of the caller's key"),
+    route!("POST" "/api/hooks/{hook}", &[], [], None, 201, s::<HookReceipt>(), handlers::triggers::deliver, "Takes a delivery of GitHub, GitLab or Standard Webhooks; its signature is its key"),
+    route!("DELETE" "/api/hooks/{hook}", CANCEL, [], None, 200, s::<TriggerRemoval>(), handlers::triggers::hook_remove, "Removes a hook; its firings stay on record"),
+    route!("GET" "/api/hooks/{hook}/firings", READ, ["limit"], None, 200, s::<Vec<FiringRow>>(), handlers::triggers::hook_firings, "Deliveries that started runs, newest first"),
     route!("GET" "/api/secrets", AUDIT, [], None, 200, s::<Vec<SecretRow>>(), handlers::secrets::list, "Secrets, without their values"),
     route!("PUT" "/api/secrets/{secret}", OPERATE, [], s::<SecretPut>(), 200, s::<SecretRow>(), handlers::secrets::put, "Sets a secret: its next version"),
     route!("POST" "/api/secrets/{secret}/rotate", OPERATE, [], s::<SecretRotate>(), 200, s::<SecretRow>(), handlers::secrets::rotate, "Rotates a secret; running sandboxes send the new value within a second"),
     route!("DELETE" "/api/secrets/{secret}", OPERATE, [], None, 200, s::<SecretRemoval>(), handlers::secrets::remove, "Removes a secret; running sandboxes are refused it within a second"),
+    route!("POST" "/api/secrets/{secret}/erase", OPERATE, [], s::<SecretErasure>(), 200, s::<ErasureTotals>(), handlers::retention::secret_erase, "Erases a secret's bytes; their hash and the reason stay on record"),
+    route!("GET" "/api/gc", OPERATE, [], None, 200, s::<GcPreview>(), handlers::retention::gc_preview, "What a collection would take now, by tenant"),
+    route!("POST" "/api/gc", OPERATE, [], s::<GcRequest>(), 200, s::<GcStep>(), handlers::retention::gc, "Collects for about two seconds what retention leaves no room for; `next` says where to go on"),
+    route!("GET" "/api/storage", AUDIT, [], None, 200, s::<StorageReport>(), handlers::retention::storage, "Who uses what, by tenant"),
     route!("GET" "/api/keys", ADMIN, ["tenant"], None, 200, s::<Vec<KeyRow>>(), handlers::keys::list, "API keys, without their secrets; tenant: another tenant's, or * for all, for the host's admin"),
     route!("POST" "/api/keys", ADMIN, [], s::<KeyRequest>(), 201, s::<KeyResponse>(), handlers::keys::create, "Creates a key; its secret is shown once"),
     route!("DELETE" "/api/keys/{key}", ADMIN, ["tenant"], None, 200, s::<KeyRevocation>(), handlers::keys::revoke, "Revokes a key; tenant: another tenant's, for the host's admin"),

@@ -8,6 +8,7 @@ use axum::body::{Body, Bytes};
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::id::{RunId, TaskKey};
+use cofferdam_contracts::retention::Content;
 use cofferdam_flows::Error;
 use cofferdam_ledger::listen::{WATCH_AGAIN, Wake};
 use cofferdam_ledger::streams::{AllStreamsLook, Chunk, StreamCursor, TaskChunk};
@@ -93,12 +94,14 @@ async fn source_of(call: &Call, key: &str, from: i64) -> Result<(Source, RunId),
         "all" => {
             let from_ms = from.min(LATEST_MS);
             let source = Source::All { from_ms, next: BTreeMap::new(), is_first: true };
-            Ok((source, call.run_id().await?))
+            Ok((source, call.run_with(Content::Output).await?))
         }
         "stdout" | "stderr" => {
             let task: TaskKey = call.id("id").map_err(|_| Refusal::not_found("task"))?;
             let run = call.flows().ledger.tasks().run(&call.who.tenant, &task).await?;
-            Ok((one(task.into()), run.ok_or_else(|| Refusal::not_found("task"))?))
+            let run = run.ok_or_else(|| Refusal::not_found("task"))?;
+            call.flows().ledger.erasures().refuse(&run, Some(Content::Output)).await?;
+            Ok((one(task.into()), run))
         }
         _ => Err(Refusal::not_found("stream").into()),
     }

@@ -35,7 +35,7 @@ const IRREGULAR: &str = "arisen arose awoke awoken beaten became become been beg
 
 /// Words that end like participles and gerunds and are nouns. `building` and `recording` are not among them: they name an act.
 const NOUNS: &str = "bed ceiling embed feed hundred keyring need nothing red reed seed shed sibling speed string thing \
-    binding encoding finding setting";
+    binding encoding finding firing setting";
 
 /// Words that name nothing: `Again`, `Still`, `Within`, `Of`.
 const FUNCTION_WORDS: &str = "about above again ahead alike alone along already apart as aside at away back before behind below \

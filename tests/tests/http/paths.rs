@@ -8,7 +8,7 @@ use cofferdam_server::routes::ROUTES;
 use cofferdam_tests::text;
 
 /// Every parameter of a path.
-const PARAMS: [&str; 11] = [
+const PARAMS: [&str; 13] = [
     "{id}",
     "{wid}",
     "{gate}",
@@ -20,6 +20,8 @@ const PARAMS: [&str; 11] = [
     "{provider}",
     "{delivery}",
     "{token}",
+    "{schedule}",
+    "{hook}",
 ];
 const ANY: Wants =
     &[(400, "invalid_id"), (403, "link_invalid"), (404, "not_found"), (405, "method_not_allowed")];

@@ -151,6 +151,8 @@ impl World {
             .replace("{snapshot}", &"a".repeat(20))
             .replace("{provider}", "none")
             .replace("{secret}", "none")
+            .replace("{schedule}", "none")
+            .replace("{hook}", "none")
             .replace("{delivery}", &format!("msg_{}", "0".repeat(32)))
             .replace("{token}", &self.link)
             .replace(
@@ -222,6 +224,14 @@ impl World {
                 "name": "p", "url": "https://example.com/v1", "protocols": ["openai-chat"], "secret": "k",
                 "models": [{"model": "m", "input_micros": 1, "output_micros": 1, "cached_micros": 1, "cache_write_micros": 1, "cache_write_hour_micros": 1, "max_output": 1}],
                 "budget": {"calls": 1, "tokens": 1, "micros": 1}, "day_budget": {"calls": 1},
+            }),
+            (_, "/api/schedules") => json!({
+                "recipeRef": {"id": "gated", "v": "1"}, "name": "n",
+                "schedule": {"cron": "0 3 1 1 *", "time_zone": "UTC", "jitter": "5m", "missed": "once", "overlap": "skip", "inputs": {"n": 1}},
+            }),
+            (_, "/api/hooks") => json!({
+                "name": "n", "recipeRef": {"id": "gated", "v": "1"},
+                "hook": {"scheme": "github", "secret": "none", "events": ["push"], "inputs": {"n": "/n"}},
             }),
             (_, "/api/links/{token}") => json!({"payload": {"choice": "yes"}}),
             (_, path) if path.ends_with("/links") => {

@@ -1,4 +1,4 @@
-//! For every claim, what somebody with the database in hand might do that breaks it.
+//! One file: every claim, and what somebody with the database in hand might do that breaks it.
 
 /// What somebody with the database in hand might do, and the claim that it breaks.
 pub struct Tampering {
@@ -36,7 +36,7 @@ pub const SETTLE: [&str; 3] = [
 
 /// A patch of one new file and one directory that is gone, in the place of an output: its proof holds, until it is tampered
 /// with.
-pub const BUILT: [&str; 4] = [
+pub const BUILT: [&str; 5] = [
     r#"UPDATE app.artifacts a SET kind = 'patch', name = 'patch.json', inline = p.text, sha256 = encode(sha256(convert_to(p.text, 'UTF8')), 'hex'), size = octet_length(p.text)
          FROM (SELECT '{"entries":[{"path":"a \"b\"","post":{"content":"eA==","mode":420,"sha256":"' || encode(sha256('x'), 'hex') || '"}},{"path":"d","pre":{"mode":493}}],"version":1}' AS text) p
         WHERE a.uri = (SELECT min(o.uri) FROM app.artifacts o JOIN app.sbx_runs s USING (task_key) WHERE o.kind = 'stdout' AND s.err_code = 'NONE')"#,
@@ -54,6 +54,13 @@ pub const BUILT: [&str; 4] = [
                               (2, 'd', 493, NULL, NULL, '["d",[493,null],null]')) v(n, path, pre, post, sha, diff)
         WHERE a.kind = 'patch'"#,
     "INSERT INTO app.run_steps (run_id, step_id, attempt, status, output, origin) SELECT run_id, 'ApplyPatchST', 1, 'ok', jsonb_build_object('patch', sha256, 'entries', 2), 'manual' FROM app.artifacts WHERE kind = 'patch'",
+    // What was written over has another size: it is metered as if it had been written so.
+    "UPDATE app.usage_parts u SET stored_bytes = u.stored_bytes + x.kept - x.metered
+       FROM (SELECT g.tenant_id, g.day, g.kept, (SELECT sum(p.stored_bytes) FROM app.usage_parts p WHERE (p.tenant_id, p.day) = (g.tenant_id, g.day)) AS metered
+               FROM (SELECT r.tenant_id, app.usage_day(a.created_at) AS day, sum(a.size) AS kept
+                       FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id GROUP BY 1, 2) g) x
+      WHERE (u.tenant_id, u.day) = (x.tenant_id, x.day)
+        AND u.part = (SELECT min(p.part) FROM app.usage_parts p WHERE (p.tenant_id, p.day) = (x.tenant_id, x.day))",
 ];
 
 /// A template whose build ran in the sandbox that was killed: its proof holds, until it is tampered with.
@@ -88,7 +95,14 @@ pub const APPLIED: [&str; 2] = [
        JOIN app.runs r USING (id) LIMIT 1",
 ];
 
-/// `$SETTLE` is [`SETTLE`], `$BUILT` [`BUILT`], `$TEMPLATE` [`TEMPLATE`], `$APPLIED` [`APPLIED`]; `double TABLE [WHERE ..]` is `UNBIND` and one row inserted again; `unbind TABLE` alone exists too.
+/// Every run that is at rest, erased as somebody asked: all proofs hold, until a content is put back or an erasure is taken away.
+pub const ERASED: [&str; 3] = [
+    "SET session_replication_role = origin",
+    "SELECT app.erase_runs(ARRAY(SELECT id FROM app.runs), '{prompt,output}', 'asked', 'k', 'why', 'manual')",
+    "SET session_replication_role = replica",
+];
+
+/// `$ERASED` is [`ERASED`], `$SETTLE` is [`SETTLE`], `$BUILT` [`BUILT`], `$TEMPLATE` [`TEMPLATE`], `$APPLIED` [`APPLIED`]; `double TABLE [WHERE ..]` is `UNBIND` and one row inserted again; `unbind TABLE` alone exists too.
 pub const TAMPERINGS: &[Tampering] = &[
     tamper!("run_steps_unique": "double app.run_steps"),
     tamper!("artifacts_unique": "double app.artifacts"),
@@ -116,6 +130,9 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("artifact_bytes_match": "UPDATE app.artifacts SET sha256 = '$H' WHERE kind = 'stdout'"),
     tamper!("artifact_bytes_match": "UPDATE app.blobs SET bytes = bytes || '\\x00'"),
     tamper!("artifact_bytes_match": "DELETE FROM app.blobs"),
+    tamper!("artifact_bytes_match":
+        "INSERT INTO app.stored_objects (id, tenant_id, store, sha256, size, sealed_key, sealed_by) SELECT repeat('0', 32), r.tenant_id, repeat('0', 32), a.sha256, a.size + 1, decode(repeat('00', 60), 'hex'), '$H' FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id WHERE a.kind = 'stdout' LIMIT 1",
+        "UPDATE app.artifacts a SET inline = NULL, object_id = o.id FROM app.stored_objects o WHERE a.kind = 'stdout' AND a.sha256 = o.sha256"),
     tamper!("index_lists_every_artifact": "DELETE FROM app.artifacts WHERE kind = 'stdout'"),
     tamper!("index_lists_every_artifact": "DELETE FROM app.artifacts WHERE kind = 'artifact_index'"),
     tamper!("index_lists_every_artifact":
@@ -129,6 +146,14 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("settlements_are_decisions": "$SETTLE", "UPDATE app.secure_wipe_evidence SET evidence = jsonb_set(evidence, '{reason}', '\"x\"') WHERE wipe_status = 'failed'"),
     tamper!("settlements_are_decisions": "$SETTLE", "UPDATE app.secure_wipe_evidence SET wipe_status = 'verified'"),
     tamper!("settlements_are_decisions": "$SETTLE", "UPDATE app.remote_execution_sessions SET state = 'CANCELED' WHERE sandbox_id IN (SELECT sandbox_id FROM app.wipe_settlements)"),
+    tamper!("usage_is_what_ran": "UPDATE app.usage_parts SET sandbox_ms = sandbox_ms + 1 WHERE sandbox_ms > 0"),
+    tamper!("usage_is_what_ran": "UPDATE app.usage_parts SET memory_mb_ms = memory_mb_ms - 1 WHERE memory_mb_ms > 0"),
+    tamper!("usage_is_what_ran": "UPDATE app.usage_parts SET day = day - 1 WHERE starts > 0"),
+    tamper!("usage_is_what_ran": "UPDATE app.usage_parts SET tenant_id = 'other' WHERE stored_bytes > 0"),
+    tamper!("usage_is_what_ran": "UPDATE app.usage_parts SET model_micros = model_micros + 1 WHERE model_calls > 0"),
+    tamper!("usage_is_what_ran": "DELETE FROM app.usage_parts WHERE model_calls > 0"),
+    tamper!("usage_is_what_ran": "UPDATE app.remote_execution_sessions SET mem_mb = mem_mb + 1"),
+    tamper!("usage_is_what_ran": "UPDATE app.remote_execution_sessions SET admitted_at = created_at - interval '1 hour'"),
     tamper!("runs_wait_for_wipes": "UPDATE app.remote_execution_sessions SET ended_at = NULL"),
     tamper!("runs_wait_for_wipes": "UPDATE app.remote_execution_sessions SET ended_at = ended_at + interval '1 hour'"),
     tamper!("wipe_evidence_holds": "UPDATE app.secure_wipe_evidence SET evidence = jsonb_set(evidence, '{checks,0,ok}', 'false')"),
@@ -402,7 +427,59 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("graphs_are_their_plans":
         "DELETE FROM app.graph_ends", "DELETE FROM app.graph_skips", "DELETE FROM app.graph_events", "DELETE FROM app.graph_tasks",
         "DELETE FROM app.graph_groups"),
+    tamper!("trees_are_what_was_bound": "UPDATE app.task_trees SET sha256 = '$H'"),
+    tamper!("trees_are_what_was_bound": "UPDATE app.intent_trees SET sha256 = '$H'"),
+    tamper!("trees_are_what_was_bound": "UPDATE app.task_trees SET source = '/another'"),
+    tamper!("trees_are_what_was_bound": "DELETE FROM app.intent_trees"),
+    tamper!("trees_are_what_was_bound": "DELETE FROM app.task_trees"),
     tamper!("succeeded_runs_are_whole": "UPDATE app.graph_ends SET outcome = 'failed' WHERE name = 'first'"),
+    tamper!("graphs_are_their_plans": "$ERASED", "UPDATE app.graph_groups SET needs = '{}' WHERE needs <> '{}'"),
+    tamper!("graphs_are_their_plans": "$ERASED", "DELETE FROM app.graph_tasks WHERE step_id = 'ExecuteST:first'"),
+    tamper!("content_is_gone_on_record": "$ERASED", "DELETE FROM app.erasures WHERE content = 'prompt'"),
+    tamper!("content_is_gone_on_record": "$ERASED", "DELETE FROM app.erasures WHERE content = 'output'"),
+    tamper!("content_is_gone_on_record": "UPDATE app.sbx_runs SET request = app.erased_json(request, '{}')"),
+    tamper!("content_is_gone_on_record": "UPDATE app.sbx_runs SET response = app.erased_json(response, '{}')"),
+    tamper!("content_is_gone_on_record": "UPDATE app.run_steps SET output = app.erased_json(output, '{}') WHERE step_id = 'CompileST'"),
+    tamper!("content_is_gone_on_record": "UPDATE app.intents SET inputs = to_jsonb(app.erased_text(inputs::text))"),
+    tamper!("content_is_gone_on_record": "UPDATE app.test_reports SET report = app.erased_json(report, '{}')"),
+    tamper!("content_is_gone_on_record": "UPDATE app.graph_events SET event = to_jsonb(app.erased_text(event::text))"),
+    tamper!("content_is_gone_on_record": "UPDATE app.runs SET erased_at = now()"),
+    tamper!("content_is_gone_on_record": "DELETE FROM app.blobs"),
+    tamper!("content_is_gone_on_record":
+        "INSERT INTO app.stored_objects (id, tenant_id, store, sha256, size, sealed_by, erased_at) SELECT repeat('0', 32), r.tenant_id, repeat('0', 32), a.sha256, a.size, '$H', now() FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id WHERE a.kind = 'stdout' LIMIT 1",
+        "UPDATE app.artifacts a SET inline = NULL, object_id = o.id FROM app.stored_objects o WHERE a.kind = 'stdout' AND a.sha256 = o.sha256"),
+    tamper!("erasures_are_whole": "$ERASED",
+        "UPDATE app.artifacts SET erased_in = NULL, inline = 'x' WHERE kind = 'stdout'"),
+    tamper!("erasures_are_whole": "$ERASED",
+        "INSERT INTO app.blobs (sha256, bytes) SELECT DISTINCT sha256, 'x'::bytea FROM app.artifacts WHERE kind = 'stdout' ON CONFLICT DO NOTHING"),
+    tamper!("erasures_are_whole": "$ERASED",
+        "INSERT INTO app.stored_objects (id, tenant_id, store, sha256, size, sealed_key, sealed_by) SELECT repeat('0', 32), r.tenant_id, repeat('0', 32), a.sha256, a.size, decode(repeat('00', 60), 'hex'), '$H' FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id WHERE a.kind = 'stdout' LIMIT 1",
+        "UPDATE app.artifacts a SET object_id = o.id FROM app.stored_objects o WHERE a.kind = 'stdout' AND a.sha256 = o.sha256"),
+    tamper!("usage_is_what_ran": "$ERASED",
+        "UPDATE app.sbx_runs SET request = jsonb_set(request, '{sandbox,limits,memMB}', '99999')"),
+    tamper!("trees_are_what_was_bound": "$ERASED", "UPDATE app.task_trees SET sha256 = '$H'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.sbx_runs SET request = '{\"cmd\":\"x\"}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.sbx_runs SET response = response - 'erased'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.run_steps SET output = '{}' WHERE step_id = 'CompileST'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.run_steps SET error = 'x' WHERE step_id = 'ExecuteST'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.intents SET inputs = '{}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.intents SET goal = 'x'"),
+    tamper!("erasures_are_whole": "$ERASED",
+        "INSERT INTO app.run_streams (run_id, key, seq, chunk) SELECT task_key, 'stdout', 0, 'x' FROM app.sbx_runs ON CONFLICT DO NOTHING"),
+    tamper!("erasures_are_whole": "$ERASED",
+        "INSERT INTO dbos.operation_outputs (workflow_uuid, function_id, output) SELECT workflow_id, 0, 'x' FROM app.runs ON CONFLICT DO NOTHING"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE dbos.workflow_status SET output = '{}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE dbos.workflow_events SET value = '{}' WHERE key LIKE 'decision:%'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.human_gates SET inputs = '{}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.human_interactions SET payload = payload - 'erased'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.plan_approvals SET parts = '{}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.test_reports SET report = '{}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.graph_events SET event = '{}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.runs SET error = 'x'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.dispatch_runs SET request = '{}'"),
+    tamper!("erasures_are_whole":
+        "INSERT INTO app.secrets (tenant_id, name, version, hosts, sealed, sealed_by, key_id) VALUES ('default', 's', 1, '{}', decode(repeat('00', 40), 'hex'), '$H', 'k')",
+        "INSERT INTO app.erasures (tenant_id, content, secret, cause, key_id, reason, bytes, removed, origin) VALUES ('default', 'secret', 's', 'asked', 'k', 'why', 40, '{\"version\":1}', 'manual')"),
     tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET sha256 = '$H'"),
     tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET path = 'big.bin'"),
     tamper!("reports_are_of_artifacts": "UPDATE app.test_reports SET attempt = 2"),
@@ -412,6 +489,17 @@ pub const TAMPERINGS: &[Tampering] = &[
         "UPDATE app.test_reports SET sha256 = NULL, report = report || '{\"fault\":{\"kind\":\"empty\",\"byte\":0}}'"),
     tamper!("reports_are_of_artifacts":
         "INSERT INTO app.test_reports SELECT run_id, step_id, task_key, attempt, 1, 'forged.tap', kind, report, '$H', origin, created_at FROM app.test_reports"),
+    tamper!("firings_are_once": "DELETE FROM app.firings"),
+    tamper!("firings_are_once": "double app.firings WHERE state = 'started'"),
+    tamper!("firings_are_once":
+        "UPDATE app.firings SET run_id = (SELECT min(id) FROM app.runs WHERE recipe_id = 'big') WHERE seq = (SELECT min(seq) FROM app.firings WHERE state = 'started')"),
+    tamper!("firings_are_once": "unbind app.firings", "UPDATE app.firings SET state = 'skipped' WHERE state = 'started'"),
+    tamper!("firings_are_once": "unbind app.firings", "UPDATE app.firings SET run_id = NULL"),
+    tamper!("firings_are_once": "UPDATE app.triggers SET key_id = 'k_0000000000000000'"),
+    tamper!("firings_are_once": "UPDATE app.triggers SET recipe_hash = '$H'"),
+    tamper!("firings_are_once": "UPDATE app.triggers SET firings = firings + 1"),
+    tamper!("firings_are_once": "UPDATE app.runs SET origin = 'webhook-ci' WHERE recipe_id = 'big'"),
+    tamper!("firings_are_once": "UPDATE app.runs SET origin = 'api-shim' WHERE recipe_id = 'ticks'"),
     tamper!("task_keys_hold": "UPDATE app.sbx_runs SET request = replace(request::text, 'echo', 'true')::jsonb WHERE request::text LIKE '%echo%'"),
     tamper!("task_keys_hold": "UPDATE app.sbx_runs SET step_id = 'ExecuteST:another' WHERE task_key = (SELECT min(task_key) FROM app.sbx_runs)"),
     tamper!("results_are_their_raw":

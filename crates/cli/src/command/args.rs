@@ -9,10 +9,15 @@ use super::cache::CacheArgs;
 use super::changes::{ChangesArgs, RevertArgs};
 use super::check::CheckArgs;
 use super::config::ConfigArgs;
+use super::df::DfArgs;
 use super::dispatch_args::{DispatchArgs, DispatchCommand};
 use super::doctor::DoctorArgs;
+use super::erase::EraseArgs;
 use super::exec_args::ExecArgs;
 use super::gate::GateArgs;
+use super::gc::GcArgs;
+use super::gitlab_executor::GitlabArgs;
+use super::hook::{HookArgs, HookCommand};
 use super::image::{ImageArgs, ImageCommand};
 use super::key::KeyArgs;
 use super::locations::Locations;
@@ -25,10 +30,12 @@ use super::read::ShowArgs;
 use super::recipe::RecipeArgs;
 use super::run::RunArgs;
 use super::sandbox::SandboxArgs;
+use super::schedule::ScheduleArgs;
 use super::secret::SecretArgs;
 use super::serve::{ApiArgs, ServeArgs};
 use super::sessions::SessionArgs;
 use super::template::{TemplateArgs, TemplateCommand};
+use super::usage::UsageArgs;
 use super::webhook::WebhookArgs;
 use super::worker::WorkerArgs;
 
@@ -110,16 +117,30 @@ pub(crate) enum Command {
     Sandbox(SandboxArgs),
     /// Set, list, rotate and remove secrets that the egress proxy adds to requests
     Secret(SecretArgs),
+    /// Run recipes by the clock: add, list, pause, resume and remove schedules
+    Schedule(ScheduleArgs),
+    /// Run recipes by signed deliveries of GitHub, GitLab and others, and by pushes of git
+    Hook(HookArgs),
+    /// Stages of GitLab Runner's custom executor: each job is a sandbox that is wiped
+    GitlabExecutor(GitlabArgs),
     /// Add, list and replay webhooks for events of gates and runs
     Webhook(WebhookArgs),
     /// Add, list and remove providers of models; show what a run's calls took
     Model(ModelArgs),
+    /// Show what tenants used by day: sandboxes, cores, memory, bytes, calls of models and their price
+    Usage(UsageArgs),
     /// Import, pull, build and remove images for `image: image:NAME`
     Image(ImageArgs),
     /// Build, add, list and remove templates of long-lived sandboxes
     Template(TemplateArgs),
     /// List, evict and verify cached dependencies
     Cache(CacheArgs),
+    /// Erase content of ended runs that retention leaves no room for, and what nothing refers to
+    Gc(GcArgs),
+    /// Show who uses what: rows, artifacts, cache, images, pauses, database
+    Df(DfArgs),
+    /// Erase a prompt, an output, both of a run, or a secret, everywhere; the record stays
+    Erase(EraseArgs),
     /// Print the database's URL, for psql and for auditors
     Db {
         /// URL of the private database's superuser, for manual maintenance
@@ -152,6 +173,7 @@ impl Command {
             Self::Dispatch(args) => {
                 matches!(args.command, DispatchCommand::Wait(_))
             }
+            Self::Hook(args) => matches!(args.command, HookCommand::Git(_)),
             Self::Image(args) => matches!(args.command, ImageCommand::Build { .. }),
             Self::Template(args) => matches!(args.command, TemplateCommand::Build { .. }),
             _ => false,

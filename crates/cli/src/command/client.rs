@@ -325,6 +325,7 @@ async fn refused(answer: Response) -> anyhow::Error {
         | ErrorCode::WrongServer
         | ErrorCode::DedupeConflict
         | ErrorCode::LinkSpent
+        | ErrorCode::Erased
         | ErrorCode::TopicMismatch => Negative(text).into(),
         _ => ApiRefusal { text, details: body.details }.into(),
     }

@@ -17,6 +17,7 @@ use cofferdam_contracts::shell::quoted;
 use cofferdam_contracts::step::{StepRow, StepStatus};
 
 use super::client::Client;
+use super::exit::Negative;
 use super::host_program::HostProgram;
 use super::line_buffer::last_lines;
 use super::output;
@@ -85,7 +86,14 @@ pub(crate) async fn last_words(
     let mut absent = BTreeSet::new();
     for task in &view.tasks {
         for log in &task.logs {
-            let end = client.artifact_end(log, FETCHED_BYTES).await?;
+            let end = match client.artifact_end(log, FETCHED_BYTES).await {
+                // It was erased, and the record goes on without it.
+                Err(error) if error.is::<Negative>() => {
+                    output::line(&format!("{} of {}: {error}", log.kind.as_str(), task.name));
+                    continue;
+                }
+                end => end?,
+            };
             let is_all = u64::try_from(log.size).is_ok_and(|size| size <= FETCHED_BYTES);
             let Some(excerpt) = excerpt(&end, is_all) else { continue };
             output::line(&heading(&header.run_id, task.name, log.kind, excerpt.is_whole));

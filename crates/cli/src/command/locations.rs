@@ -29,6 +29,10 @@ pub(crate) struct Locations {
     /// start
     #[arg(long, global = true, env = "COFFERDAM_SECRETS_KEY", value_name = "FILE")]
     pub secrets_key: Option<PathBuf>,
+    /// Directory of large artifacts, sealed; processes of one installation that share it have one artifact store. Default: objects in
+    /// the state directory; with --db none, and what does not fit the database's bounds is not kept
+    #[arg(long, global = true, env = "COFFERDAM_OBJECTS", value_name = "DIR")]
+    pub objects: Option<PathBuf>,
     /// The API key itself; other users can read arguments, so use --key-file (kept for old scripts, with a warning)
     #[arg(long, global = true, hide = true, conflicts_with = "key_file")]
     pub key: Option<String>,

@@ -5,11 +5,12 @@
 //! ```text
 //! args
 //! exec
-//! dispatch exec_recipe input_relay logs read relay
-//! apply run sandbox sandbox_snapshot tail
+//! hook
+//! dispatch exec_recipe hook_git input_relay logs read relay schedule
+//! apply gitlab_executor run sandbox sandbox_snapshot tail
 //! check
-//! artifacts cache changes config follow gate key model ops prove ps question recipe sandbox_cp sandbox_shell secret
-//!    sessions webhook
+//! artifacts cache changes config df erase follow gate gc key model ops prove ps question recipe sandbox_cp sandbox_shell secret
+//!    sessions usage webhook
 //! connection dispatch_import doctor envd failure live_output plan_show run_lookup sandbox_network serve test_reports
 //! client node progress signing_key template
 //! agent database image
@@ -37,6 +38,7 @@ mod config;
 mod connection;
 mod database;
 mod destination;
+mod df;
 mod directory_identity;
 mod dispatch;
 mod dispatch_args;
@@ -46,6 +48,7 @@ mod doctor;
 mod end_signal;
 mod env_arg;
 mod envd;
+mod erase;
 mod exec;
 mod exec_args;
 mod exec_recipe;
@@ -56,7 +59,11 @@ mod file_transfer;
 mod flag;
 mod follow;
 mod gate;
+mod gc;
+mod gitlab_executor;
 mod grant_arg;
+mod hook;
+mod hook_git;
 mod host_program;
 mod image;
 mod input_relay;
@@ -91,6 +98,7 @@ mod sandbox_cp;
 mod sandbox_network;
 mod sandbox_shell;
 mod sandbox_snapshot;
+mod schedule;
 mod secret;
 mod secret_input;
 mod serve;
@@ -109,6 +117,7 @@ mod template;
 mod test_reports;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod user;
 mod vault;
 mod webhook;
@@ -213,11 +222,18 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Key(args) => key::key(&at, &args).await,
         Command::Sandbox(args) => sandbox::sandbox(&at, &args).await,
         Command::Secret(args) => secret::secret(&at, &args).await,
+        Command::Schedule(args) => schedule::schedule(&at, &args).await,
+        Command::Hook(args) => hook::hook(&at, &args).await,
+        Command::GitlabExecutor(args) => gitlab_executor::gitlab_executor(&at, &args).await,
         Command::Webhook(args) => webhook::webhook(&at, &args).await,
         Command::Model(args) => model::model(&at, &args).await,
+        Command::Usage(args) => usage::usage(&at, &args).await,
         Command::Image(args) => image::image(&at, &args).await,
         Command::Template(args) => template::template(&at, &args).await,
         Command::Cache(args) => cache::cache(&at, &args).await,
+        Command::Gc(args) => gc::gc(&at, &args).await,
+        Command::Df(args) => df::df(&at, &args).await,
+        Command::Erase(args) => erase::erase(&at, &args).await,
         Command::Db { superuser } => node::print_url(&at, superuser).await,
         Command::Adopt => node::adopt(&at).await,
         Command::Openapi => output::document(&cofferdam_server::openapi::document()),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use cofferdam_ambient::random::Ids;
 use cofferdam_e2b::E2b;
+use cofferdam_flows::objects::Store;
 use cofferdam_flows::{Flows, FlowsSetup, Reach, Worker, WorkerConfig};
 use cofferdam_http::{Listeners, Server, ServerConfig};
 use cofferdam_ledger::Ledger;
@@ -43,6 +44,22 @@ impl Parts<'_> {
         if self.webhook_private { Reach::Private } else { Reach::Public }
     }
 }
+
+/// Where large artifacts lie. A database that others share has artifacts of other hosts, which this one's directory would not have.
+fn artifact_store(at: &Locations, dir: &Path) -> anyhow::Result<Option<Store>> {
+    let place = match (&at.objects, &at.db) {
+        (Some(place), _) => place.clone(),
+        (None, None) => dir.join(OBJECTS),
+        (None, Some(_)) => return Ok(None),
+    };
+    // A relative path would be another one for a process that starts elsewhere.
+    let place = std::path::absolute(&place).unwrap_or(place);
+    let store = Store::open(&place);
+    store.map(Some).with_context(|| format!("cannot use the artifact store {}", place.display()))
+}
+
+/// Where that is in a state directory.
+const OBJECTS: &str = "objects";
 
 /// A running node.
 #[derive(Debug)]
@@ -89,6 +106,7 @@ impl Node {
         let flows = Flows::new(FlowsSetup {
             signer,
             vault: vault::vault(at, &ledger, dir).await?,
+            store: artifact_store(at, dir)?,
             reach,
             roots: parts.allow_dirs,
             state_dir: Some(dir),

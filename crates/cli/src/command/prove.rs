@@ -1,12 +1,14 @@
 //! `prove`: every proof query. Exit 0 GO, 1 NO_GO.
 
 use clap::Args;
+use cofferdam_contracts::object::ObjectReport;
 use cofferdam_contracts::proof::{ProofReport, Verdict};
 use cofferdam_ledger::proofs::script;
 
 use super::client::segment;
 use super::connection::Connection;
 use super::exit::Exit;
+use super::file_transfer::byte_count;
 use super::locations::Locations;
 use super::output;
 use super::table::{self, key, usual};
@@ -18,8 +20,11 @@ pub(crate) struct ProveArgs {
     pub run: Option<String>,
     #[arg(long, help = super::flag::JSON)]
     pub json: bool,
+    /// Leave out the bytes of stored artifacts: the rows alone are proved
+    #[arg(long)]
+    pub no_objects: bool,
     /// Print every query as one script for psql, which needs no Cofferdam; nothing is proved
-    #[arg(long, conflicts_with_all = ["run", "json"])]
+    #[arg(long, conflicts_with_all = ["run", "json", "no_objects"])]
     pub sql: bool,
 }
 
@@ -33,6 +38,7 @@ pub(crate) async fn prove(at: &Locations, args: &ProveArgs) -> anyhow::Result<Ex
         Some(run) => format!("/api/runs/{}/proofs", segment(run)),
         None => "/api/proofs".to_owned(),
     };
+    let path = if args.no_objects { format!("{path}?skipObjects=true") } else { path };
     let report: anyhow::Result<ProofReport> = session.client.get(&path).await;
     session.close().await?;
     let report = report?;
@@ -57,9 +63,27 @@ fn print(report: &ProofReport) {
         proof.rows.iter().take(10).for_each(|row| output::line(&format!("  {row}")));
         output::block(&format!("  query: {}", proof.sql));
     }
+    print_objects(report.objects.as_ref());
     output::line("");
     output::line(match report.verdict {
         Verdict::Go => "GO",
         Verdict::NoGo => "NO_GO",
     });
+}
+
+/// What was read of the stored objects, or that nothing was.
+fn print_objects(report: Option<&ObjectReport>) {
+    output::line("");
+    let Some(ObjectReport { looked_at, bytes, faulty, faults }) = report else {
+        return output::line("stored objects: not read (--no-objects)");
+    };
+    let read = byte_count(*bytes);
+    output::line(&format!(
+        "stored objects: {looked_at} looked at, {read} read and hashed, {faulty} faulty"
+    ));
+    for fault in faults {
+        let of = fault.uri.as_deref().unwrap_or("no artifact");
+        let (sha256, object, what) = (&fault.sha256, &fault.object, fault.fault.as_str());
+        output::line(&format!("  {what}: object {sha256}.{object} of {of}"));
+    }
 }

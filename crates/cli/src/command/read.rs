@@ -1,7 +1,10 @@
 //! `show`.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use cofferdam_contracts::ops::OpsStep;
+use cofferdam_contracts::retention::ErasureRow;
 use cofferdam_contracts::run::RunHeader;
 use serde_json::json;
 
@@ -11,7 +14,7 @@ use super::exit::Exit;
 use super::locations::Locations;
 use super::table::{self, extra, key, usual};
 use super::task_time::TaskTime;
-use super::{output, run, test_reports};
+use super::{output, plan_show, run, test_reports};
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
@@ -65,6 +68,7 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     }
     output::line("");
     output::line(&format!("execution mode  {}", header.execution_mode.as_str()));
+    bound(client, &header).await;
     let columns = [
         key("STEP").least(12),
         extra("ATTEMPT"),
@@ -76,7 +80,29 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
         usual("ERROR").least(16),
     ];
     table::print(&columns, rows);
+    let erased: Vec<ErasureRow> =
+        client.get(&format!("/api/runs/{}/erasures", segment(header.run_id.as_str()))).await?;
+    for row in &erased {
+        let (at, bytes) = (output::time(row.at), row.bytes);
+        output::line(&format!(
+            "{} erased  {at} by {}: {} ({bytes} bytes)",
+            row.content, row.key_id, row.why
+        ));
+    }
     test_reports::print(client, &header).await
+}
+
+/// Paths of the host that the run's plan names with the content that they are bound to. Of a run without a plan there are none.
+async fn bound(client: &Client, header: &RunHeader) {
+    let Ok(Some(plan)) = plan_show::fetch(client, header.run_id.as_str()).await else { return };
+    let requests = plan.all_tasks().filter_map(|task| task.work.request());
+    let files = requests.flat_map(|request| &request.files_in);
+    let named = files.filter_map(|file| {
+        Some((file.uri.as_deref()?.strip_prefix("host://")?, file.tree.as_ref()?))
+    });
+    for (source, digest) in named.collect::<BTreeMap<_, _>>() {
+        output::line(&format!("bound           {source} {digest}"));
+    }
 }
 
 /// The steps that are recorded, as `fork --step` counts them.

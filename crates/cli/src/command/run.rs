@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{ApiRefusal, Client, segment};
 use super::connection::Connection;
-use super::exit::{Exit, Misuse};
+use super::exit::{Exit, Misuse, Negative};
 use super::flag;
 use super::follow::{FollowEnd, FollowOptions, follow};
 use super::host_program::HostProgram;
@@ -69,6 +69,26 @@ pub(crate) struct RunArgs {
     /// With --keep: replace files that exist
     #[arg(long, requires = "keep")]
     pub force: bool,
+}
+
+impl RunArgs {
+    /// Of one commit, in the output of a push.
+    pub(crate) fn of_commit(recipe: &str, inputs: Vec<String>) -> Self {
+        Self {
+            recipe: recipe.to_owned(),
+            inputs,
+            yes: false,
+            json: false,
+            no_progress: true,
+            detach: false,
+            run_key: None,
+            timeout: None,
+            batch: false,
+            execution_mode: None,
+            keep: None,
+            force: false,
+        }
+    }
 }
 
 pub(crate) async fn run(at: &Locations, args: &RunArgs) -> anyhow::Result<Exit> {
@@ -235,20 +255,11 @@ async fn submit(
     recipe: Option<Recipe>,
     inputs: Map<String, Value>,
 ) -> anyhow::Result<RunHeader> {
-    // A file runs by its text: anybody of the tenant may import another one under its name meanwhile.
-    let (reference, hash, form) = match recipe {
-        Some(mut recipe) => {
-            anchor(&mut recipe);
-            let body = json!({"recipe": recipe, "origin": args.recipe});
-            let imported: RecipeImportResponse = client.post("/api/recipes/import", &body).await?;
-            (imported.recipe_ref, Some(imported.hash), recipe.form_schema())
-        }
-        None => {
-            let (reference, form) = known_recipe(client, &args.recipe).await?;
-            check_names(&form, &inputs)?;
-            (reference, None, form)
-        }
-    };
+    let is_known = recipe.is_none();
+    let ServerRecipe { reference, hash, form } = meant(client, &args.recipe, recipe).await?;
+    if is_known {
+        check_names(&form, &inputs)?;
+    }
     let run_key = args.run_key.clone().unwrap_or_else(|| Ids::from_env().hex("cli:run-key", 16));
     let mut opts = json!({"runKey": run_key});
     if let (Some(fields), Some(timeout)) = (opts.as_object_mut(), args.timeout) {
@@ -265,6 +276,35 @@ async fn submit(
         fields.insert("recipeHash".into(), json!(hash));
     }
     client.post("/api/run", &body).await
+}
+
+/// The recipe that an argument means, as the server has it.
+pub(crate) struct ServerRecipe {
+    pub reference: RecipeRef,
+    /// Of a file: anybody of the tenant may import another text under its name meanwhile.
+    pub hash: Option<String>,
+    pub form: Value,
+}
+
+/// The recipe that an argument means: a file, which is imported, or an id.
+pub(crate) async fn meant_by(client: &Client, named: &str) -> anyhow::Result<ServerRecipe> {
+    meant(client, named, local_recipe(named)?).await
+}
+
+async fn meant(
+    client: &Client,
+    named: &str,
+    recipe: Option<Recipe>,
+) -> anyhow::Result<ServerRecipe> {
+    let Some(mut recipe) = recipe else {
+        let (reference, form) = known_recipe(client, named).await?;
+        return Ok(ServerRecipe { reference, hash: None, form });
+    };
+    anchor(&mut recipe);
+    let body = json!({"recipe": recipe, "origin": named});
+    let imported: RecipeImportResponse = client.post("/api/recipes/import", &body).await?;
+    let (reference, hash) = (imported.recipe_ref, Some(imported.hash));
+    Ok(ServerRecipe { reference, hash, form: recipe.form_schema() })
 }
 
 /// A recipe's own relative paths mean the directory that the command was started in.
@@ -346,7 +386,11 @@ pub(crate) async fn report(
     let is_its =
         |row: &&ArtifactRow| row.kind == ArtifactKind::Stdout && Some(&row.task_key) == only;
     if let Some(log) = artifacts.iter().find(is_its) {
-        let whole = client.artifact(&log.uri).await?;
+        let whole = match client.artifact(&log.uri).await {
+            // It was erased, and the record goes on without it.
+            Err(error) if error.is::<Negative>() => format!("{error}\n").into_bytes(),
+            whole => whole?,
+        };
         output::raw(&whole);
         // What follows stands on a line of its own.
         if header.status.is_retryable() && !whole.is_empty() && !whole.ends_with(b"\n") {

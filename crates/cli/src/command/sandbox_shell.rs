@@ -67,7 +67,7 @@ pub(crate) async fn shell(client: &Client, args: &ShellArgs) -> anyhow::Result<E
         .header("content-type", "application/connect+json")
         .header("keepalive-ping-interval", "30")
         .body(framed(&message));
-    let mut frames = Frames { answer: answered(request).await?, buffer: Vec::new() };
+    let mut frames = Frames::of(answered(request).await?);
     let first = frames.next().await?.context("the shell did not start")?;
     let pid = first.pointer("/event/start/pid").and_then(Value::as_u64);
     let pid = pid.context("the shell did not start")?;
@@ -177,7 +177,8 @@ fn size() -> Value {
     json!({"cols": cols, "rows": rows})
 }
 
-fn framed(message: &Value) -> Vec<u8> {
+/// A message as a stream has it.
+pub(super) fn framed(message: &Value) -> Vec<u8> {
     let text = message.to_string();
     let mut frame = vec![0];
     frame.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
@@ -186,14 +187,19 @@ fn framed(message: &Value) -> Vec<u8> {
 }
 
 /// The messages of a streamed answer.
-struct Frames {
+pub(super) struct Frames {
     answer: reqwest::Response,
     buffer: Vec<u8>,
 }
 
 impl Frames {
+    /// Of an answer that has begun.
+    pub(super) fn of(answer: reqwest::Response) -> Self {
+        Self { answer, buffer: Vec::new() }
+    }
+
     /// The next one; `None` at the end.
-    async fn next(&mut self) -> anyhow::Result<Option<Value>> {
+    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Value>> {
         loop {
             if let Some((flags, payload)) = frame(&mut self.buffer)? {
                 let message: Value =

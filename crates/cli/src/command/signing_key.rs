@@ -16,7 +16,7 @@ use super::{output, state};
 const HOST: &str = "host";
 
 /// This host's key, if it is the one in force. The first process on a fresh database brings its own;
-/// later ones must have it: a key that was made anew would sign what nobody else accepts.
+/// later ones must have it: a key that was made anew would sign what no verifier accepts.
 pub(crate) async fn signer(ledger: &Ledger, dir: &Path) -> anyhow::Result<Option<Signer>> {
     let in_force = ledger.keys().signing_key().await?;
     let text = match (state::signing_read(dir), &in_force) {

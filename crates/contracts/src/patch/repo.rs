@@ -117,6 +117,8 @@ pub fn mount(path: &str) -> InputFile {
         path: REPO_MOUNT.to_owned(),
         inline: None,
         uri: Some(format!("host://{path}")),
+        tree: None,
+        live: false,
         access: AccessMode::ReadOnly,
         optional: false,
     }

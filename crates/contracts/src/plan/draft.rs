@@ -119,6 +119,8 @@ fn work(spec: &AgentSpec, tests: Vec<PlanTask>, scope: &Scope<'_>) -> Result<Ope
         path: PROJECT.to_owned(),
         inline: None,
         uri: Some(format!("host://{}", absolute("project", &spec.project)?)),
+        tree: None,
+        live: false,
         access: AccessMode::WorkspaceWrite,
         optional: false,
     };

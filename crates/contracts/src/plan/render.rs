@@ -304,6 +304,8 @@ fn file_of(
             }
         },
         uri,
+        tree: None,
+        live: file.live,
         access: file.access,
         optional: false,
     })

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{MAX_RECIPE_BYTES, MAX_TASKS, Recipe, TaskSpec};
 use crate::error::{ErrorCode, Refusal};
-use crate::schema::Validator;
+use crate::schema::{Validator, with_defaults};
 use crate::yaml::{self, YamlError};
 use crate::{artifact_glob, graph, secret, shell, test_report, user};
 
@@ -38,6 +38,7 @@ impl Recipe {
         add(self.check_gate());
         add(self.check_caps());
         add(self.check_form());
+        add(self.check_schedule());
         for (i, task) in self.plan.tasks.iter().enumerate() {
             add(task.check().map_err(|e| format!("plan.tasks[{i}].{e}")));
         }
@@ -87,6 +88,16 @@ impl Recipe {
         }
         Validator::compile(form).map_err(|e| format!("form: {e}"))?;
         Ok(())
+    }
+
+    /// A run by the clock has no caller who could mend its inputs.
+    fn check_schedule(&self) -> Result<(), String> {
+        let Some(schedule) = &self.schedule else { return Ok(()) };
+        schedule.check().map_err(|e| format!("schedule.{e}"))?;
+        let (schema, mut form) = (self.form_schema(), Value::Object(schedule.inputs.clone()));
+        with_defaults(&schema, &mut form);
+        let fits = Validator::compile(&schema).and_then(|schema| schema.check(&form));
+        fits.map_err(|e| format!("schedule.inputs: {e}"))
     }
 
     /// A run has one client, whose input one command reads.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::egress::Egress;
 use crate::enum_names::named;
+use crate::id::Digest;
 use crate::secret::SecretUse;
 use crate::user::UserName;
 
@@ -36,9 +37,14 @@ pub struct InputFile {
     /// `host:///abs/path` (a file or directory of the worker's host, within its allowed roots) or
     /// `artifact://...`, or `artifacts://...` (files of a task's attempt, below `path`).
     pub uri: Option<String>,
+    /// Digest of the content that a `host://` URI was bound to when its run was submitted. Set by the server.
+    pub tree: Option<Digest>,
     /// What the task may do with it.
     #[serde(default)]
     pub access: AccessMode,
+    /// Whether a `host://` URI is given as it is while the task runs, so that nothing binds its content.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub live: bool,
     /// Whether an `artifacts://` URI may match no file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,

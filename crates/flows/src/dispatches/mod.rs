@@ -115,7 +115,7 @@ impl Dispatches {
             return Err(Refusal::new(ErrorCode::StateConflict, why).into());
         }
         let request = found.request.ok_or_else(|| {
-            let why = "an imported dispatch cannot be retried: its prompt is not here";
+            let why = "this dispatch cannot be retried: it was imported, or its prompt was erased";
             Refusal::new(ErrorCode::StateConflict, why)
         })?;
         let of = Repetition {

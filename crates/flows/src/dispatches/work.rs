@@ -74,6 +74,8 @@ pub(crate) fn work_of(
         path: path.to_owned(),
         inline,
         uri,
+        tree: None,
+        live: false,
         access,
         optional: false,
     };

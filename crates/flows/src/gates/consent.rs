@@ -187,10 +187,10 @@ pub(crate) async fn edit(
     if let Err(refusal) = checked {
         return Ok(refusal.into());
     }
-    let allowed = &this.executor.host.facts().allowed;
     // An edited plan is a new one: it is compiled with the configuration of now, which it names.
     let settings = config::settings(ledger, &run.tenant).await?;
-    let plan = match compile::plan_blocking(recipe, &run, inputs.clone(), settings, allowed).await {
+    let host = this.compile_host();
+    let plan = match compile::planned(ledger, host, recipe, &run, inputs.clone(), settings).await? {
         Ok(plan) => plan,
         Err(refusal) => return Ok(refusal.into()),
     };

@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use cofferdam_contracts::artifact::{ArtifactBound, FileOmission};
 use cofferdam_guest::wire::{CollectExcess, CollectOmission, CollectRequest};
 
-use crate::agent::{CollectedFile, Collection};
-
 /// Characters of a path that are shown: a task chose it.
 const MAX_SHOWN: usize = 200;
 
@@ -58,13 +56,13 @@ fn shown(path: String) -> String {
     path.chars().take(MAX_SHOWN).map(kept).collect()
 }
 
-/// A collection with what its agent says beside the files: nothing where it was not asked for. Pure.
-pub(crate) fn collection(
+/// What an agent says beside the files, which of the globs matched nothing and what is left out: nothing where it was not asked for.
+/// Pure.
+pub(crate) fn beside(
     request: &CollectRequest,
-    files: Vec<CollectedFile>,
     unmatched: Vec<u32>,
     omitted: Option<CollectOmission>,
-) -> Collection {
+) -> (Vec<usize>, Option<FileOmission>) {
     let unmatched = unmatched.into_iter().filter_map(|index| usize::try_from(index).ok());
     let unmatched: BTreeSet<usize> =
         unmatched.filter(|index| request.exact && *index < request.globs.len()).collect();
@@ -76,7 +74,7 @@ pub(crate) fn collection(
         };
         FileOmission { files, bytes, first: shown(first), bound, most }
     });
-    Collection { files, unmatched: unmatched.into_iter().collect(), omitted }
+    (unmatched.into_iter().collect(), omitted)
 }
 
 impl From<CollectExcess> for Excess {
@@ -109,13 +107,13 @@ mod tests {
         let omission = |files| {
             Some(CollectOmission { files, bytes: 7, first: "x".repeat(999), beyond_files: true })
         };
-        let made = collection(&request(true), Vec::new(), vec![1, 7, 1], omission(3));
-        assert_eq!(made.unmatched, [1]);
-        let omitted = made.omitted.unwrap();
+        let (unmatched, omitted) = beside(&request(true), vec![1, 7, 1], omission(3));
+        assert_eq!(unmatched, [1]);
+        let omitted = omitted.unwrap();
         assert_eq!((omitted.files, omitted.bound, omitted.most), (3, ArtifactBound::Files, 2));
         assert_eq!(omitted.first.len(), MAX_SHOWN);
-        assert_eq!(collection(&request(true), Vec::new(), Vec::new(), omission(0)).omitted, None);
-        let plain = collection(&request(false), Vec::new(), vec![0], omission(1));
-        assert_eq!(plain, Collection::default(), "it was not asked");
+        assert_eq!(beside(&request(true), Vec::new(), omission(0)).1, None);
+        let plain = beside(&request(false), vec![0], omission(1));
+        assert_eq!(plain, (Vec::new(), None), "it was not asked");
     }
 }

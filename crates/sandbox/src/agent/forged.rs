@@ -5,6 +5,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use cofferdam_guest::frame::{Kind, encode};
+use cofferdam_guest::wire::CollectRequest;
 use http_body_util::Full;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;

@@ -6,6 +6,7 @@
 mod archive;
 mod body;
 pub(crate) mod changes;
+mod collection;
 mod command_input;
 mod doors;
 pub(crate) mod excess;
@@ -27,11 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use body::RequestBody;
 use bytes::Bytes;
-use cofferdam_contracts::artifact::{ArtifactMode, FileOmission};
 use cofferdam_guest::frame::{Decoder, FrameError, Kind};
-use cofferdam_guest::wire::{
-    self, CollectEnd, CollectRequest, ExecEnd, ExecRequest, FileHead, FileKind, Health, Refusal,
-};
+use cofferdam_guest::wire::{self, ExecEnd, ExecRequest, Health, Refusal};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
@@ -45,6 +43,9 @@ use tokio::sync::watch;
 use crate::agent::excess::Excess;
 use crate::host::task::Driver;
 
+pub use collection::{
+    CollectedFile, CollectedHead, Collection, CollectionEnd, CollectionItem, CollectionStream,
+};
 pub use command_input::CommandInput;
 pub(crate) use doors::DoorConnection;
 pub use run::{CommandControl, CommandEvent, CommandHandle, ExecOptions};
@@ -61,37 +62,6 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// (`cofferdam_guest::frame::MIN_PIECE`), so this is for the bytes of dialled ports.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-
-/// A file that was read out of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CollectedFile {
-    /// Relative to the collection's root, as [`cofferdam_guest::name`] writes it.
-    pub path: String,
-    /// Content, at most `MAX_COLLECT_BYTES` in all; of a link its target.
-    pub bytes: Vec<u8>,
-    /// What it is.
-    pub mode: ArtifactMode,
-}
-
-/// What came of a collection.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Collection {
-    /// The files that were read out, in the order of their paths.
-    pub files: Vec<CollectedFile>,
-    /// Which of the globs matched nothing, from 0. An agent below level 13 says it of none.
-    pub unmatched: Vec<usize>,
-    /// What is beyond a bound.
-    pub omitted: Option<FileOmission>,
-}
-
-impl CollectedFile {
-    /// Whether its path is written otherwise than it is: it has bytes that are not UTF-8, or would be read
-    /// as one that has.
-    #[must_use]
-    pub fn is_encoded(&self) -> bool {
-        cofferdam_guest::name::is_encoded(&self.path)
-    }
-}
 
 /// What is wrong with an answer.
 #[derive(Debug, thiserror::Error)]
@@ -204,56 +174,6 @@ impl Agent {
         follow(&mut Frames::of(response), limit, limit, sink).await
     }
 
-    /// Reads files out; the bounds of the request hold whatever the agent sends.
-    /// An agent below level 13 collects plain files, and all of them or none.
-    pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Collection> {
-        let is_exact = request.exact && self.level.load(Ordering::Acquire) >= EXACT_LEVEL;
-        let sent = CollectRequest { exact: is_exact, ..request.clone() };
-        let response = self.send(Method::POST, wire::COLLECT, encode(&sent)?).await?;
-        let mut frames = Frames::of(response);
-        let mut files: Vec<CollectedFile> = Vec::new();
-        let (mut room, mut owed) = (request.max_bytes, 0);
-        loop {
-            let (kind, payload) = frames.next().await?;
-            match kind {
-                Kind::File => {
-                    let head: FileHead = parse(&payload)?;
-                    room = room.checked_sub(head.size).ok_or(TOO_MUCH)?;
-                    if owed != 0 || wide(files.len()) >= request.max_files {
-                        return Err(TOO_MUCH);
-                    }
-                    check_name(&head.path, files.last())?;
-                    owed = head.size;
-                    let mode = mode_of(&head, is_exact)?;
-                    files.push(CollectedFile { path: head.path, bytes: Vec::new(), mode });
-                }
-                Kind::Chunk => {
-                    let file = files.last_mut().ok_or(AgentError::Forged("bytes of no file"))?;
-                    owed = owed.checked_sub(wide(payload.len())).ok_or(TOO_MUCH)?;
-                    file.bytes.extend_from_slice(&payload);
-                }
-                Kind::End => {
-                    let end: CollectEnd = parse(&payload)?;
-                    return match (end.over, end.error) {
-                        (Some(over), _) => Err(Excess::from(over).into()),
-                        (None, Some(error)) => Err(AgentError::Collect(error)),
-                        (None, None) if files.iter().any(is_no_link) => {
-                            Err(AgentError::Forged("a link whose target has a NUL"))
-                        }
-                        (None, None) if owed == 0 && end.files == wide(files.len()) => {
-                            let (unmatched, omitted) = (end.unmatched, end.omitted);
-                            Ok(excess::collection(request, files, unmatched, omitted))
-                        }
-                        (None, None) => Err(AgentError::Forged("fewer files than were announced")),
-                    };
-                }
-                Kind::Stdout | Kind::Stderr | Kind::Item | Kind::Fill | Kind::Begun => {
-                    return Err(AgentError::Forged("output in a collection"));
-                }
-            }
-        }
-    }
-
     async fn send(&self, method: Method, route: &str, body: Bytes) -> Result<Response<Incoming>> {
         self.request(method, route, RequestBody::Whole(Some(body))).await
     }
@@ -340,39 +260,7 @@ async fn follow(
     }
 }
 
-/// What a head announces: a link's target is a path of the kernel's, and a directory has no bytes.
-fn mode_of(head: &FileHead, is_exact: bool) -> Result<ArtifactMode> {
-    match head.kind {
-        None => Ok(ArtifactMode::File),
-        Some(_) if !is_exact => Err(AgentError::Forged("a kind of file that was not asked for")),
-        Some(FileKind::Executable) => Ok(ArtifactMode::Executable),
-        Some(FileKind::Link) if (1..4_096).contains(&head.size) => Ok(ArtifactMode::Link),
-        Some(FileKind::Directory) if head.size == 0 => Ok(ArtifactMode::Directory),
-        Some(_) => Err(AgentError::Forged("a link or directory of another size")),
-    }
-}
-
-/// A link that no kernel has: its target has a NUL, which no record takes.
-fn is_no_link(file: &CollectedFile) -> bool {
-    file.mode == ArtifactMode::Link && file.bytes.contains(&0)
-}
-
-/// Since this level an agent collects exactly.
-const EXACT_LEVEL: u32 = 13;
-
 const TOO_MUCH: AgentError = AgentError::Forged("more files or bytes than were asked for");
-
-/// A collected path becomes a file name on the host one day: plain names only, in strict order.
-fn check_name(path: &str, last: Option<&CollectedFile>) -> Result<()> {
-    let plain = path.split('/').all(|name| !matches!(name, "" | "." | ".."));
-    if !plain || path.contains('\0') {
-        return Err(AgentError::Forged("a path that leaves its root"));
-    }
-    if last.is_some_and(|last| last.path.as_str() >= path) {
-        return Err(AgentError::Forged("files out of order"));
-    }
-    Ok(())
-}
 
 #[derive(Debug)]
 struct Frames {

@@ -20,6 +20,7 @@ use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
 use crate::spec::plan::Plan;
 use crate::spec::refuse::PlanError;
+use crate::trees::TreeStore;
 
 /// Raise it when bases of before must not be used any more.
 const VERSION: u32 = 1;
@@ -98,10 +99,13 @@ pub(crate) fn identify(
 fn given(planned: &CachePlan, inputs: &[Input]) -> Vec<Value> {
     let mut given: Vec<(&str, Digest)> = Vec::new();
     for input in inputs {
-        if let Input::Bytes { path, bytes, .. } = input
-            && !planned.locks.contains(path)
-        {
-            given.push((path, digest_bytes(bytes)));
+        let (path, sha256) = match input {
+            Input::Bytes { path, bytes, .. } => (path, digest_bytes(bytes)),
+            Input::Stream { path, sha256, .. } => (path, sha256.clone()),
+            Input::Host { .. } => continue,
+        };
+        if !planned.locks.contains(path) {
+            given.push((path, sha256));
         }
     }
     given.into_iter().map(|(path, sha256)| json!({"path": path, "sha256": sha256})).collect()
@@ -150,11 +154,22 @@ fn mark(path: &Path) -> Option<Value> {
     Some(json!([real, found.len(), found.mtime(), found.mtime_nsec()]))
 }
 
+/// A file below a host path that the task is given.
+struct HostFile<'a> {
+    source: &'a HostPath,
+    /// The copy that stands for it.
+    tree: Option<&'a Digest>,
+    /// From the source.
+    below: &'a Path,
+}
+
 /// Where a lock file of the task comes from.
 enum LockSource<'a> {
     Bytes(&'a [u8]),
-    /// A host path, and the lock file's path relative to it; empty: the path is the file.
-    Host(&'a HostPath, &'a Path),
+    /// The digest of what comes in pieces.
+    Stream(&'a Digest),
+    /// An empty path: the source is the file.
+    Host(HostFile<'a>),
 }
 
 /// The digest of a lock file, or why there is none in words.
@@ -163,7 +178,10 @@ fn lock(path: &str, plan: &Plan, inputs: &[Input], facts: &HostFacts) -> Result<
     let mut offers = Vec::new();
     for mount in &plan.mounts {
         if let Ok(rest) = path.strip_prefix(&mount.target) {
-            offers.push((mount.target.as_str(), LockSource::Host(&mount.source, rest)));
+            offers.push((
+                mount.target.as_str(),
+                LockSource::Host(HostFile { source: &mount.source, tree: None, below: rest }),
+            ));
         }
     }
     for input in inputs {
@@ -171,32 +189,44 @@ fn lock(path: &str, plan: &Plan, inputs: &[Input], facts: &HostFacts) -> Result<
             Input::Bytes { path: target, bytes, .. } if Path::new(target) == path => {
                 offers.push((target.as_str(), LockSource::Bytes(bytes)));
             }
-            Input::Host { path: target, source, .. } => {
-                if let Ok(rest) = path.strip_prefix(target) {
-                    offers.push((target.as_str(), LockSource::Host(source, rest)));
+            Input::Host { path: target, source, tree, .. } => {
+                if let Ok(below) = path.strip_prefix(target) {
+                    let file = HostFile { source, tree: tree.as_ref(), below };
+                    offers.push((target.as_str(), LockSource::Host(file)));
                 }
             }
-            Input::Bytes { .. } => {}
+            Input::Stream { path: target, sha256, .. } if Path::new(target) == path => {
+                offers.push((target.as_str(), LockSource::Stream(sha256)));
+            }
+            Input::Bytes { .. } | Input::Stream { .. } => {}
         }
     }
     // As in the sandbox: what is mounted deeper hides what is above it, what comes later what came
     // before, and bytes are written when everything is mounted.
     let best = offers.into_iter().max_by_key(|(target, source)| {
-        (Path::new(target).components().count(), matches!(source, LockSource::Bytes(_)))
+        let is_written = matches!(source, LockSource::Bytes(_) | LockSource::Stream(_));
+        (Path::new(target).components().count(), is_written)
     });
     match best {
         None => Err("is not among the files that the task is given".to_owned()),
         Some((_, LockSource::Bytes(bytes))) => Ok(digest_bytes(bytes)),
-        Some((_, LockSource::Host(source, rest))) => {
-            read(source, rest, facts).map_err(|error| format!("cannot be read: {error}"))
+        Some((_, LockSource::Stream(sha256))) => Ok(sha256.clone()),
+        Some((_, LockSource::Host(file))) => {
+            read(&file, facts).map_err(|error| format!("cannot be read: {error}"))
         }
     }
 }
 
-fn read(source: &HostPath, rest: &Path, facts: &HostFacts) -> io::Result<Digest> {
-    let opened = facts.allowed.open(source, Links::Beneath).map_err(io::Error::other)?;
+fn read(file: &HostFile<'_>, facts: &HostFacts) -> io::Result<Digest> {
+    let HostFile { source, tree, below } = file;
+    let opened = match tree {
+        Some(copy) => {
+            TreeStore::of(&facts.state_dir).open(copy, source).map_err(io::Error::other)?
+        }
+        None => facts.allowed.open(source, Links::Beneath).map_err(io::Error::other)?,
+    };
     let mut bytes = Vec::new();
-    opened.file(rest)?.take(MAX_LOCK_BYTES + 1).read_to_end(&mut bytes)?;
+    opened.file(below)?.take(MAX_LOCK_BYTES + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_LOCK_BYTES {
         return Err(io::Error::other("it has more than 32 MiB"));
     }

@@ -12,6 +12,7 @@ use crate::agent::changes::UpperLocation;
 use crate::host::hostpath::{HostHandle, HostSource};
 use crate::machine::{GuestMount, changes_at};
 use crate::oci;
+use crate::spec::input::InputPieces;
 use crate::spec::plan::Plan;
 
 /// A file that the agent is to write.
@@ -26,6 +27,7 @@ pub(crate) enum UploadContent<'a> {
     Bytes(&'a [u8]),
     Ours(PathBuf),
     Given(HostHandle),
+    Stream(&'a InputPieces),
 }
 
 /// What is mounted at a place of ours before the runtime starts.

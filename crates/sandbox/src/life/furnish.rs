@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::error::BootError;
 use crate::agent::Agent;
 use crate::class::Attempts;
-use crate::class::input_mounts::ResolvedInputs;
+use crate::class::input_mounts::{ResolvedInputs, UploadContent};
 use crate::egress::{EgressSetup, NoRouteAttempts};
 use crate::life::network;
 use crate::life::sandbox::Sandbox;
 use crate::life::service;
-use crate::life::write::{put, put_dir};
+use crate::life::write::{pour, put, put_dir};
 use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
 
 /// The home of the user whom `envRef: host` has beside root.
@@ -71,6 +71,10 @@ async fn settle(
         }
     }
     for file in &resolved.uploads {
+        if let UploadContent::Stream(content) = &file.content {
+            pour(agent, file.path, file.mode, user, content).await?;
+            continue;
+        }
         let path = || file.path.to_owned();
         let bytes =
             file.bytes().await.map_err(|source| BootError::Read { path: path(), source })?;

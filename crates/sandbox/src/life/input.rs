@@ -2,17 +2,18 @@
 //!
 //! | input | how it gets in |
 //! |---|---|
-//! | bytes; host file, workspace-write | written by the agent, from inside, into the layer |
+//! | bytes; content in pieces; host file, workspace-write | written by the agent, from inside, into the layer |
 //! | host file, read-only | bound read-only |
 //! | host directory, read-only | only layer of an overlay, then bound: a socket in there is another one and has no listener |
 //! | host directory, workspace-write | lower layer of an overlay whose upper lies in our tmpfs |
 //!
-//! A host path is opened once, when the sandbox is made. What a runtime is told to bind is a place of ours
+//! A path that was bound by its content is given as its copy. Another host path is opened once, when the sandbox is made. What a runtime is told to bind is a place of ours
 //! below the sandbox's directory, where the opened file or directory is mounted.
 
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::sandbox::AccessMode;
 
 use super::cache_mounts;
@@ -25,6 +26,7 @@ use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
 use crate::spec::plan::{Plan, PlannedMount};
 use crate::spec::refuse;
+use crate::trees::{TreeError, TreeStore};
 
 /// A host file that is copied is held in memory once on its way in; a larger one belongs into a
 /// directory, which is not copied at all.
@@ -39,6 +41,8 @@ pub(crate) enum InputError {
     Path(#[from] refuse::PlanError),
     #[error(transparent)]
     Open(#[from] OpenError),
+    #[error("{0:?}: {1}")]
+    Tree(HostPath, #[source] TreeError),
     #[error("{0:?} is on this host, and the class `remote` is given bytes alone")]
     Elsewhere(HostPath),
     #[error("{0:?} cannot be given with full access")]
@@ -56,6 +60,7 @@ impl InputError {
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
             Self::Open(error) => error.is_permanent(),
+            Self::Tree(_, error) => error.is_permanent(),
             _ => true,
         }
     }
@@ -63,7 +68,7 @@ impl InputError {
 
 /// Something that is asked for, by the plan or beside it.
 enum InputRequest<'a> {
-    Bytes { path: &'a str, bytes: &'a [u8], mode: u32 },
+    Written { path: &'a str, content: UploadContent<'a>, mode: u32 },
     Host(HostInput<'a>),
 }
 
@@ -72,20 +77,27 @@ struct HostInput<'a> {
     path: &'a str,
     source: &'a HostPath,
     access: AccessMode,
+    /// The copy that stands for it.
+    tree: Option<&'a Digest>,
 }
 
 impl<'a> From<&'a PlannedMount> for InputRequest<'a> {
     fn from(PlannedMount { source, target, access }: &'a PlannedMount) -> Self {
-        Self::Host(HostInput { path: target, source, access: *access })
+        Self::Host(HostInput { path: target, source, access: *access, tree: None })
     }
 }
 
 impl<'a> From<&'a Input> for InputRequest<'a> {
     fn from(input: &'a Input) -> Self {
         match input {
-            Input::Bytes { path, bytes, mode } => Self::Bytes { path, bytes, mode: *mode },
-            Input::Host { path, source, access } => {
-                Self::Host(HostInput { path, source, access: *access })
+            Input::Bytes { path, bytes, mode } => {
+                Self::Written { path, content: UploadContent::Bytes(bytes), mode: *mode }
+            }
+            Input::Stream { path, pieces, mode, .. } => {
+                Self::Written { path, content: UploadContent::Stream(pieces), mode: *mode }
+            }
+            Input::Host { path, source, access, tree } => {
+                Self::Host(HostInput { path, source, access: *access, tree: tree.as_ref() })
             }
         }
     }
@@ -103,9 +115,8 @@ pub(crate) fn resolve<'a>(
     let mounts = plan.mounts.iter().map(InputRequest::from);
     for wanted in mounts.chain(inputs.iter().map(InputRequest::from)) {
         match wanted {
-            InputRequest::Bytes { path, bytes, mode } => {
+            InputRequest::Written { path, content, mode } => {
                 refuse::absolute("path", path)?;
-                let content = UploadContent::Bytes(bytes);
                 resolved.uploads.push(Upload { path, content, mode: mode & MODE_BITS });
             }
             InputRequest::Host(asked) => {
@@ -126,13 +137,18 @@ fn host<'a>(
     class: &dyn InputMounts,
     facts: &HostFacts,
 ) -> Result<(), InputError> {
-    let HostInput { path, source, access } = asked;
+    let HostInput { path, source, access, tree } = asked;
     let not_given = |why| match why {
         MountRefusal::Elsewhere => InputError::Elsewhere(source.clone()),
         MountRefusal::Full => InputError::Full(source.clone()),
     };
     class.gives(AccessMode::ReadOnly).map_err(not_given)?;
-    let opened = facts.allowed.open(source, Links::Beneath)?;
+    let opened = match tree {
+        Some(copy) => TreeStore::of(&facts.state_dir)
+            .open(copy, source)
+            .map_err(|error| InputError::Tree(source.clone(), error))?,
+        None => facts.allowed.open(source, Links::Beneath)?,
+    };
     // Only where the whole host is open to whoever asks, which is the host's own admin.
     if access == AccessMode::Full && !facts.is_open() {
         return Err(InputError::Full(source.clone()));
@@ -159,10 +175,11 @@ fn host<'a>(
 }
 
 impl Upload<'_> {
-    /// The bytes, read now if they are a host file's.
+    /// The bytes, read now if they are a host file's. What comes in pieces is poured instead.
     pub(crate) async fn bytes(&self) -> io::Result<bytes::Bytes> {
         match &self.content {
             UploadContent::Bytes(bytes) => Ok(bytes::Bytes::copy_from_slice(bytes)),
+            UploadContent::Stream(_) => Err(io::ErrorKind::Unsupported.into()),
             UploadContent::Ours(path) => Ok(tokio::fs::read(path).await?.into()),
             UploadContent::Given(opened) => {
                 let opened = opened.clone();

@@ -55,7 +55,7 @@ pub use early::EarlySandbox;
 pub use egress::Traffic;
 pub use error::{ProvisionError, SandboxError};
 pub use exec::{DropCounts, ExecOutcome};
-pub use files::{CollectBounds, SandboxFiles};
+pub use files::{CollectBounds, SandboxCollection, SandboxFiles};
 pub use host::{Host, HostConfig, has_swap};
 pub use names::{NameReservation, SandboxNames};
 pub use network::{Network, NetworkError};

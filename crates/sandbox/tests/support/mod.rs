@@ -311,7 +311,7 @@ pub fn is_elsewhere(evidence: &WipeEvidence) -> bool {
 
 pub fn host(path: &str, source: PathBuf, access: AccessMode) -> Input {
     let source = HostPath::said(source.to_str().unwrap());
-    Input::Host { path: path.into(), source, access }
+    Input::Host { path: path.into(), source, access, tree: None }
 }
 
 /// Files and directories of the host, in every way in which a task may be given them.

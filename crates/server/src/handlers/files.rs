@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ledger: pages of files, small ones with their bytes --choice--> archive writer --> body
-//!         parts of 1 MiB of the others ------------------------->
+//!         parts of 1 MiB of the others, of the store's as well -->
 //! ```
 //! Held is a page and a part, however much a run left. **Bytes that are gone, fewer or more than the list says break the body off,
 //! which no client takes for its end.**
@@ -13,8 +13,10 @@ use std::io;
 use axum::body::{Body, Bytes};
 use cofferdam_contracts::artifact::ArtifactMode;
 use cofferdam_contracts::id::RunId;
+use cofferdam_contracts::retention::Content;
 use cofferdam_contracts::run_file::{FilesFormat, MAX_RUN_FILES, RunFiles};
 use cofferdam_flows::Error;
+use cofferdam_flows::objects::ObjectStream;
 use cofferdam_flows::run_files::{FileChoice, decode_name, encode_name};
 use cofferdam_ledger::run_files::{FilePosition, FileQuery, StoredFile};
 use futures_util::stream;
@@ -35,7 +37,7 @@ const PIECE: usize = 256 * 1024;
 pub(crate) async fn run_files(call: Call) -> AnswerResult {
     let format = call.one_of("format", FilesFormat::ALL, FilesFormat::as_str)?;
     let choice = FileChoice::parse(call.query.get("glob").map(String::as_str))?;
-    let run = call.run_id().await?;
+    let run = call.run_with(Content::Output).await?;
     let tasks = call.flows().ledger.artifacts().tasks(&run).await?;
     let task = call.query.get("task").cloned();
     let pages = FilePages { call, run, task, choice, after: None, is_last: false };
@@ -129,6 +131,8 @@ struct ArchiveStream {
 /// A file of which parts are read.
 struct OpenFile {
     stored: StoredFile,
+    /// Where its parts come from, if a store has it.
+    object: Option<ObjectStream>,
     sent: u64,
 }
 
@@ -184,7 +188,14 @@ impl ArchiveStream {
         match bytes {
             Some(bytes) => archive.data(bytes, out)?,
             None if is_file => {
-                self.open = Some(OpenFile { stored, sent: 0 });
+                let object = match &stored.object {
+                    Some(row) => {
+                        let reader = self.pages.call.flows().objects.open(row).await?;
+                        Some(reader.stream(0..row.size))
+                    }
+                    None => None,
+                };
+                self.open = Some(OpenFile { stored, object, sent: 0 });
                 return Ok(());
             }
             None => {}
@@ -201,7 +212,10 @@ impl ArchiveStream {
         out: &mut Vec<u8>,
     ) -> StreamResult<bool> {
         if open.sent < open.stored.file.size {
-            let bytes = self.bytes(&open.stored, open.sent).await?;
+            let bytes = match &mut open.object {
+                Some(object) => object.next().await?.unwrap_or_default(),
+                None => self.bytes(&open.stored, open.sent).await?.into(),
+            };
             if bytes.is_empty() {
                 return Err("the stored file is shorter than its size".into());
             }
@@ -218,6 +232,9 @@ impl ArchiveStream {
     async fn bytes(&self, stored: &StoredFile, from: u64) -> StreamResult<Vec<u8>> {
         let (call, file) = (&self.pages.call, &stored.file);
         let range = from..from.saturating_add(PART).min(file.size);
+        if let Some(row) = &stored.object {
+            return Ok(call.flows().objects.open(row).await?.part(range).await?);
+        }
         let artifacts = call.flows().ledger.artifacts();
         let bytes = artifacts.part(&call.who.tenant, &file.uri, &file.sha256, range).await?;
         Ok(bytes.ok_or("the stored file is gone")?)

@@ -7,6 +7,7 @@ use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::gate::{ApprovePlanRequest, GateState, GateView, HitlEvent, ReplyRequest};
 use cofferdam_contracts::id::{GateKey, RunId};
+use cofferdam_contracts::retention::Content;
 use cofferdam_flows::Error;
 use cofferdam_ledger::listen::{Wake, notified};
 
@@ -14,13 +15,13 @@ use crate::answer::{AnswerResult, json as answer, ok};
 use crate::call::Call;
 
 pub(crate) async fn gate_list(call: Call) -> AnswerResult {
-    let run = call.run_id().await?;
+    let run = call.run_with(Content::Prompt).await?;
     ok(&call.flows().ledger.gates().views(&run, None).await?)
 }
 
 pub(crate) async fn interaction_list(call: Call) -> AnswerResult {
     let limit = call.number("limit", 1..=500, 100)?;
-    let run = call.run_id().await?;
+    let run = call.run_with(Content::Prompt).await?;
     ok(&call.flows().ledger.gates().interactions(&run, limit).await?)
 }
 
@@ -33,7 +34,7 @@ pub(crate) async fn inbox(call: Call) -> AnswerResult {
 pub(crate) async fn gate_get(call: Call) -> AnswerResult {
     let key: GateKey = call.id("gate")?;
     let wait_s = call.number("timeoutS", 0..=30, 0)?;
-    let run = call.run_id().await?;
+    let run = call.run_with(Content::Prompt).await?;
     let wait = Duration::from_secs(u64::try_from(wait_s).unwrap_or(0));
     let waited = Stopwatch::start();
     let mut wakes = call.flows().wakes.subscribe();

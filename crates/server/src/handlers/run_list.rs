@@ -32,7 +32,7 @@ pub(crate) async fn run_list(call: Call) -> AnswerResult {
 async fn wanted(call: &Call) -> Result<RunQuery, Error> {
     let query = &call.query;
     Ok(RunQuery {
-        tenant: tenant(&call.who, query.get("tenant"))?,
+        tenant: tenant(&call.who, query.get("tenant"), "runs")?,
         statuses: statuses(query.get("status"), call.flag("failed")?)?,
         recipe: parsed::<RecipeId>(query, "recipe", "a recipe's id")?,
         since_ms: instant(query, "since")?,
@@ -73,11 +73,15 @@ fn whole(run: &str) -> Result<RunId, Refusal> {
     run.parse().map_err(|_| query_error("after", "the id of a run"))
 }
 
-/// Whose runs they are; `None`: all tenants'. Pure.
+/// Whose rows of a list they are; `None`: all tenants'. Pure.
 ///
 /// # Errors
 /// 403 `forbidden` where another tenant's are asked for by who is not the host's admin.
-fn tenant(who: &Principal, asked: Option<&String>) -> Result<Option<TenantId>, Refusal> {
+pub(super) fn tenant(
+    who: &Principal,
+    asked: Option<&String>,
+    what: &str,
+) -> Result<Option<TenantId>, Refusal> {
     let Some(asked) = asked else { return Ok(Some(who.tenant.clone())) };
     let tenant = match asked.as_str() {
         ALL => None,
@@ -88,8 +92,9 @@ fn tenant(who: &Principal, asked: Option<&String>) -> Result<Option<TenantId>, R
     if who.is_host_admin() || tenant.as_ref() == Some(&who.tenant) {
         return Ok(tenant);
     }
-    let message =
-        "another tenant's runs need the host's admin key; leave out tenant for your own runs";
+    let message = format!(
+        "another tenant's {what} need the host's admin key; leave out tenant for your own {what}"
+    );
     Err(Refusal::new(ErrorCode::Forbidden, message))
 }
 
@@ -119,14 +124,19 @@ fn statuses(asked: Option<&String>, failed: bool) -> Result<Vec<RunStatus>, Refu
 
 /// The path of the page after the one that ends with `last`: the same query, from there. Pure.
 fn next(query: &Query, last: &RunHeader) -> String {
+    next_path("/api/runs", query, last.run_id.as_str())
+}
+
+/// The same of any list; `last` as it stands in a path. Pure.
+pub(super) fn next_path(list: &str, query: &Query, last: &str) -> String {
     let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let mut pairs: Vec<String> = query
         .iter()
         .filter(|(name, _)| *name != "after")
         .map(|(name, value)| format!("{name}={}", encoded(value)))
         .collect();
-    pairs.push(format!("after={}", last.run_id));
-    format!("/api/runs?{}", pairs.join("&"))
+    pairs.push(format!("after={last}"));
+    format!("{list}?{}", pairs.join("&"))
 }
 
 #[cfg(test)]
@@ -143,7 +153,7 @@ mod tests {
     #[test]
     fn other_tenants_runs_are_the_hosts_admins_to_list() {
         let asked = |who: &Principal, asked: &str| {
-            let tenant = tenant(who, Some(&asked.to_owned()));
+            let tenant = tenant(who, Some(&asked.to_owned()), "runs");
             tenant.map(|tenant| tenant.map(String::from)).map_err(|refusal| refusal.code)
         };
         let host = who("default", Role::Admin);
@@ -156,7 +166,7 @@ mod tests {
             for other in ["*", "other"] {
                 assert_eq!(asked(&who, other), Err(ErrorCode::Forbidden), "{who:?} {other}");
             }
-            assert_eq!(tenant(&who, None), Ok(Some(who.tenant.clone())));
+            assert_eq!(tenant(&who, None, "runs"), Ok(Some(who.tenant.clone())));
         }
     }
 

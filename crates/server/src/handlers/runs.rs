@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use cofferdam_contracts::error::Refusal;
-use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::output::{MAX_PIECE, OutputPage};
 use cofferdam_contracts::patch::ApplyRecord;
+use cofferdam_contracts::retention::Content;
 use cofferdam_contracts::run::{IntentRequest, RecipeRunRequest, Repro, RunRequest};
 use cofferdam_flows::submit::Submission;
-use cofferdam_http::ByteRange;
-use cofferdam_ledger::artifacts::ArtifactContent;
 use cofferdam_ledger::recipes::RecipeQuery;
 
-use crate::answer::{Answer, AnswerResult, ArtifactAnswer, BytePart, json as answer, ok};
+use crate::answer::{AnswerResult, json as answer, ok};
 use crate::call::Call;
 
 pub(crate) async fn intent_create(mut call: Call) -> AnswerResult {
@@ -111,6 +109,7 @@ pub(crate) async fn run_retry(call: Call) -> AnswerResult {
 pub(crate) async fn run_repro(call: Call) -> AnswerResult {
     let header = call.run().await?;
     let ledger = &call.flows().ledger;
+    ledger.erasures().refuse(&header.run_id, Some(Content::Prompt)).await?;
     let context = ledger
         .runs()
         .context(header.workflow_id.as_str())
@@ -130,52 +129,4 @@ pub(crate) async fn run_repro(call: Call) -> AnswerResult {
         budget: context.budget,
         app_version: header.app_version,
     })
-}
-
-/// An artifact, or the range of it that `Range` names. The bytes of a range alone leave the database.
-pub(crate) async fn artifact_get(call: Call) -> AnswerResult {
-    // Clients may send the URI whole, or without its scheme; a path normalizer may have eaten a slash.
-    let tail = call.param("uri").trim_start_matches("artifact:").trim_start_matches('/');
-    let uri = format!("artifact://{tail}");
-    let (artifacts, tenant) = (call.flows().ledger.artifacts(), &call.who.tenant);
-    let missing = || Refusal::not_found("artifact");
-    if let Some(range) = &call.range {
-        let head = artifacts.head(tenant, &uri).await?.ok_or_else(missing)?;
-        let is_same = |tag: &String| *tag == etag(&head.sha256);
-        let size = head.size;
-        match ByteRange::of(range, size) {
-            _ if !call.if_range.as_ref().is_none_or(is_same) => {}
-            ByteRange::Whole => {}
-            ByteRange::Beyond => return Ok(Answer::BeyondEnd { size }),
-            ByteRange::Part { from, to } => {
-                let bytes = artifacts.part(tenant, &uri, &head.sha256, from..to).await?;
-                let content = ArtifactContent {
-                    sha256: head.sha256,
-                    kind: head.kind,
-                    bytes: bytes.ok_or_else(missing)?,
-                };
-                return Ok(artifact_of(&call, content, Some(BytePart { from, to, size })));
-            }
-        }
-    }
-    let content = artifacts.read(tenant, &uri).await?.ok_or_else(missing)?;
-    Ok(artifact_of(&call, content, None))
-}
-
-fn etag(sha256: &Digest) -> String {
-    format!("\"{sha256}\"")
-}
-
-fn artifact_of(call: &Call, content: ArtifactContent, part: Option<BytePart>) -> Answer {
-    let tag = etag(&content.sha256);
-    let matched = call.if_none_match.as_deref().is_some_and(|t| t == tag || t == "*");
-    let content_type = match content.kind.as_str() {
-        "stdout" | "stderr" => "text/plain; charset=utf-8",
-        "artifact_index" | "timings" | "raw" | "plan_card" | "json_diagnostic" => {
-            "application/json"
-        }
-        _ => "application/octet-stream",
-    };
-    let (sha256, bytes) = (content.sha256.into(), content.bytes);
-    Answer::Bytes(ArtifactAnswer { sha256, content_type, bytes, part, matched })
 }

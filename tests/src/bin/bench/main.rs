@@ -2,7 +2,7 @@
 //! below `bench/results`, from which the pages are made.
 //!
 //! `BENCH_ONLY=name,name` selects: `latency`, `throughput`, `statements`, `idle`, `start`, `flat`, `cache`, `gates`,
-//! `parked`, `backlog`, `first_output`, `graphs` (runs on the real binary), `models`, `schemas`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`, `busy`,
+//! `parked`, `backlog`, `capacity`, `first_output`, `graphs`, `gc` (runs on the real binary), `models`, `objects` (the store alone), `schemas`, `trees`, `secrets`, `e2b`, `e2b_builds`, `e2b_memory`, `interpreter` (on it too, as root), `classes`, `pair`, `sandboxes`, `busy`,
 //! `egress` (the sandbox crate alone; they need root). With `COFFERDAM_OTHER=FILE`, `binaries` compares that build of the binary with this
 //! one. `BENCH_QUICK=1` shrinks the long ones. Latencies are medians of many runs. Nothing here
 //! asserts a time: a machine under load is slow, not wrong.
@@ -24,6 +24,7 @@ mod bare;
 mod binaries;
 mod busy;
 mod cache;
+mod capacity;
 mod classes;
 mod e2b;
 mod e2b_builds;
@@ -32,15 +33,18 @@ mod egress;
 mod figures;
 mod first_output;
 mod gates;
+mod gc;
 mod graphs;
 mod interpreter;
 mod life;
 mod models;
+mod objects;
 mod pair;
 mod proxy;
 mod runs;
 mod sandboxes;
 mod schemas;
+mod trees;
 
 use tokio::runtime::Runtime;
 
@@ -97,6 +101,12 @@ fn main() {
     if wanted("schemas") {
         schemas::run();
     }
+    if wanted("objects") {
+        runtime.block_on(objects::objects());
+    }
+    if wanted("trees") {
+        trees::run();
+    }
     if wanted("models") {
         runtime.block_on(models::run());
     }
@@ -105,6 +115,9 @@ fn main() {
     }
     if let Some(other) = std::env::var_os("COFFERDAM_OTHER").filter(|_| wanted("binaries")) {
         runtime.block_on(binaries::run(other.as_ref()));
+    }
+    if wanted("capacity") {
+        runtime.block_on(capacity::run());
     }
     runtime.block_on(runs::run(wanted));
 }

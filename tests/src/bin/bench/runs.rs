@@ -55,6 +55,9 @@ pub async fn run(wanted: impl Fn(&str) -> bool) {
     if wanted("graphs") {
         graphs::run().await;
     }
+    if wanted("gc") {
+        crate::gc::run().await;
+    }
     if wanted("backlog") {
         backlog::run().await;
     }

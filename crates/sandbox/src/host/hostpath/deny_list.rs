@@ -123,7 +123,7 @@ pub(super) fn is_kept(opened: &HostHandle, dir: &OwnedFd, never: &[PathBuf]) -> 
 }
 
 /// Whether a directory is one that was marked, in a listing.
-pub(super) fn is_state(dir: &OwnedFd) -> io::Result<bool> {
+pub(crate) fn is_state(dir: &OwnedFd) -> io::Result<bool> {
     is_marked(dir)
 }
 

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 
+pub(crate) use deny_list::is_state;
 pub use deny_list::mark;
 pub use list::ListError;
 pub(crate) use mount::mount_at;
@@ -235,6 +236,17 @@ impl HostHandle {
         let fd = openat(CWD, path, flags, Mode::empty())?;
         let found = fstat(&fd)?;
         Ok(Self::new(fd, HostPath::said(path.display().to_string()), &found))
+    }
+
+    /// A file or directory of this program's own that stands for what was said; no link leads to it.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn ours(path: &Path, said: HostPath) -> io::Result<Self> {
+        let fd =
+            openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let found = fstat(&fd)?;
+        Ok(Self::new(fd, said, &found))
     }
 
     /// Whether it is a directory.

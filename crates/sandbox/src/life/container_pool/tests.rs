@@ -167,6 +167,7 @@ fn what_is_asked_for_otherwise_is_made_as_ever_under_the_same_name() {
                 path: "/given".into(),
                 source: crate::HostPath::said(shared.path().to_str().unwrap()),
                 access: cofferdam_contracts::sandbox::AccessMode::ReadOnly,
+                tree: None,
             });
             let given: Vec<Input> = given.into_iter().collect();
             let sandbox = provision(&host, &plan, &given).await.unwrap();

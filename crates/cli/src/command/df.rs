@@ -1,0 +1,99 @@
+//! `df`: who uses what.
+
+use clap::Args;
+use cofferdam_contracts::retention::{StorageReport, TenantStorage};
+use cofferdam_sandbox::image::Images;
+use serde_json::json;
+
+use super::connection::{Connection, within};
+use super::exit::Exit;
+use super::locations::Locations;
+use super::table::{self, extra, key, usual};
+use super::{output, state};
+
+const MIB: u64 = 1024 * 1024;
+
+#[derive(Debug, Args)]
+pub(crate) struct DfArgs {
+    #[arg(long, help = super::flag::JSON)]
+    pub json: bool,
+}
+
+pub(crate) async fn df(at: &Locations, args: &DfArgs) -> anyhow::Result<Exit> {
+    let report: StorageReport =
+        within(Connection::reading(at), async |session| session.client.get("/api/storage").await)
+            .await?;
+    let images = images(at);
+    if args.json {
+        let mut all = serde_json::to_value(&report)?;
+        if let (Some(fields), Some(bytes)) = (all.as_object_mut(), images) {
+            fields.insert("imageBytes".to_owned(), json!(bytes));
+        }
+        output::json(&all);
+    } else {
+        print(&report, images);
+    }
+    Ok(Exit::Ok)
+}
+
+/// Bytes of this host's images; `None` where the server is elsewhere, or this user may not look.
+fn images(at: &Locations) -> Option<u64> {
+    if at.server.is_some() || !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let store = Images::open(&state::dir(at).ok()?).ok()?;
+    let all = store.list().ok()?;
+    Some(all.iter().map(|image| image.bytes).fold(0, u64::saturating_add))
+}
+
+fn row(tenant: &TenantStorage) -> Vec<String> {
+    let mib = |bytes: u64| bytes.div_ceil(MIB).to_string();
+    vec![
+        tenant.tenant.to_string(),
+        tenant.runs.to_string(),
+        tenant.erased_runs.to_string(),
+        tenant.tasks.to_string(),
+        tenant.artifacts.count.to_string(),
+        mib(tenant.artifacts.bytes),
+        mib(tenant.cache.bytes),
+        mib(tenant.pauses.bytes),
+        mib(tenant.quota_bytes),
+    ]
+}
+
+fn print(report: &StorageReport, images: Option<u64>) {
+    let columns = [
+        key("TENANT").least(8),
+        key("RUNS"),
+        usual("ERASED"),
+        extra("TASKS"),
+        extra("ARTIFACTS"),
+        usual("ARTIFACTS MIB"),
+        usual("CACHE MIB"),
+        usual("PAUSES MIB"),
+        extra("QUOTA MIB"),
+    ];
+    table::print(&columns, report.tenants.iter().map(row));
+    if report.database_bytes > 0 {
+        output::line("");
+        output::line(&format!("database  {} MiB", report.database_bytes.div_ceil(MIB)));
+    }
+    if let Some(bytes) = images {
+        output::line(&format!("images of this host  {} MiB", bytes.div_ceil(MIB)));
+    }
+    let tables = report.tables.iter().map(|of| {
+        vec![
+            of.table.clone(),
+            of.bytes.div_ceil(MIB).to_string(),
+            of.rows.to_string(),
+            of.dead_rows.to_string(),
+        ]
+    });
+    if !report.tables.is_empty() {
+        output::line("");
+        table::print(
+            &[key("TABLE").least(16), key("MIB"), usual("ROWS"), usual("DEAD ROWS")],
+            tables,
+        );
+    }
+}

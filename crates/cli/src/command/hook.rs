@@ -1,0 +1,160 @@
+//! `hook add | ls | firings | rm | git`.
+
+use std::collections::BTreeMap;
+
+use clap::{Args, Subcommand};
+use cofferdam_contracts::trigger::{FiringRow, HookRow, HookScheme, TriggerRemoval};
+use serde_json::json;
+
+use super::client::segment;
+use super::connection::{Connection, within};
+use super::exit::{Exit, Misuse};
+use super::hook_git::{GitArgs, git};
+use super::locations::Locations;
+use super::run::meant_by;
+use super::schedule::firings;
+use super::table::{self, extra, key, usual};
+use super::{flag, output};
+
+#[derive(Debug, Args)]
+pub(crate) struct HookArgs {
+    #[command(subcommand)]
+    pub command: HookCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HookCommand {
+    /// Add a hook: the recipe runs by deliveries to /api/hooks/NAME that are signed with a secret, with the rights of your key
+    Add {
+        /// Name of the hook, the last part of its address: one in the installation
+        name: String,
+        /// A recipe file, or the id (or id@v) of an imported recipe
+        #[arg(long)]
+        recipe: String,
+        /// How deliveries are signed
+        #[arg(long, value_parser = flag::one_of(HookScheme::ALL, HookScheme::as_str))]
+        scheme: String,
+        /// Name of the tenant's secret that they are signed with (`cofferdam secret set`)
+        #[arg(long, value_name = "NAME")]
+        secret: String,
+        /// Event that starts a run, such as push (repeatable); default: each
+        #[arg(long = "event", value_name = "EVENT")]
+        events: Vec<String>,
+        /// An input of the recipe's form and the JSON Pointer of its value in a delivery, such as commit=/after (repeatable)
+        #[arg(short, long = "input", value_name = "NAME=POINTER")]
+        inputs: Vec<String>,
+        #[arg(long, help = flag::JSON)]
+        json: bool,
+    },
+    /// List the hooks of the tenant
+    Ls {
+        #[arg(long, help = flag::JSON)]
+        json: bool,
+    },
+    /// List the deliveries of a hook that started runs, newest first
+    Firings {
+        name: String,
+        /// Maximum number of rows
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        #[arg(long, help = flag::JSON)]
+        json: bool,
+    },
+    /// Remove a hook; its firings stay on record
+    Rm { name: String },
+    /// Run a recipe for each commit that is pushed, and show its tests in the push's output
+    Git(GitArgs),
+}
+
+pub(crate) async fn hook(at: &Locations, args: &HookArgs) -> anyhow::Result<Exit> {
+    if let HookCommand::Git(args) = &args.command {
+        return git(at, args).await;
+    }
+    within(Connection::reading(at), async |session| act(session, &args.command).await).await?;
+    Ok(Exit::Ok)
+}
+
+async fn act(session: &Connection, command: &HookCommand) -> anyhow::Result<()> {
+    let client = &session.client;
+    match command {
+        HookCommand::Add { name, recipe, scheme, secret, events, inputs, json: as_json } => {
+            let inputs = pointers(inputs)?;
+            let meant = meant_by(client, recipe).await?;
+            let hook =
+                json!({"scheme": scheme, "secret": secret, "events": events, "inputs": inputs});
+            let mut body = json!({"name": name, "recipeRef": meant.reference, "hook": hook});
+            if let (Some(fields), Some(hash)) = (body.as_object_mut(), meant.hash) {
+                fields.insert("recipeHash".into(), json!(hash));
+            }
+            let row: HookRow = client.post("/api/hooks", &body).await?;
+            if *as_json {
+                let mut whole = json!(row);
+                if let Some(fields) = whole.as_object_mut() {
+                    fields.insert("schemaVersion".into(), json!(1));
+                }
+                output::json(&whole);
+            } else {
+                output::line(&row.path);
+            }
+        }
+        HookCommand::Ls { json: as_json } => {
+            let rows: Vec<HookRow> = client.get("/api/hooks").await?;
+            if *as_json {
+                output::json(&json!({"schemaVersion": 1, "hooks": rows}));
+            } else {
+                list(&rows);
+            }
+        }
+        HookCommand::Firings { name, limit, json } => {
+            let path = format!("/api/hooks/{}/firings?limit={limit}", segment(name));
+            firings(&client.get::<Vec<FiringRow>>(&path).await?, *json);
+        }
+        HookCommand::Rm { name } => {
+            let _: TriggerRemoval = client.delete(&format!("/api/hooks/{}", segment(name))).await?;
+            output::line("removed");
+        }
+        // It has no connection of this kind.
+        HookCommand::Git(_) => {}
+    }
+    Ok(())
+}
+
+fn pointers(pairs: &[String]) -> Result<BTreeMap<&str, &str>, Misuse> {
+    let mut inputs = BTreeMap::new();
+    for pair in pairs {
+        let (name, pointer) = pair
+            .split_once('=')
+            .filter(|(name, pointer)| !name.is_empty() && pointer.starts_with('/'))
+            .ok_or_else(|| Misuse(format!("-i {pair:?}: write name=/json/pointer")))?;
+        if inputs.insert(name, pointer).is_some() {
+            return Err(Misuse(format!("-i {name} was given twice; give it once")));
+        }
+    }
+    Ok(inputs)
+}
+
+fn list(rows: &[HookRow]) {
+    let cells = rows.iter().map(|row| {
+        vec![
+            row.name.to_string(),
+            row.hook.scheme.as_str().to_owned(),
+            format!("{}@{}", row.recipe_ref.id, row.recipe_ref.v),
+            row.firings.to_string(),
+            row.unsigned.to_string(),
+            row.hook.secret.to_string(),
+            row.hook.events.join(","),
+        ]
+    });
+    table::print(
+        &[
+            key("HOOK").least(10),
+            usual("SCHEME"),
+            usual("RECIPE").least(10),
+            usual("RUNS"),
+            usual("UNSIGNED"),
+            extra("SECRET").least(8),
+            extra("EVENTS").least(8),
+        ],
+        cells,
+    );
+}

@@ -1,0 +1,312 @@
+//! Large artifacts in a store beside the database: written, put on record, opened, and read again by a proof.
+//!
+//! ```text
+//! begin --bytes--> finish --known before? that one : sealed key--> NewObject --the task's end commits--> record
+//! row --store, key, tenant--> ObjectReader
+//! ```
+//! A process without a store, or without the key of secrets, leaves everything in the database, within its bounds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cofferdam_contracts::config::{ConfigKey, lower_of_both};
+use cofferdam_contracts::error::{ErrorCode, Refusal};
+use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::object::{FaultyObject, ObjectFault, ObjectReport};
+use cofferdam_contracts::proof::{ProofReport, Verdict};
+use cofferdam_ledger::Ledger;
+use cofferdam_ledger::objects::{ArtifactObject, NewObject, ObjectRow};
+use cofferdam_sandbox::CollectBounds;
+use cofferdam_store::{ObjectDraft, ObjectHead, ObjectWriter};
+pub use cofferdam_store::{ObjectReader, ObjectStream, Store, StoreError};
+use serde_json::json;
+
+use crate::error::{Error, Result};
+use crate::secrets::Secrets;
+use crate::vault::Vault;
+
+/// Faulty objects that a report names.
+const MAX_FAULTS: usize = 100;
+/// Rows of one read.
+const PAGE: i64 = 256;
+
+/// The objects of this installation's tenants, as far as this process reaches them.
+#[derive(Debug, Clone)]
+pub struct Objects {
+    ledger: Ledger,
+    secrets: Secrets,
+    store: Option<Store>,
+}
+
+/// Why an object cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// Its store does not give it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It lies in another store, or its key does not open.
+    #[error("{0}")]
+    Elsewhere(&'static str),
+}
+
+impl ObjectError {
+    /// What is wrong, for a program.
+    #[must_use]
+    pub const fn fault(&self) -> ObjectFault {
+        match self {
+            Self::Store(error) => error.fault(),
+            Self::Elsewhere(_) => ObjectFault::Elsewhere,
+        }
+    }
+}
+
+impl From<ObjectError> for Error {
+    fn from(error: ObjectError) -> Self {
+        tracing::warn!(error = ?error, "an object of the artifact store cannot be read");
+        let refusal = Refusal::new(ErrorCode::StoreFailed, error.to_string());
+        Self::Refused(refusal.with(json!({"fault": error.fault()})))
+    }
+}
+
+impl Objects {
+    pub(crate) fn new(ledger: &Ledger, secrets: &Secrets, store: Option<Store>) -> Self {
+        Self { ledger: ledger.clone(), secrets: secrets.clone(), store }
+    }
+
+    /// The store and the key that objects of it are sealed under; `None`: this process lacks one of them.
+    fn sealing(&self) -> Option<(&Store, &Vault)> {
+        self.store.as_ref().zip(self.secrets.vault().ok())
+    }
+
+    /// What a task of this tenant's may leave, and whether large files of it go to a store.
+    pub(crate) async fn bounds(&self, tenant: &TenantId) -> Result<(CollectBounds, bool)> {
+        let rows = self.ledger.config().rows(tenant).await?;
+        let mib = lower_of_both(ConfigKey::ArtifactsMb, &rows);
+        let bytes = mib.saturating_mul(1024 * 1024);
+        let files = lower_of_both(ConfigKey::ArtifactFiles, &rows);
+        let held = CollectBounds::default();
+        Ok(match self.sealing() {
+            Some(_) => (CollectBounds { bytes, files }, true),
+            None => (
+                CollectBounds { bytes: bytes.min(held.bytes), files: files.min(held.files) },
+                false,
+            ),
+        })
+    }
+
+    /// Begins an object.
+    pub(crate) async fn begin(&self, tenant: &TenantId) -> Result<ObjectWriter, ObjectError> {
+        let (store, _) = self.sealing().ok_or(NO_STORE)?;
+        Ok(ObjectWriter::begin(store, tenant).await?)
+    }
+
+    /// Rows of objects that were written, in their order. What the tenant has stored before, and can be read, is taken in the place
+    /// of a new object, whose file is removed; those that remain are to be recorded once their rows are committed.
+    pub(crate) async fn rows(
+        &self,
+        tenant: &TenantId,
+        written: Vec<ObjectDraft>,
+    ) -> Result<(Vec<NewObject>, Vec<ObjectDraft>)> {
+        let Some((store, vault)) = self.sealing() else { return Ok((Vec::new(), Vec::new())) };
+        let digests: Vec<&str> =
+            written.iter().filter_map(|new| new.sha256().map(AsRef::as_ref)).collect();
+        let known = self.ledger.objects().known(tenant, store.name(), &digests).await?;
+        let mut rows: BTreeMap<String, NewObject> = BTreeMap::new();
+        for row in known {
+            if self.open(&row).await.is_ok() {
+                rows.extend(again(row).map(|row| (row.sha256.clone().into(), row)));
+            }
+        }
+        let (mut all, mut staged) = (Vec::with_capacity(written.len()), Vec::new());
+        for new in written {
+            let refused =
+                || Error::Corrupt { what: "object", why: "its key was not sealed".into() };
+            let sha256 = new.sha256().ok_or_else(refused)?.clone();
+            if let Some(row) = rows.get(sha256.as_str()) {
+                all.push(row.clone());
+                continue;
+            }
+            let sealed_key =
+                vault.seal_object_key(tenant, new.id(), new.key()).ok_or_else(refused)?;
+            let row = NewObject {
+                id: new.id().clone(),
+                store: store.name().to_owned(),
+                sha256: sha256.clone(),
+                size: new.size(),
+                sealed_key,
+                sealed_by: vault.fingerprint().clone(),
+            };
+            rows.insert(sha256.into(), row.clone());
+            all.push(row);
+            staged.push(new);
+        }
+        Ok((all, staged))
+    }
+
+    /// What was stored is on record with the end that was written. Where another end was, it is asked for: a statement whose answer
+    /// was lost may have written it before it was sent again. What is not on record is removed; where that is not known, the next
+    /// start asks.
+    pub(crate) async fn settle(&self, is_written: Option<bool>, staged: Vec<ObjectDraft>) {
+        if staged.is_empty() {
+            return;
+        }
+        let ids: Vec<_> = staged.iter().map(|object| object.id().clone()).collect();
+        let recorded = match is_written {
+            Some(true) => Some(ids),
+            Some(false) => {
+                let found = self.ledger.objects().recorded(&ids).await.ok();
+                found.map(|found| found.into_iter().map(|(id, _)| id).collect())
+            }
+            None => None,
+        };
+        let recorded: Option<BTreeSet<_>> = recorded.map(|ids: Vec<_>| ids.into_iter().collect());
+        for object in staged {
+            match &recorded {
+                Some(recorded) if recorded.contains(object.id()) => object.record().await,
+                Some(_) => drop(object),
+                None => object.leave(),
+            }
+        }
+    }
+
+    /// Opens an object on record, whose file must have the length that its size makes.
+    ///
+    /// # Errors
+    /// An object of another store or key, or one whose file is missing or cut.
+    pub async fn open(&self, row: &ObjectRow) -> Result<ObjectReader, ObjectError> {
+        let (store, vault) = self.sealing().ok_or(NO_STORE)?;
+        if store.name() != row.store {
+            return Err(ObjectError::Elsewhere("the artifact lies in another artifact store"));
+        }
+        let sealed =
+            row.sealed_key.as_ref().ok_or(ObjectError::Elsewhere("the artifact was erased"))?;
+        let key = vault.open_object_key(&row.tenant, &row.id, sealed);
+        let key = key.ok_or(ObjectError::Elsewhere(
+            "the key of the artifact does not open: this host has another secrets key",
+        ))?;
+        let head = ObjectHead {
+            id: row.id.clone(),
+            tenant: row.tenant.clone(),
+            sha256: row.sha256.clone(),
+            size: row.size,
+        };
+        Ok(ObjectReader::open(store, head, &key).await?)
+    }
+
+    /// Every proof, and where `reads_objects` every object of a run or all, of a tenant or all: read and hashed.
+    ///
+    /// # Errors
+    /// The ledger does not answer, or a proof cannot run.
+    pub async fn prove(
+        &self,
+        run: Option<&str>,
+        tenant: Option<&str>,
+        reads_objects: bool,
+    ) -> Result<ProofReport> {
+        let mut report = self.ledger.prove(run, tenant).await?;
+        if reads_objects {
+            let objects = self.check(run, tenant).await?;
+            if objects.faulty > 0 {
+                report.verdict = Verdict::NoGo;
+            }
+            report.objects = Some(objects);
+        }
+        Ok(report)
+    }
+
+    async fn check(&self, run: Option<&str>, tenant: Option<&str>) -> Result<ObjectReport> {
+        let mut report = ObjectReport::default();
+        let mut after = None;
+        loop {
+            let page = self.ledger.objects().page(run, tenant, after.as_ref(), PAGE).await?;
+            let Some(last) = page.last() else { return Ok(report) };
+            after = Some(last.row.id.clone());
+            for object in page {
+                let read = match self.open(&object.row).await {
+                    Ok(reader) => reader.check().await.map_err(ObjectError::from),
+                    Err(error) => Err(error),
+                };
+                report.looked_at = report.looked_at.saturating_add(1);
+                match read {
+                    Ok(bytes) => report.bytes = report.bytes.saturating_add(bytes),
+                    Err(error) => {
+                        tracing::warn!(object = %object.row.id, ?error, "a stored object is faulty");
+                        report.faulty = report.faulty.saturating_add(1);
+                        if report.faults.len() < MAX_FAULTS {
+                            report.faults.push(faulty(object, error.fault()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes the files of objects of this store whose keys are destroyed, and says so on record; how many. A process that is killed
+    /// between leaves them to the next look: that of a collection, of an erasure, or of a worker that starts.
+    ///
+    /// # Errors
+    /// The ledger does not answer, or a file cannot be removed.
+    pub(crate) async fn clear(&self) -> Result<u64> {
+        let Some(store) = self.store.clone() else { return Ok(0) };
+        let mut all = 0_u64;
+        loop {
+            let page = self.ledger.objects().leaving(store.name(), PAGE).await?;
+            if page.is_empty() {
+                return Ok(all);
+            }
+            let ids: Vec<_> = page.iter().map(|(id, _)| id.clone()).collect();
+            let store = store.clone();
+            let remove = move || page.iter().try_for_each(|(id, sha256)| store.remove(sha256, id));
+            let removed = tokio::task::spawn_blocking(remove).await?;
+            removed.map_err(ObjectError::from)?;
+            self.ledger.objects().files_gone(&ids).await?;
+            all = all.saturating_add(u64::try_from(ids.len()).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// [`Objects::clear`] behind what is done already: its failure is a later look's.
+    pub(crate) async fn clear_later(&self) {
+        if let Err(error) = self.clear().await {
+            tracing::warn!(%error, "files of erased objects stay in the artifact store until the next look");
+        }
+    }
+
+    /// Removes what processes that were killed left in the store, and names what they had put on record.
+    pub(crate) async fn sweep(&self) -> Result<()> {
+        let Some(store) = self.store.clone() else { return Ok(()) };
+        self.clear().await?;
+        let found = {
+            let store = store.clone();
+            tokio::task::spawn_blocking(move || store.leftovers()).await?
+        };
+        let left = found.map_err(ObjectError::from)?;
+        let recorded = match left.objects() {
+            [] => Vec::new(),
+            objects => self.ledger.objects().recorded(objects).await?,
+        };
+        for (id, sha256) in &recorded {
+            store.keep(sha256, id).await.map_err(ObjectError::from)?;
+        }
+        let kept: Vec<_> = recorded.into_iter().map(|(id, _)| id).collect();
+        let removed = tokio::task::spawn_blocking(move || left.remove_but(&kept)).await?;
+        let removed = removed.map_err(ObjectError::from)?;
+        if removed > 0 {
+            tracing::info!(removed, "objects without a row are removed from the artifact store");
+        }
+        Ok(())
+    }
+}
+
+const NO_STORE: ObjectError = ObjectError::Elsewhere(
+    "this process has no artifact store, or no secrets key: start it with --objects, as the worker that ran the task",
+);
+
+/// The row of an object that is taken again.
+fn again(row: ObjectRow) -> Option<NewObject> {
+    let ObjectRow { id, store, sha256, size, sealed_key, sealed_by, .. } = row;
+    Some(NewObject { id, store, sha256, size, sealed_key: sealed_key?, sealed_by })
+}
+
+fn faulty(object: ArtifactObject, fault: ObjectFault) -> FaultyObject {
+    let ArtifactObject { row, run, uri } = object;
+    FaultyObject { object: row.id, sha256: row.sha256, size: row.size, run_id: run, uri, fault }
+}

@@ -1,0 +1,121 @@
+//! What a task leaves beside its result: its files, its patch, and what its streams and services said.
+
+use cofferdam_contracts::artifact::ArtifactKind;
+use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::sandbox::{SandboxResult, SessionState};
+use cofferdam_ledger::artifacts::NewArtifact;
+use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::{CollectedFile, Plan, Sandbox, ServiceEnd};
+use cofferdam_store::ObjectDraft;
+
+use crate::dispatches;
+use crate::executor::Executor;
+use crate::output::Outputs;
+use crate::output_files::{self, StoredOutput};
+use crate::output_values;
+use crate::patches;
+use crate::test_reports::{self, ReportFile};
+use crate::verdict;
+
+/// What a task leaves beside its streams.
+#[derive(Default)]
+pub(crate) struct TaskOutputs {
+    /// Files in memory.
+    pub files: Vec<CollectedFile>,
+    /// Files in the store.
+    stored: Vec<StoredOutput>,
+    /// Their objects that are not yet on record.
+    pub staged: Vec<ObjectDraft>,
+    /// What its agent leaves beside files.
+    pub notes: Vec<NewArtifact>,
+    patch: Vec<NewArtifact>,
+    /// Which of the files are reports, and which could not be read out.
+    pub reports: Vec<ReportFile>,
+}
+
+impl TaskOutputs {
+    /// The paths of all files.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let stored = self.stored.iter().map(|file| file.path.clone());
+        self.files.iter().map(|file| file.path.clone()).chain(stored).collect()
+    }
+}
+
+/// Reads what a task leaves out of its sandbox, whose commands have ended.
+pub(crate) async fn collect(
+    executor: &Executor,
+    task: &TaskContext,
+    sandbox: &Sandbox,
+    plan: &Plan,
+    agent: Option<&AgentWork>,
+    result: &mut SandboxResult,
+) -> TaskOutputs {
+    let mut kept = TaskOutputs::default();
+    let repo = task.work.request().and_then(|request| request.repo.as_ref());
+    let outputs = task.work.request().and_then(|request| request.outputs.as_deref());
+    let declares_files =
+        !(plan.artifacts.is_empty() && plan.reports.is_empty()) || outputs.is_some();
+    if agent.is_none() && repo.is_none() && !declares_files {
+        return kept;
+    }
+    executor.session_states.set(sandbox.id(), SessionState::Collecting);
+    if let Some(repo) = repo {
+        kept.patch = patches::patch(sandbox, plan, repo, result).await;
+    } else if let Some(agent) = agent {
+        let (files, notes) = dispatches::changes(sandbox, agent.place(), result).await;
+        let note = |(name, bytes)| NewArtifact::plain(ArtifactKind::File, name, bytes);
+        (kept.files, kept.notes) = (files, notes.into_iter().map(note).collect());
+    }
+    if !plan.artifacts.is_empty() {
+        let globs = plan.artifacts.iter().map(|artifact| artifact.path.clone()).collect();
+        let objects = &executor.flows.objects;
+        let found =
+            output_files::declared(objects, &task.tenant, sandbox, &plan.task.cwd, globs).await;
+        match found {
+            Ok(found) => {
+                verdict::collected(result, &plan.artifacts, &found.unmatched, found.omitted);
+                (kept.files, kept.stored) = (found.files, found.stored);
+                kept.staged = found.staged;
+            }
+            Err(error) => {
+                tracing::info!(task = %task.key, ?error, "a task's files were not collected");
+                verdict::uncollected(result, &error);
+            }
+        }
+    }
+    kept.reports = test_reports::collect(sandbox, plan, &mut kept.files, result).await;
+    if let Some(path) = outputs {
+        output_values::collect(sandbox, plan, path, result).await;
+    }
+    kept
+}
+
+/// The artifacts in the order of their index: files, streams, what services said, metrics, and the
+/// raw result last.
+pub(crate) fn artifacts(
+    result: &mut SandboxResult,
+    outputs: Outputs,
+    TaskOutputs { files, stored, notes, patch, .. }: TaskOutputs,
+    services: Vec<ServiceEnd>,
+) -> Vec<NewArtifact> {
+    let (kept, mut artifacts) = output_files::records(files, stored);
+    result.files_out = kept;
+    artifacts.extend(notes);
+    artifacts.extend(patch);
+    let mut text = |kind, name: &str, bytes: Vec<u8>| {
+        artifacts.push(NewArtifact::plain(kind, name, bytes));
+    };
+    text(ArtifactKind::Stdout, "stdout.log", outputs.stdout.into_bytes());
+    text(ArtifactKind::Stderr, "stderr.log", outputs.stderr.into_bytes());
+    for service in services {
+        text(ArtifactKind::File, &format!("services/{}.log", service.report.name), service.log);
+    }
+    text(ArtifactKind::Timings, "metrics.json", json_bytes(&result.metrics));
+    let raw = json_bytes(result);
+    text(ArtifactKind::Raw, "raw.json", raw);
+    artifacts
+}
+
+fn json_bytes<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}

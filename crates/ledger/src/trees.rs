@@ -1,0 +1,162 @@
+//! `app.intent_trees` and `app.task_trees`: host directories as they were bound by their content, and what tasks were given of them.
+//!
+//! **The first binding of a path stands for its intent**: for each run, retry and fork of it.
+
+use std::collections::BTreeSet;
+
+use cofferdam_contracts::gate::Origin;
+use cofferdam_contracts::id::{Digest, IntentId, RunId, TaskKey};
+use serde::Serialize;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+
+use crate::error::{LedgerError, Result, id, json};
+use crate::families::Trees;
+
+/// A host directory or file, bound by its content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct IntentTree {
+    /// Path of the host as the plan names it.
+    pub source: String,
+    /// SHA-256 of the content.
+    pub sha256: Digest,
+    /// Name of its copy.
+    pub copy: Digest,
+    /// Host that has the copy.
+    pub host_id: String,
+    /// State directory that has it.
+    pub state_dir: String,
+    /// Files, directories and links.
+    pub entries: i64,
+    /// Bytes of the files.
+    pub bytes: i64,
+}
+
+/// What an execution of a task is given of a bound path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NewTaskTree<'a> {
+    /// Path of the host as the plan names it.
+    pub source: &'a str,
+    /// SHA-256 of the content that is given.
+    pub sha256: &'a Digest,
+    /// Name of the copy that is given.
+    pub copy: &'a Digest,
+}
+
+/// What a run that is written in the same statement bound, from `$31`.
+pub(crate) const BOUND_BY_RUN: &str =
+    "INSERT INTO app.intent_trees (intent_id, source, sha256, copy, host_id, state_dir, entries, bytes, origin)
+     SELECT r.intent_id, n.source, n.sha256, n.copy, n.host_id, n.state_dir, n.entries, n.bytes, r.origin
+       FROM r CROSS JOIN jsonb_to_recordset($31) AS n(source text, sha256 text, copy text, host_id text, state_dir text,
+                                                      entries bigint, bytes bigint)
+     ON CONFLICT (intent_id, source) DO NOTHING";
+
+impl Trees<'_> {
+    /// What an intent bound.
+    pub async fn of_intent(self, intent: &IntentId) -> Result<Vec<IntentTree>> {
+        let rows = sqlx::query(
+            "SELECT source, sha256, copy, host_id, state_dir, entries, bytes FROM app.intent_trees
+              WHERE intent_id = $1 ORDER BY source COLLATE \"C\"",
+        )
+        .bind(intent.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter().map(tree_of).collect()
+    }
+
+    /// What the intent of a run bound.
+    pub async fn of_run(self, run: &RunId) -> Result<Vec<IntentTree>> {
+        let rows = sqlx::query(
+            "SELECT t.source, t.sha256, t.copy, t.host_id, t.state_dir, t.entries, t.bytes
+               FROM app.runs r JOIN app.intent_trees t ON t.intent_id = r.intent_id
+              WHERE r.id = $1 ORDER BY t.source COLLATE \"C\"",
+        )
+        .bind(run.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter().map(tree_of).collect()
+    }
+
+    /// Binds paths for an intent and yields all that it bound: of a path that it had bound before, the first binding.
+    pub async fn bind(self, intent: &IntentId, new: &[IntentTree]) -> Result<Vec<IntentTree>> {
+        sqlx::query(
+            "INSERT INTO app.intent_trees (intent_id, source, sha256, copy, host_id, state_dir, entries, bytes, origin)
+             SELECT $1, n.source, n.sha256, n.copy, n.host_id, n.state_dir, n.entries, n.bytes, $3
+               FROM jsonb_to_recordset($2) AS n(source text, sha256 text, copy text, host_id text, state_dir text,
+                                                entries bigint, bytes bigint)
+             ON CONFLICT (intent_id, source) DO NOTHING",
+        )
+        .bind(intent.as_str())
+        .bind(json("intent_trees", &new)?)
+        .bind(Origin::EngineDbos.as_str())
+        .execute(self.pool())
+        .await?;
+        self.of_intent(intent).await
+    }
+
+    /// Notes what an execution is given, before its sandbox is made.
+    pub async fn given(
+        self,
+        task: &TaskKey,
+        execution_no: i32,
+        trees: &[NewTaskTree<'_>],
+    ) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO app.task_trees (task_key, execution_no, source, sha256, copy, origin)
+             SELECT $1, $2, n.source, n.sha256, n.copy, $4
+               FROM jsonb_to_recordset($3) AS n(source text, sha256 text, copy text)
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(task.as_str())
+        .bind(execution_no)
+        .bind(json("task_trees", &trees)?)
+        .bind(Origin::EngineDbos.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// Which of these copies a run needs: one that is not over, or failed less than `retry_ms` ago and may be retried.
+    pub async fn needed(
+        self,
+        copies: &BTreeSet<Digest>,
+        retry_ms: i64,
+    ) -> Result<BTreeSet<Digest>> {
+        let names: Vec<&str> = copies.iter().map(Digest::as_str).collect();
+        let rows = sqlx::query(
+            "SELECT n.copy FROM unnest($1::text[]) AS n(copy)
+              WHERE EXISTS (SELECT FROM app.intent_trees t JOIN app.runs r ON r.intent_id = t.intent_id
+                             WHERE t.copy = n.copy
+                               AND (NOT app.is_over(r.status)
+                                    OR (r.status <> 'succeeded'
+                                        AND r.updated_at > clock_timestamp() - $2 * interval '1 millisecond')))
+             UNION
+             -- Given by another state directory than the one that bound it.
+             SELECT g.copy FROM app.sbx_runs s JOIN app.task_trees g ON g.task_key = s.task_key
+              WHERE s.response IS NULL AND g.copy = ANY ($1)",
+        )
+        .bind(names)
+        .bind(retry_ms)
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter().map(|row| id("intent_trees.copy", row.try_get("copy")?)).collect()
+    }
+}
+
+fn tree_of(row: &PgRow) -> Result<IntentTree> {
+    let tree = IntentTree {
+        source: row.try_get("source")?,
+        sha256: id("intent_trees.sha256", row.try_get("sha256")?)?,
+        copy: id("intent_trees.copy", row.try_get("copy")?)?,
+        host_id: row.try_get("host_id")?,
+        state_dir: row.try_get("state_dir")?,
+        entries: row.try_get("entries")?,
+        bytes: row.try_get("bytes")?,
+    };
+    match tree.entries >= 1 {
+        true => Ok(tree),
+        false => {
+            Err(LedgerError::Row { what: "intent_trees.entries", why: tree.entries.to_string() })
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Why a directory is not bound, or a copy is not given.
+
+use std::io;
+use std::path::PathBuf;
+
+use cofferdam_contracts::id::Digest;
+
+/// Why a directory is not bound, or a copy is not given.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// More files, directories and links than a bound tree may have.
+    #[error(
+        "it has more than {0} entries: name a directory with fewer, or give it as it is with `live: true`"
+    )]
+    Entries(usize),
+    /// More bytes than a bound tree may have.
+    #[error(
+        "it has more than {0} bytes: name a directory with fewer, or give it as it is with `live: true`"
+    )]
+    Bytes(u64),
+    /// A path that no system call takes.
+    #[error("{0:?}: its path is longer than 4,095 bytes")]
+    Long(PathBuf),
+    /// Neither a file nor a directory was named.
+    #[error("it is neither a file nor a directory")]
+    Kind,
+    /// The disk of the state directory would be full.
+    #[error(
+        "its copy of {wanted} bytes does not fit: {left} bytes are left below {dir:?}; free some, or give it as it is with `live: true`"
+    )]
+    Room {
+        /// Bytes of the tree's files.
+        wanted: u64,
+        /// Bytes that the file system has left.
+        left: u64,
+        /// Where the copy would lie.
+        dir: PathBuf,
+    },
+    /// The kernel does not read or write a part of it.
+    #[error("{path:?} cannot be read or copied: {source}")]
+    Io {
+        /// From the directory.
+        path: PathBuf,
+        /// Error of the kernel.
+        source: io::Error,
+    },
+    /// The copy is not in this state directory.
+    #[error("its copy {0} is not on this host any more: start a new run")]
+    Gone(Digest),
+    /// The copy's files are not those that were bound.
+    #[error("its copy {0} is damaged: start a new run")]
+    Damaged(Digest),
+}
+
+impl TreeError {
+    /// The thread that read the tree ended before its end.
+    #[must_use]
+    pub fn of_thread(why: &str) -> Self {
+        Self::Io { path: PathBuf::from("."), source: io::Error::other(why.to_owned()) }
+    }
+
+    /// Whether the same directory would be refused a moment later, too.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Io { .. } | Self::Room { .. } => false,
+            Self::Entries(_)
+            | Self::Bytes(_)
+            | Self::Long(_)
+            | Self::Kind
+            | Self::Gone(_)
+            | Self::Damaged(_) => true,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Host directories bound by their content.
+//!
+//! ```text
+//! HostHandle --walk--> entries --index: unchanged since?--> digests --all known, copy there?--> BoundTree
+//!                                  \--no--> read, hashed and copied at once --> <state>/trees/<copy>/root
+//! ```
+//! Two digests: [`BoundTree::digest`] is of the content, as people and other hosts compare it; [`BoundTree::copy`] covers owners
+//! and times besides, since build tools decide by times: a copy shows the times of the host.
+//!
+//! **What a copy holds is what was hashed**: the bytes that were read are the bytes that are written, or a reflink is made first
+//! and then read. **A time stamp alone is never trusted**: a file's digest is kept under its device, inode, size, mtime and ctime, and
+//! only where the file system's clock had gone on when it was read. Copies are written by one draft that is renamed; equal files of
+//! the directory's last copy are hard links, which is safe as every copy is a read-only lower layer.
+
+mod entry;
+mod error;
+mod fill;
+mod index;
+mod store;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use error::TreeError;
+pub use store::{BoundTree, TreeBounds, TreeStore};
+pub use sweep::StoredTree;

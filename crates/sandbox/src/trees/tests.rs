@@ -1,0 +1,246 @@
+//! Bindings of real directories: what a change, a set-back time, a race and a hostile tree come to.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use cofferdam_ambient::clock;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
+use tempfile::TempDir;
+
+use super::index::TreeIndex;
+use super::walk::key_now;
+use super::*;
+use crate::host::hostpath::{AllowedPaths, HostHandle, HostPath, Links};
+
+struct World {
+    dir: TempDir,
+    store: TreeStore,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("src/a/b")).unwrap();
+        let store = TreeStore::of(&dir.path().join("state"));
+        let world = Self { dir, store };
+        world.write("one", "1");
+        world.write("a/two", "22");
+        world.write("a/b/three", "333");
+        fs::set_permissions(world.at("one"), fs::Permissions::from_mode(0o755)).unwrap();
+        symlink("../one", world.at("a/link")).unwrap();
+        symlink("/etc", world.at("out")).unwrap();
+        world
+    }
+
+    fn at(&self, path: &str) -> std::path::PathBuf {
+        self.dir.path().join("src").join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::write(self.at(path), text).unwrap();
+    }
+
+    fn open(&self, path: &Path) -> HostHandle {
+        let allowed = AllowedPaths::resolved(&[Path::new("/").to_owned()], Vec::new());
+        allowed.open(&HostPath::said(path.to_str().unwrap()), Links::Beneath).unwrap()
+    }
+
+    fn bind(&self) -> BoundTree {
+        self.store.bind(&self.open(&self.at("")), TreeBounds::default()).unwrap()
+    }
+
+    fn copy(&self, bound: &BoundTree, path: &str) -> std::path::PathBuf {
+        let root = self.store.dir.join(bound.copy.as_str()).join("root");
+        if path.is_empty() { root } else { root.join(path) }
+    }
+
+    fn settle() {
+        clock::sleep_blocking(Duration::from_millis(120));
+    }
+}
+
+#[test]
+fn a_copy_shows_what_was_there_whatever_changes_since() {
+    let world = World::new();
+    let bound = world.bind();
+    assert_eq!((bound.entries, bound.bytes), (8, 6));
+    assert_eq!(world.bind(), bound, "the same again");
+    let text = |bound: &BoundTree, path: &str| fs::read_to_string(world.copy(bound, path)).unwrap();
+    assert_eq!(text(&bound, "a/b/three"), "333");
+    let (copy, source) =
+        (world.copy(&bound, "one").metadata().unwrap(), world.at("one").metadata().unwrap());
+    assert_eq!((copy.mode(), copy.mtime_nsec()), (source.mode(), source.mtime_nsec()));
+    assert_eq!(
+        fs::read_link(world.copy(&bound, "out")).unwrap(),
+        Path::new("/etc"),
+        "never followed"
+    );
+    world.write("a/two", "xx");
+    fs::remove_file(world.at("a/b/three")).unwrap();
+    let next = world.bind();
+    assert_ne!((&next.digest, &next.copy), (&bound.digest, &bound.copy));
+    assert_eq!((text(&bound, "a/two"), text(&next, "a/two")), ("22".into(), "xx".into()));
+    assert!(world.copy(&bound, "a/b/three").exists() && !world.copy(&next, "a/b/three").exists());
+    let inode = |bound| world.copy(bound, "one").metadata().unwrap().ino();
+    assert_eq!(inode(&bound), inode(&next), "what did not change is one file");
+}
+
+#[test]
+fn times_move_the_copy_and_not_the_content() {
+    let world = World::new();
+    let bound = world.bind();
+    set_modified(&world.at("one"), 1_000_000_000);
+    let next = world.bind();
+    assert_eq!(next.digest, bound.digest);
+    assert_ne!(next.copy, bound.copy, "build tools decide by times");
+    assert_eq!(world.copy(&next, "one").metadata().unwrap().mtime(), 1_000_000_000);
+    fs::set_permissions(world.at("one"), fs::Permissions::from_mode(0o644)).unwrap();
+    assert_ne!(world.bind().digest, bound.digest, "permissions are content");
+}
+
+#[test]
+fn a_time_that_is_set_back_hides_no_change() {
+    let world = World::new();
+    set_modified(&world.at("one"), 1_000_000_000);
+    World::settle();
+    let bound = world.bind();
+    world.write("one", "2");
+    set_modified(&world.at("one"), 1_000_000_000);
+    let found = world.at("one").metadata().unwrap();
+    assert_eq!((found.len(), found.mtime(), found.mtime_nsec()), (1, 1_000_000_000, 0));
+    assert_ne!(world.bind().digest, bound.digest);
+}
+
+#[test]
+fn a_change_in_the_same_tick_is_read() {
+    let world = World::new();
+    // With the same size, as fast as this process can: some share a tick of the file system's clock.
+    for round in 0..200 {
+        let text = format!("{round:03}");
+        world.write("one", &text);
+        let bound = world.bind();
+        assert_eq!(fs::read_to_string(world.copy(&bound, "one")).unwrap(), text);
+    }
+}
+
+#[test]
+fn what_did_not_change_is_not_read_again() {
+    let world = World::new();
+    World::settle();
+    let bound = world.bind();
+    let at = index::place(&world.store.dir.join("index"), &world.open(&world.at(""))).unwrap();
+    let file = File::open(world.at("a/two")).unwrap();
+    let mut known = TreeIndex::read(&at).find(&key_now(&file).unwrap()).unwrap().clone();
+    assert!(known.is_settled);
+    known.sha256 = [7; 32];
+    index::write(&at, &bound.copy, [&known].into_iter()).unwrap();
+    assert_ne!(world.bind().digest, bound.digest, "what the index says is taken");
+    index::write(&at, &bound.copy, [&known].into_iter()).unwrap();
+    let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let accessed = Timespec { tv_sec: 5, tv_nsec: 0 };
+    let times = Timestamps { last_access: accessed, last_modification: omit };
+    rustix::fs::futimens(&file, &times).unwrap();
+    assert_eq!(world.bind(), bound, "its ctime moved, so it is read");
+    known.is_settled = false;
+    index::write(&at, &bound.copy, [&known].into_iter()).unwrap();
+    assert_eq!(world.bind(), bound, "what was read in the tick of its change is read again");
+    index::write(&at, &bound.copy, [&known].into_iter()).unwrap();
+    let mut bytes = fs::read(&at).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&at, bytes).unwrap();
+    assert_eq!(world.bind(), bound, "a damaged index is none");
+}
+
+#[test]
+fn names_that_no_text_holds_are_bound_and_devices_are_left_out() {
+    let world = World::new();
+    let odd = OsStr::from_bytes(b"a\n\xff b");
+    fs::write(world.at("").join(odd), "odd").unwrap();
+    mknodat(CWD, world.at("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    mknodat(
+        CWD,
+        world.at("null"),
+        FileType::CharacterDevice,
+        Mode::RWXU,
+        rustix::fs::makedev(1, 3),
+    )
+    .unwrap();
+    let bound = world.bind();
+    assert_eq!(bound.entries, 9);
+    let copy = world.copy(&bound, "");
+    assert_eq!(fs::read(copy.join(odd)).unwrap(), b"odd");
+    assert!(!copy.join("pipe").exists() && !copy.join("null").exists());
+}
+
+#[test]
+fn a_tree_beyond_its_bounds_leaves_nothing() {
+    let world = World::new();
+    let opened = world.open(&world.at(""));
+    let bind = |entries, bytes| world.store.bind(&opened, TreeBounds { entries, bytes });
+    assert!(matches!(bind(7, 6), Err(TreeError::Entries(7))));
+    assert!(matches!(bind(8, 5), Err(TreeError::Bytes(5))));
+    assert!(world.store.list().unwrap().is_empty());
+    assert!(bind(8, 6).is_ok());
+    assert_eq!(world.store.list().unwrap().len(), 1);
+}
+
+#[test]
+fn a_file_alone_and_a_deep_tree_are_bound() {
+    let world = World::new();
+    let file = world.open(&world.at("a/two"));
+    let bound = world.store.bind(&file, TreeBounds::default()).unwrap();
+    let copy = world.store.open(&bound.copy, &HostPath::said("/x")).unwrap();
+    assert!(copy.is_file() && bound.entries == 1);
+    assert_eq!(fs::read_to_string(world.copy(&bound, "")).unwrap(), "22");
+    let mut deep = world.at("");
+    for _ in 0..700 {
+        deep.push("d");
+    }
+    fs::create_dir_all(&deep).unwrap();
+    assert_eq!(world.bind().entries, 708);
+}
+
+#[test]
+fn after_another_boot_every_byte_of_a_copy_is_compared() {
+    let world = World::new();
+    let bound = world.bind();
+    let said = HostPath::said("/x");
+    let boot = world.store.dir.join(bound.copy.as_str()).join("boot");
+    fs::write(&boot, "another").unwrap();
+    assert!(world.store.open(&bound.copy, &said).is_ok());
+    assert_ne!(fs::read_to_string(&boot).unwrap(), "another");
+    fs::write(&boot, "another").unwrap();
+    let copy = world.copy(&bound, "one");
+    let before = copy.metadata().unwrap();
+    fs::write(&copy, "0").unwrap();
+    set_modified_ns(&copy, before.mtime(), before.mtime_nsec());
+    let damaged = world.store.open(&bound.copy, &said);
+    assert!(matches!(damaged, Err(TreeError::Damaged(_))), "{damaged:?}");
+    assert_eq!(world.bind(), bound, "it is made again");
+    assert_eq!(fs::read_to_string(&copy).unwrap(), "1");
+}
+
+#[test]
+fn a_copy_that_is_removed_is_gone_and_is_made_again() {
+    let world = World::new();
+    let bound = world.bind();
+    world.store.remove(&bound.copy).unwrap();
+    let gone = world.store.open(&bound.copy, &HostPath::said("/x"));
+    assert!(matches!(gone, Err(TreeError::Gone(_))));
+    assert_eq!(world.bind(), bound);
+    assert!(world.copy(&bound, "a/two").exists());
+}
+
+fn set_modified(path: &Path, seconds: i64) {
+    set_modified_ns(path, seconds, 0);
+}
+
+fn set_modified_ns(path: &Path, tv_sec: i64, tv_nsec: i64) {
+    let time = Timespec { tv_sec, tv_nsec };
+    let times = Timestamps { last_access: time, last_modification: time };
+    utimensat(CWD, path, &times, AtFlags::empty()).unwrap();
+}
