@@ -300,7 +300,10 @@ impl Runs {
         let existing = self.ledger.runs().header(&new.tenant, new.workflow_id.as_str()).await?;
         match existing {
             Some(_) => Ok(Vec::new()),
-            None => Ok(self.trees.bind(sources, &who.tenant, who.is_host_admin()).await?),
+            None => {
+                let is_admin = who.is_host_admin() && self.ledger.trees().has_reach(new).await?;
+                Ok(self.trees.bind(sources, &who.tenant, is_admin).await?)
+            }
         }
     }
 

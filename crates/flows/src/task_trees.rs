@@ -11,7 +11,7 @@ use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_ledger::listen::{Wake, notified};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_ledger::trees::{IntentTree, NewTaskTree};
-use cofferdam_sandbox::{StoredTree, TreeError};
+use cofferdam_sandbox::{HostPath, OpenError, StoredTree, TreeError};
 
 use crate::error::Error;
 use crate::executor::Executor;
@@ -59,6 +59,10 @@ pub(crate) async fn given(
             let why = format!("{source}: the plan names a content that its intent did not bind");
             return Err(NoInput::Lasting(why));
         };
+        if !tree.is_within(task.by_host_admin) {
+            let refused = OpenError::Refused(HostPath::said(*source));
+            return Err(NoInput::Lasting(refused.to_string()));
+        }
         let copy = copy_of(host, task, tree).await?;
         copies.insert((*source).to_owned(), copy);
     }
@@ -95,7 +99,7 @@ async fn copy_of(
         }
     }
     let now = host.bind(&tree.source, &task.tenant, task.by_host_admin).await;
-    if let Some(now) = now.map_err(|error| refused(&error))?
+    if let Some((now, _)) = now.map_err(|error| refused(&error))?
         && now.digest == tree.sha256
     {
         return Ok(now.copy);

@@ -139,7 +139,10 @@ impl RunTrees {
         }
         for source in sources {
             let read = host.bind(&source, tenant, is_admin).await;
-            let Some(tree) = read.map_err(|error| refusal(&source, &error))? else { continue };
+            let Some((tree, is_host_admins)) = read.map_err(|error| refusal(&source, &error))?
+            else {
+                continue;
+            };
             bound.push(IntentTree {
                 source,
                 sha256: tree.digest,
@@ -148,6 +151,7 @@ impl RunTrees {
                 state_dir: host.state_dir.clone(),
                 entries: i64::try_from(tree.entries).unwrap_or(i64::MAX),
                 bytes: i64::try_from(tree.bytes).unwrap_or(i64::MAX),
+                is_host_admins,
             });
         }
         Ok(bound)
@@ -155,23 +159,31 @@ impl RunTrees {
 }
 
 impl TreeHost {
-    /// Takes the content of one path; `None`: it is not there, or is not given.
+    /// Takes the content of one path, and says whether it took the admin's reach; `None`: it is not there, or is not given.
     pub(crate) async fn bind(
         &self,
         source: &str,
         tenant: &TenantId,
         is_admin: bool,
-    ) -> Result<Option<BoundTree>, TreeError> {
+    ) -> Result<Option<(BoundTree, bool)>, TreeError> {
         let Some(_own) = TENANTS.take(tenant, PATIENCE).await else {
             let why = "other directories of its tenant are being read: try again in a minute";
             return Err(TreeError::of_thread(why));
         };
-        let allowed = if is_admin { self.allowed.everything() } else { self.allowed.clone() };
+        let allowed = self.allowed.clone();
         let (store, source) = (self.store.clone(), HostPath::said(source));
         let _turn = BINDINGS.acquire().await;
         let read = tokio::task::spawn_blocking(move || {
-            let Ok(opened) = allowed.open(&source, Links::Beneath) else { return Ok(None) };
-            store.bind(&opened, TreeBounds::default()).map(Some)
+            let (opened, is_host_admins) = match allowed.open(&source, Links::Beneath) {
+                Ok(opened) => (Some(opened), false),
+                Err(_) if is_admin => {
+                    (allowed.everything().open(&source, Links::Beneath).ok(), true)
+                }
+                Err(_) => (None, false),
+            };
+            let Some(opened) = opened else { return Ok(None) };
+            let tree = store.bind(&opened, TreeBounds::default())?;
+            Ok(Some((tree, is_host_admins)))
         });
         read.await.unwrap_or_else(|lost| Err(TreeError::of_thread(&lost.to_string())))
     }
@@ -241,6 +253,7 @@ mod tests {
             state_dir: "/s".into(),
             entries: 1,
             bytes: 1,
+            is_host_admins: false,
         };
         let plan = attached(plan, &[tree]);
         let request = plan.tasks[0].work.request().unwrap();

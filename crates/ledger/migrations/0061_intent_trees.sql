@@ -11,6 +11,8 @@ CREATE TABLE app.intent_trees (
   state_dir  text NOT NULL CHECK (state_dir LIKE '/%'),
   entries    bigint NOT NULL CHECK (entries >= 1),
   bytes      bigint NOT NULL CHECK (bytes >= 0),
+  -- Lies in no allowed directory: given to runs that have the reach of the host's own admin, and to no other of the intent.
+  is_host_admins boolean NOT NULL,
   origin     text NOT NULL
     CHECK (origin IN ('manual','engine-dbos','api-shim','webhook','webhook-ci','external','unknown')),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -12,6 +12,7 @@ use sqlx::postgres::PgRow;
 
 use crate::error::{LedgerError, Result, id, json};
 use crate::families::Trees;
+use crate::runs::NewRun;
 
 /// A host directory or file, bound by its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -30,6 +31,16 @@ pub struct IntentTree {
     pub entries: i64,
     /// Bytes of the files.
     pub bytes: i64,
+    /// Lies in no allowed directory: only runs with the reach of the host's own admin are given it.
+    pub is_host_admins: bool,
+}
+
+impl IntentTree {
+    /// Whether a run with or without the reach of the host's own admin is given it.
+    #[must_use]
+    pub fn is_within(&self, by_host_admin: bool) -> bool {
+        by_host_admin || !self.is_host_admins
+    }
 }
 
 /// What an execution of a task is given of a bound path.
@@ -45,17 +56,17 @@ pub struct NewTaskTree<'a> {
 
 /// What a run that is written in the same statement bound, from `$31`.
 pub(crate) const BOUND_BY_RUN: &str =
-    "INSERT INTO app.intent_trees (intent_id, source, sha256, copy, host_id, state_dir, entries, bytes, origin)
-     SELECT r.intent_id, n.source, n.sha256, n.copy, n.host_id, n.state_dir, n.entries, n.bytes, r.origin
+    "INSERT INTO app.intent_trees (intent_id, source, sha256, copy, host_id, state_dir, entries, bytes, is_host_admins, origin)
+     SELECT r.intent_id, n.source, n.sha256, n.copy, n.host_id, n.state_dir, n.entries, n.bytes, n.is_host_admins, r.origin
        FROM r CROSS JOIN jsonb_to_recordset($31) AS n(source text, sha256 text, copy text, host_id text, state_dir text,
-                                                      entries bigint, bytes bigint)
+                                                      entries bigint, bytes bigint, is_host_admins boolean)
      ON CONFLICT (intent_id, source) DO NOTHING";
 
 impl Trees<'_> {
     /// What an intent bound.
     pub async fn of_intent(self, intent: &IntentId) -> Result<Vec<IntentTree>> {
         let rows = sqlx::query(
-            "SELECT source, sha256, copy, host_id, state_dir, entries, bytes FROM app.intent_trees
+            "SELECT source, sha256, copy, host_id, state_dir, entries, bytes, is_host_admins FROM app.intent_trees
               WHERE intent_id = $1 ORDER BY source COLLATE \"C\"",
         )
         .bind(intent.as_str())
@@ -67,7 +78,7 @@ impl Trees<'_> {
     /// What the intent of a run bound.
     pub async fn of_run(self, run: &RunId) -> Result<Vec<IntentTree>> {
         let rows = sqlx::query(
-            "SELECT t.source, t.sha256, t.copy, t.host_id, t.state_dir, t.entries, t.bytes
+            "SELECT t.source, t.sha256, t.copy, t.host_id, t.state_dir, t.entries, t.bytes, t.is_host_admins
                FROM app.runs r JOIN app.intent_trees t ON t.intent_id = r.intent_id
               WHERE r.id = $1 ORDER BY t.source COLLATE \"C\"",
         )
@@ -77,13 +88,31 @@ impl Trees<'_> {
         rows.iter().map(tree_of).collect()
     }
 
+    /// Whether a run that a key would start has the reach of the host's own admin: as `app.has_hosts_reach` finds once it is there.
+    pub async fn has_reach(self, new: &NewRun) -> Result<bool> {
+        let found = sqlx::query_scalar(
+            "SELECT app.is_host_admin($1)
+                AND coalesce((SELECT app.is_host_admin(i.key_id) FROM app.intents i WHERE i.id = $2), true)
+                AND NOT EXISTS (SELECT FROM app.recipe_versions v
+                                 WHERE v.tenant_id = $3 AND v.id = $4 AND v.hash = $5 AND NOT v.is_host_admins)",
+        )
+        .bind(&new.key_id)
+        .bind(new.intent_id.as_str())
+        .bind(new.tenant.as_str())
+        .bind(new.recipe.id.as_str())
+        .bind(new.recipe_hash.as_str())
+        .fetch_one(self.pool())
+        .await?;
+        Ok(found)
+    }
+
     /// Binds paths for an intent and yields all that it bound: of a path that it had bound before, the first binding.
     pub async fn bind(self, intent: &IntentId, new: &[IntentTree]) -> Result<Vec<IntentTree>> {
         sqlx::query(
-            "INSERT INTO app.intent_trees (intent_id, source, sha256, copy, host_id, state_dir, entries, bytes, origin)
-             SELECT $1, n.source, n.sha256, n.copy, n.host_id, n.state_dir, n.entries, n.bytes, $3
+            "INSERT INTO app.intent_trees (intent_id, source, sha256, copy, host_id, state_dir, entries, bytes, is_host_admins, origin)
+             SELECT $1, n.source, n.sha256, n.copy, n.host_id, n.state_dir, n.entries, n.bytes, n.is_host_admins, $3
                FROM jsonb_to_recordset($2) AS n(source text, sha256 text, copy text, host_id text, state_dir text,
-                                                entries bigint, bytes bigint)
+                                                entries bigint, bytes bigint, is_host_admins boolean)
              ON CONFLICT (intent_id, source) DO NOTHING",
         )
         .bind(intent.as_str())
@@ -152,6 +181,7 @@ fn tree_of(row: &PgRow) -> Result<IntentTree> {
         state_dir: row.try_get("state_dir")?,
         entries: row.try_get("entries")?,
         bytes: row.try_get("bytes")?,
+        is_host_admins: row.try_get("is_host_admins")?,
     };
     match tree.entries >= 1 {
         true => Ok(tree),

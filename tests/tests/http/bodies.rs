@@ -61,6 +61,15 @@ async fn a_body_that_is_not_the_routes_json_is_refused_and_nothing_is_written() 
                     .trim_ascii()
                     .strip_prefix(b"{")
                     .is_some_and(|rest| rest.trim_ascii() == b"}");
+            // A collection from the beginning: what it did is counted below.
+            if is_bare && route.path == "/api/gc" {
+                let (status, said) = world
+                    .server
+                    .request("POST", "/api/gc", Some(&world.server.key), Some(body.clone()))
+                    .await;
+                assert_eq!(status, 200, "{said}");
+                continue;
+            }
             let want = if has_defaults && is_bare { &gone } else { want };
             world.refused(what, route.method, &world.path(route), Some(body.clone()), want).await;
         }

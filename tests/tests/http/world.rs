@@ -30,6 +30,9 @@ plan:
   tasks: [{name: t, exec: {run: echo done, timeout: 30s}}]
 ";
 
+/// Name of acme's schedule and of its hook.
+pub const TRIGGER: &str = "yearly";
+
 /// Statuses with their codes, any of which is right.
 pub type Wants = &'static [(u16, &'static str)];
 
@@ -94,6 +97,7 @@ impl World {
         let (status, made) = server.post("/api/webhooks", &wanted).await;
         assert_eq!(status, 201, "{made}");
         let webhook = text(&made, "webhookId");
+        triggers(&server).await;
         let links = format!("/api/runs/{}/gates/approve-plan/links", text(&gated, "runId"));
         let (status, made) = server.post(&links, &json!({"for": "Ada", "expiresS": 3600})).await;
         assert_eq!(status, 201, "{made}");
@@ -151,8 +155,8 @@ impl World {
             .replace("{snapshot}", &"a".repeat(20))
             .replace("{provider}", "none")
             .replace("{secret}", "none")
-            .replace("{schedule}", "none")
-            .replace("{hook}", "none")
+            .replace("{schedule}", TRIGGER)
+            .replace("{hook}", TRIGGER)
             .replace("{delivery}", &format!("msg_{}", "0".repeat(32)))
             .replace("{token}", &self.link)
             .replace(
@@ -233,6 +237,9 @@ impl World {
                 "name": "n", "recipeRef": {"id": "gated", "v": "1"},
                 "hook": {"scheme": "github", "secret": "none", "events": ["push"], "inputs": {"n": "/n"}},
             }),
+            (_, "/api/runs/{id}/erase") => json!({"content": "prompt", "why": "because"}),
+            (_, "/api/secrets/{secret}/erase") => json!({"why": "because"}),
+            (_, "/api/gc") => json!({"from": {"tenant": "acme", "after": "rn_"}}),
             (_, "/api/links/{token}") => json!({"payload": {"choice": "yes"}}),
             (_, path) if path.ends_with("/links") => {
                 json!({"for": "Ada", "expiresS": 60, "choice": "yes"})
@@ -308,6 +315,25 @@ impl World {
 
     pub async fn rows(&self) -> Vec<(String, i64)> {
         row_counts(&self.sql).await
+    }
+}
+
+/// A schedule that is due on the first of January, and a hook whose secret is set.
+async fn triggers(server: &Server) {
+    let secret = json!({"value": "a-value-of-a-test", "for": ["hooks.example"]});
+    let path = "/api/secrets/hooked";
+    let body = Some(secret.to_string().into_bytes());
+    let (status, said) = server.request("PUT", path, Some(&server.key), body).await;
+    assert!((200..300).contains(&status), "{said}");
+    let recipe = json!({"id": "gated", "v": "1"});
+    let schedule = json!({"name": TRIGGER, "recipeRef": recipe, "schedule": {"cron": "0 3 1 1 *"}});
+    let hook = json!({
+        "name": TRIGGER, "recipeRef": recipe,
+        "hook": {"scheme": "github", "secret": "hooked", "events": ["push"]},
+    });
+    for (path, body) in [("/api/schedules", schedule), ("/api/hooks", hook)] {
+        let (status, said) = server.post(path, &body).await;
+        assert_eq!(status, 201, "{path}: {said}");
     }
 }
 
