@@ -14,7 +14,8 @@ use crate::id::GateKey;
 use crate::own_schema::own_schema;
 
 const APT_OF_HOST: &str = "`@apt` installs nothing with the image `host`, whose packages are this machine's and read-only; use an \
-     image with packages of its own: `cofferdam image pull REF`, then `image: image:NAME`";
+     image with packages of its own: `cofferdam image pull REF`, then `image: image:NAME`; or, without a registry of images, \
+     `cofferdam template build base`, then `image: image:template/base`";
 
 /// Entries that one phase may list: a list that a person can still read before approving it.
 pub const MAX_ENTRIES: usize = 64;

@@ -2,7 +2,7 @@
 //! then would fail every attempt.
 //!
 //! ```text
-//! plan --needs, pure--> host paths, programs --AllowedPaths, /usr--> the first that is absent --only host?--> refused, nothing written
+//! plan --needs, pure--> host paths, images, programs --AllowedPaths, /usr--> the first that is absent --only host?--> refused, nothing written
 //! ```
 //! **A tenant gets one answer for what is absent and for what it may not be given**, as from the sandbox later. Nothing is looked at
 //! where it would not be decided by it: in a process without a worker, where a worker of another host may take the run, and where
@@ -18,6 +18,7 @@ use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::recipe::EXEC_RECIPE;
 use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_ledger::Ledger;
+use cofferdam_sandbox::image::{ImageError, Images};
 use cofferdam_sandbox::{
     AllowedPaths, HostFacts, HostPath, Links, OpenError, USUAL_PATH, is_executable,
 };
@@ -42,6 +43,8 @@ struct HostView {
     /// As in `app.executors`.
     host_id: String,
     allowed: AllowedPaths,
+    /// Absent where they cannot be read: what is missing is found by the sandbox then.
+    images: Option<Images>,
 }
 
 /// Who asks, as far as it decides what is looked at.
@@ -62,6 +65,8 @@ enum HostNeed<'a> {
     Mount(&'a str),
     /// A directory that is the root file system.
     Root(&'a str),
+    /// Name of an image of this host.
+    Image(&'a str),
     /// First word of a phase's command.
     Program { phase: &'static str, name: &'a str },
 }
@@ -73,6 +78,7 @@ impl<'a> HostNeed<'a> {
             Self::File { source, .. } | Self::Mount(source) => (0, source),
             Self::Root(source) => (1, source),
             Self::Program { name, .. } => (2, name),
+            Self::Image(name) => (3, name),
         }
     }
 
@@ -82,16 +88,17 @@ impl<'a> HostNeed<'a> {
             Self::File { file, .. } if file == REPO_MOUNT => "repo.path".to_owned(),
             Self::File { index, .. } => format!("files[{index}].from"),
             Self::Mount(_) => "spec.mounts".to_owned(),
-            Self::Root(_) => "image".to_owned(),
+            Self::Root(_) | Self::Image(_) => "image".to_owned(),
             Self::Program { phase, .. } => format!("{phase}.run"),
         }
     }
 
     /// Why a run with it would fail; `None`: it would not, as far as can be seen. Looks at the host.
-    fn absence(self, allowed: &AllowedPaths) -> Option<String> {
+    fn absence(self, allowed: &AllowedPaths, images: Option<&Images>) -> Option<String> {
         let (source, links) = match self {
             Self::File { source, .. } | Self::Mount(source) => (source, Links::Beneath),
             Self::Root(source) => (source, Links::Refused),
+            Self::Image(name) => return no_image(images?, name),
             Self::Program { name, .. } => {
                 return (!is_program(name)).then(|| {
                     format!(
@@ -116,6 +123,23 @@ impl<'a> HostNeed<'a> {
     }
 }
 
+/// Why no sandbox of an image can be made here; `None`: it is there, or cannot be looked at. An image that was built from a recipe has a
+/// name that is easily forgotten, so it is looked for.
+fn no_image(images: &Images, name: &str) -> Option<String> {
+    let error = images.resolve(name).err()?;
+    match error {
+        ImageError::Unknown(_) => {
+            let built = format!("template/{name}");
+            Some(match images.resolve(&built) {
+                Ok(_) => format!("{error}; one that was built is here: `image:{built}`"),
+                Err(_) => error.to_string(),
+            })
+        }
+        ImageError::Moved { .. } | ImageError::Name(_) => Some(error.to_string()),
+        _ => None,
+    }
+}
+
 /// What the tasks of a plan need, in its order. Pure.
 fn needs(plan: &Plan) -> impl Iterator<Item = (&str, HostNeed<'_>)> {
     plan.all_tasks().flat_map(|task| {
@@ -134,8 +158,10 @@ fn needs_of(request: &SandboxRequest) -> impl Iterator<Item = HostNeed<'_>> {
     let spec = request.spec.as_ref();
     let mounts = spec.and_then(|spec| spec.mounts.as_ref()).into_iter().flatten();
     let root = request.env_ref.strip_prefix("dir:").map(HostNeed::Root);
+    // That of a template is pinned when its sandbox is made.
+    let image = request.env_ref.strip_prefix("image:").filter(|_| request.template_key.is_none());
     let files = files.chain(mounts.map(|mount| HostNeed::Mount(&mount.source)));
-    files.chain(root).chain(programs_of(request))
+    files.chain(root).chain(image.map(HostNeed::Image)).chain(programs_of(request))
 }
 
 /// Programs that only the host's `/usr` can have: what a build phase or an input may bring, and what a `PATH` of the task's own may
@@ -182,7 +208,11 @@ impl HostAdmission {
     /// The host that this process executes runs on. A provider's sandboxes have nothing of it.
     pub(crate) fn executes_on(&self, host_id: &str, facts: &HostFacts) {
         if facts.provider.is_none() {
-            let view = HostView { host_id: host_id.to_owned(), allowed: facts.allowed.clone() };
+            let view = HostView {
+                host_id: host_id.to_owned(),
+                allowed: facts.allowed.clone(),
+                images: Images::open(&facts.state_dir).ok(),
+            };
             // One worker a process; of a second one's host nothing else would be seen.
             let _ = self.0.set(view);
         }
@@ -207,7 +237,7 @@ impl HostAdmission {
                 break;
             }
             if looks.insert(need.key())
-                && let Some(why) = need.absence(&allowed)
+                && let Some(why) = need.absence(&allowed, view.images.as_ref())
             {
                 return Some(refusal(plan, task, need, &why));
             }
@@ -253,7 +283,8 @@ mod tests {
     fn admission(root: &Path) -> HostAdmission {
         let admission = HostAdmission::default();
         let allowed = AllowedPaths::new(&[root.to_owned()], Vec::new()).unwrap();
-        admission.0.set(HostView { host_id: "h".to_owned(), allowed }).unwrap();
+        let images = Images::open(root).ok();
+        admission.0.set(HostView { host_id: "h".to_owned(), allowed, images }).unwrap();
         admission
     }
 
@@ -325,6 +356,9 @@ mod tests {
         assert_eq!(admission.absence(&task("exec: {run: [sh, -c, x]}"), TENANT), None);
         let root = task("image: 'dir:/no/such/root', exec: {run: 'true'}");
         assert!(admission.absence(&root, TENANT).unwrap().message.contains(": image: "));
+        let image = task("image: 'image:no-such-image', exec: {run: 'true'}");
+        let refusal = admission.absence(&image, TENANT).unwrap();
+        assert!(refusal.message.contains(": image: no image \"no-such-image\""), "{refusal}");
         assert_eq!(HostAdmission::default().absence(&root, TENANT), None, "no worker here");
     }
 

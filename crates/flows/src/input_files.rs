@@ -1,5 +1,6 @@
 //! What a task is given in its sandbox: texts of its plan, artifacts, files that other tasks left, and paths of the host.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use cofferdam_contracts::artifact::{ArtifactMode, AttemptFiles};
@@ -101,11 +102,28 @@ pub(crate) async fn inputs(
         };
         inputs.push(input);
     }
+    apart(&chosen)?;
     let share = share(&chosen).await;
     for file in chosen {
         inputs.push(file.read(executor, task).await?);
     }
     Ok(TaskInputs { inputs, _share: share })
+}
+
+/// Two files that would lie in one place are refused: which of them a task sees is not to be a matter of their order. Pure.
+fn apart(chosen: &[SourceFile]) -> Result<(), NoInput> {
+    let mut places: BTreeMap<&str, &SourceFile> = BTreeMap::new();
+    for one in chosen {
+        let Some(other) = places.insert(&one.path, one) else { continue };
+        if other.file.sha256 != one.file.sha256 {
+            let why = format!(
+                "{}: two files of earlier tasks go there, {} and {}: give them `to` of their own",
+                one.path, other.file.uri, one.file.uri
+            );
+            return Err(NoInput::Lasting(why));
+        }
+    }
+    Ok(())
 }
 
 /// Waits for its part of the memory, all at once: two that had a half each would wait for ever.

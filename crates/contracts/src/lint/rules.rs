@@ -176,13 +176,15 @@ fn image_by_name(field: &str, image: &str) -> Option<Remark> {
     Some(Remark::new(LintRule::ImageByName, field, what))
 }
 
-/// Files of which the later hides the earlier.
+/// Files of which the later hides the earlier. Those of earlier tasks may meet in one directory: equal names there are refused when they
+/// are known.
 fn overlaps(task: &TaskSpec) -> Vec<Remark> {
     let mut seen = BTreeSet::new();
     let again = task
         .files
         .iter()
         .enumerate()
+        .filter(|(_, file)| !file.from.as_deref().is_some_and(|from| from.starts_with("task://")))
         .filter(|(_, file)| !seen.insert(file.to.trim_end_matches('/')));
     let what = |to: &str| {
         format!("another file of the task has the path {to:?} as well: give each its own")

@@ -204,6 +204,9 @@ fn each_rule_warns_of_what_is_probably_not_meant() {
             (0, 1)
         );
     }
+    let gathered = "files: [{from: 'task://a/*', to: /work/a}, {from: 'task://b/*', to: /work/a}]";
+    let found = findings(&task(&format!("{gathered}\n{exec}")));
+    assert!(!found.iter().any(|one| one.contains("files-overlap")), "{found:?}");
     let form = "form: {type: object, properties: {deploy_token: {type: string}}}\n";
     let places = places(&format!("{}{form}", task(exec)));
     assert_eq!(places, ["7:1 form-open", "7:35 input-unused", "7:35 secret-in-text"]);
