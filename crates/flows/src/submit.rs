@@ -301,7 +301,7 @@ impl Runs {
         match existing {
             Some(_) => Ok(Vec::new()),
             None => {
-                let is_admin = who.is_host_admin() && self.ledger.trees().has_reach(new).await?;
+                let is_admin = who.is_host_admin() && self.ledger.runs().has_reach(new).await?;
                 Ok(self.trees.bind(sources, &who.tenant, is_admin).await?)
             }
         }

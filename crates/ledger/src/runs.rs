@@ -247,6 +247,24 @@ impl Runs<'_> {
         Ok(StartOutcome::Existing(Box::new(existing)))
     }
 
+    /// Whether a run that a key would start has the reach of the host's own admin: as `app.has_hosts_reach` finds once it is there.
+    pub async fn has_reach(self, new: &NewRun) -> Result<bool> {
+        let found = sqlx::query_scalar(
+            "SELECT app.is_host_admin($1)
+                AND coalesce((SELECT app.is_host_admin(i.key_id) FROM app.intents i WHERE i.id = $2), true)
+                AND NOT EXISTS (SELECT FROM app.recipe_versions v
+                                 WHERE v.tenant_id = $3 AND v.id = $4 AND v.hash = $5 AND NOT v.is_host_admins)",
+        )
+        .bind(&new.key_id)
+        .bind(new.intent_id.as_str())
+        .bind(new.tenant.as_str())
+        .bind(new.recipe.id.as_str())
+        .bind(new.recipe_hash.as_str())
+        .fetch_one(self.pool())
+        .await?;
+        Ok(found)
+    }
+
     async fn existing(self, workflow: &WorkflowId) -> Result<Option<ExistingRun>> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {HEADER}, r.mode_wanted FROM app.runs r

@@ -38,7 +38,6 @@ async fn who_may_call_what_is_the_golden_matrix_and_nobody_else_may() {
                 .replace(&world.keys["auditor"].0, "k_nobody")
                 .replace(&world.webhook, &format!("wh_{}", "0".repeat(32)))
                 .replace(&world.dispatch, "zzzzzzzz")
-                // Its submitter may change it, and not each submitter.
                 .replace(TRIGGER, "another"),
             route.request.map(|_| b"{}".to_vec()),
         );
