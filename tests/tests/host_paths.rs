@@ -307,3 +307,30 @@ async fn s4_a_run_that_another_asks_for_again_has_no_reach_of_the_hosts_admin() 
     let said = world.words(&run).await;
     assert!(!said.contains("CONTENT"), "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s5_what_the_admins_run_bound_is_not_given_as_it_is_now_once_its_path_is_allowed() {
+    let mut world = World::new().await;
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret");
+    std::fs::write(&secret, "OLD-CONTENT").unwrap();
+    let (_, operator) = world.up.new_key(&json!({"roles": ["operator", "submitter"]})).await;
+    let recipe = fails("allowed-since", &secret, false).to_string();
+    let run = text(&world.up.run_recipe(&recipe, json!({}), json!({})).await, "runId");
+    assert!(world.words(&run).await.contains("OLD-CONTENT"));
+    std::fs::write(&secret, "NEW-CONTENT").unwrap();
+    world.up.kill();
+    world.up = world.home.up_with(&["--allow-dir", outside.path().to_str().unwrap()], &[]);
+    let path = format!("/api/runs/{run}/retry");
+    let (status, said) = world.up.post_as(&operator, &path, &json!({})).await;
+    assert_eq!(status, 202, "{said}");
+    let refused = |header: &serde_json::Value| {
+        header["retryCount"] == 1 && header["error"].to_string().contains("files[0].from")
+    };
+    world.up.wait_for(&run, "refused", refused).await;
+    assert!(!world.words(&run).await.contains("NEW-CONTENT"));
+    // A run of the operator's own binds what is there now.
+    let (_, header) =
+        world.up.start_recipe_as(&operator, &recipe, json!({}), json!({"runKey": "own"})).await;
+    assert!(world.words(&text(&header, "runId")).await.contains("NEW-CONTENT"), "{header}");
+}

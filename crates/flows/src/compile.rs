@@ -223,18 +223,33 @@ pub(crate) async fn planned(
         Ok(bound) => bound,
         Err(refusal) => return Ok(Err(refusal)),
     };
+    let attached = |plan, bound: &[IntentTree]| {
+        let plan = trees::attached(plan, bound);
+        // A provider's worker binds nothing: its class refuses paths of a host.
+        match host.trees.host().and_then(|_| trees::gap(&plan)) {
+            Some(refusal) => Err(refusal),
+            None => Ok(plan),
+        }
+    };
     let again = draft.filter(|draft| draft.lister.has_listed && !bound.is_empty());
     let (Some(mut draft), Some(here)) = (again, host.trees.host()) else {
-        return Ok(Ok(trees::attached(plan, &bound)));
+        return Ok(attached(plan, &bound));
     };
-    draft.lister.bind(&here.store, &here.host_id, &bound);
+    let mut opened = Vec::with_capacity(bound.len());
+    for tree in &bound {
+        match here.open(tree, &run.tenant, run.by_host_admin).await {
+            Ok(copy) => opened.push((tree.source.clone(), copy)),
+            Err(error) => return Ok(Err(trees::refusal(&tree.source, &error))),
+        }
+    }
+    draft.lister.bind(opened);
     let plan = match draft.compile().await.1 {
         Ok(plan) => plan,
         Err(refusal) => return Ok(Err(refusal)),
     };
     // A file that is listed now may be one that is given.
     let bound = self::bound(ledger, host, run, &plan).await?;
-    Ok(bound.map(|bound| trees::attached(plan, &bound)))
+    Ok(bound.and_then(|bound| attached(plan, &bound)))
 }
 
 /// What a plan is given of the host, bound for its intent.

@@ -4,8 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use cofferdam_contracts::template::MAX_FANOUT;
-use cofferdam_ledger::trees::IntentTree;
-use cofferdam_sandbox::{AllowedPaths, HostHandle, HostPath, Links, TreeStore};
+use cofferdam_sandbox::{AllowedPaths, HostHandle, HostPath, Links};
 
 /// Entries that one `glob` looks at: a large repository, not a whole disk.
 const MAX_GLOB_ENTRIES: usize = 500_000;
@@ -26,15 +25,9 @@ impl FileLister {
         Self { allowed, bound: Vec::new(), has_listed: false }
     }
 
-    /// From now on the copies of this host stand for their sources.
-    pub(crate) fn bind(&mut self, store: &TreeStore, host_id: &str, trees: &[IntentTree]) {
-        let here = trees.iter().filter(|tree| tree.host_id == host_id);
-        self.bound = here
-            .filter_map(|tree| {
-                let opened = store.open(&tree.copy, &HostPath::said(&tree.source)).ok()?;
-                Some((tree.source.clone(), opened))
-            })
-            .collect();
+    /// From now on these copies stand for their sources.
+    pub(crate) fn bind(&mut self, bound: Vec<(String, HostHandle)>) {
+        self.bound = bound;
     }
 
     /// Files below a directory whose relative path matches, sorted, links not followed. The directory must lie below an allowed root,

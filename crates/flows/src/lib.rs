@@ -35,7 +35,7 @@
 //! graph::failure graph::group
 //! graph::action
 //! file_lister
-//! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
+//! ask attempt feed session_states box_future copy_turns decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
 //!    outbound output output_values patches run_files tenant_slots sign slots active_workflows vault
@@ -56,6 +56,7 @@ mod claims;
 mod client_input;
 mod compile;
 pub mod config;
+mod copy_turns;
 pub mod decide;
 pub mod delegations;
 mod deps;

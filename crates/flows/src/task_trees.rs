@@ -7,6 +7,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock;
 use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_ledger::listen::{Wake, notified};
 use cofferdam_ledger::tasks::TaskContext;
@@ -17,7 +18,7 @@ use crate::error::Error;
 use crate::executor::Executor;
 use crate::input_files::NoInput;
 use crate::patience::patiently;
-use crate::trees::TreeHost;
+use crate::trees::{self, TreeHost};
 
 /// A failed run may be retried with its source for a week; after that it is started anew.
 const RETRY_MS: i64 = 7 * 24 * 3_600_000;
@@ -44,11 +45,19 @@ pub(crate) async fn given(
             Some((file.uri.as_deref()?.strip_prefix("host://")?, file.tree.as_ref()?))
         })
         .collect();
+    let ledger = &executor.flows.ledger;
+    let passing = |e: Error| NoInput::Passing(error_chain(&e));
+    // Its plan was compiled by a worker that gives no paths of a host.
+    if let (Work::Sandbox(_), Some((_, source)), Some(_)) =
+        (&task.work, trees::unbound(request), executor.flows.runs.trees.host())
+        && patiently(|| ledger.trees().is_binding(&task.run)).await.map_err(passing)?
+    {
+        let why = format!("{source}: its content was not bound: start a new run");
+        return Err(NoInput::Lasting(why));
+    }
     if wanted.is_empty() {
         return Ok(copies);
     }
-    let ledger = &executor.flows.ledger;
-    let passing = |e: Error| NoInput::Passing(error_chain(&e));
     let bound = patiently(|| ledger.trees().of_run(&task.run)).await.map_err(passing)?;
     let Some(host) = executor.flows.runs.trees.host() else {
         return Err(NoInput::Lasting("its host directories are on another host".to_owned()));
@@ -79,46 +88,36 @@ pub(crate) async fn given(
     Ok(copies)
 }
 
-/// The copy of a bound path on this host: the one that was made when it was bound, else one of the other worker's that made it, else,
-/// on another host or after it was removed, one that has the same content now.
+/// The copy of a bound path on this host, or why there is none.
 async fn copy_of(
     host: &TreeHost,
     task: &TaskContext,
     tree: &IntentTree,
 ) -> Result<Digest, NoInput> {
-    let refused = |error: &TreeError| {
-        let why = format!("{}: {error}", tree.source);
-        if error.is_permanent() { NoInput::Lasting(why) } else { NoInput::Passing(why) }
-    };
-    let is_here = tree.host_id == host.host_id;
-    if is_here {
-        match host.copy(tree).await {
-            Ok(copy) => return Ok(copy),
-            Err(TreeError::Gone(_) | TreeError::Damaged(_)) => {}
-            Err(error) => return Err(refused(&error)),
+    let why = match host.held(tree, &task.tenant, task.by_host_admin).await {
+        Ok(copy) => return Ok(copy),
+        Err(TreeError::Gone(_) | TreeError::Damaged(_)) => format!(
+            "{}: the content that the run is bound to ({}) is not on this host, and the path has another one or none: start a new run",
+            tree.source, tree.sha256
+        ),
+        Err(error) => {
+            let why = format!("{}: {error}", tree.source);
+            let is_lasting = error.is_permanent();
+            return Err(if is_lasting { NoInput::Lasting(why) } else { NoInput::Passing(why) });
         }
-    }
-    let now = host.bind(&tree.source, &task.tenant, task.by_host_admin).await;
-    if let Some((now, _)) = now.map_err(|error| refused(&error))?
-        && now.digest == tree.sha256
-    {
-        return Ok(now.copy);
-    }
-    let why = format!(
-        "{}: the content that the run is bound to ({}) is not on this host, and the path has another one or none: start a new run",
-        tree.source, tree.sha256
-    );
+    };
     // A worker of the host that bound it has it.
+    let is_here = tree.host_id == host.host_id;
     Err(if is_here { NoInput::Lasting(why) } else { NoInput::Passing(why) })
 }
 
 /// Which copies go: those that no run needs, without a use for a day, or more than are kept. Pure.
-fn unneeded(mut stored: Vec<StoredTree>, needed: &BTreeSet<Digest>) -> Vec<Digest> {
+fn unneeded(mut stored: Vec<StoredTree>, needed: &BTreeSet<Digest>) -> Vec<StoredTree> {
     stored.retain(|tree| !needed.contains(&tree.copy) && tree.idle >= MIN_IDLE);
     stored.sort_by_key(|tree| tree.idle);
     let gone = stored.into_iter().enumerate();
     gone.filter(|(place, tree)| *place >= MAX_KEPT || tree.idle >= MAX_IDLE)
-        .map(|(_, tree)| tree.copy)
+        .map(|(_, tree)| tree)
         .collect()
 }
 
@@ -139,13 +138,15 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
     let needed = executor.flows.ledger.trees().needed(&idle, RETRY_MS).await;
     let needed = needed.map_err(|e| error_chain(&e))?;
     let gone = unneeded(stored.clone(), &needed);
-    let kept: BTreeSet<Digest> =
-        stored.into_iter().map(|tree| tree.copy).filter(|copy| !gone.contains(copy)).collect();
+    let mut kept: BTreeSet<Digest> = stored.into_iter().map(|tree| tree.copy).collect();
     let store = host.store.clone();
     on_disk(Box::new(move || {
-        for copy in gone {
-            store.remove(&copy)?;
-            tracing::info!(%copy, "a copy that no run needs is gone");
+        for tree in gone {
+            // What a run took meanwhile was used, so it stays.
+            if store.remove(&tree)? {
+                tracing::info!(copy = %tree.copy, "a copy that no run needs is gone");
+                kept.remove(&tree.copy);
+            }
         }
         store.remove_indexes(&kept, MAX_IDLE)?;
         Ok(Vec::new())
@@ -176,7 +177,7 @@ mod tests {
 
     fn stored(name: u32, idle_s: u64) -> StoredTree {
         let copy = digest_bytes(&name.to_be_bytes());
-        StoredTree { copy, idle: Duration::from_secs(idle_s) }
+        StoredTree { copy, idle: Duration::from_secs(idle_s), used_ns: 0 }
     }
 
     #[test]
@@ -185,12 +186,12 @@ mod tests {
         let (needed, old, fresh, new) =
             (stored(1, 9 * day), stored(2, day), stored(3, day - 1), stored(4, 0));
         let all = vec![needed.clone(), old.clone(), fresh, new];
-        assert_eq!(unneeded(all, &BTreeSet::from([needed.copy])), [old.copy]);
+        assert_eq!(unneeded(all, &BTreeSet::from([needed.copy])), [old]);
         let base = MIN_IDLE.as_secs();
         let many: Vec<StoredTree> = (0..40).map(|n| stored(n, base + u64::from(n))).collect();
         let gone = unneeded(many.clone(), &BTreeSet::new());
         assert_eq!(gone.len(), 8);
-        assert!(gone.contains(&many[39].copy) && !gone.contains(&many[0].copy));
+        assert!(gone.contains(&many[39]) && !gone.contains(&many[0]));
         let bound: Vec<StoredTree> = (0..40).map(|n| stored(n, 1)).collect();
         assert!(
             unneeded(bound, &BTreeSet::new()).is_empty(),

@@ -5,7 +5,7 @@
 //! CompileST:  plan --sources--> bound before? else bind --> files of the plan name the digest --> plan digest, consent, task keys
 //! ```
 //! **What is bound first stands for the intent**: for each task, retry and fork. A process that does not execute binds nothing; the worker
-//! that compiles does. Not bound are: what is written through (`access: full`) or is
+//! that compiles does. **What is to be bound and was not is never given**: such a plan is refused, and such a task again. Not bound are: what is written through (`access: full`) or is
 //! said to be `live`, the directory of a command of `exec`, which begins at
 //! once and is seen as it is, the project that an agent plans for, whose patch is made for a commit, and a repository that a plan pins to
 //! one.
@@ -23,10 +23,13 @@ use cofferdam_contracts::recipe::EXEC_RECIPE;
 use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
 use cofferdam_ledger::trees::IntentTree;
 use cofferdam_sandbox::{
-    AllowedPaths, BoundTree, HostFacts, HostPath, Links, TreeBounds, TreeError, TreeStore,
+    AllowedPaths, BoundTree, HostFacts, HostHandle, HostPath, Links, TreeBounds, TreeError, TreeStore,
 };
+use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
+use crate::copy_turns::CopyTurns;
 use crate::tenant_slots::TenantSlots;
 
 /// Directories that are read at once: one has all processors, and another may wait for its disk.
@@ -35,6 +38,8 @@ static BINDINGS: Semaphore = Semaphore::const_new(4);
 static TENANTS: LazyLock<TenantSlots> = LazyLock::new(|| TenantSlots::of(1));
 /// How long a binding waits for the tenant's other ones.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Copies that are looked for now, or made.
+static COPIES: CopyTurns = CopyTurns::new();
 /// Host paths that one plan binds: a fan-out may give each of its tasks a file.
 const MAX_SOURCES: usize = 1_024;
 
@@ -79,6 +84,31 @@ pub(crate) fn sources(plan: &Plan) -> BTreeSet<String> {
     });
     let requests = requests.filter(|_| is_bound(plan));
     requests.flat_map(bindable).map(|(_, source)| source.to_owned()).collect()
+}
+
+/// A path of a task that is to be bound, and has no content: its place in `files`, and what it names. Pure.
+pub(crate) fn unbound(request: &SandboxRequest) -> Option<(usize, &str)> {
+    let files = request.files_in.iter().enumerate();
+    let mut lacking = files.filter(|(_, file)| file.tree.is_none());
+    lacking.find_map(|(index, file)| Some((index, source_of(file)?)))
+}
+
+/// Why a plan is not run: what it is given of the host was not there, or was not given, when it was bound, and is never given as it is
+/// later. Pure.
+pub(crate) fn gap(plan: &Plan) -> Option<Refusal> {
+    let mut tasks = plan.all_tasks().filter(|_| is_bound(plan));
+    let (task, index) = tasks.find_map(|task| match &task.work {
+        Work::Sandbox(request) => Some((task.name.as_str(), unbound(request)?.0)),
+        _ => None,
+    })?;
+    let (recipe, field) = (&plan.recipe_ref, format!("files[{index}].from"));
+    let why = format!(
+        "recipe {}@{}: task {task:?}: {field}: it is not there, or not within a directory that this run may be given; correct the \
+         path, let the operator allow it with --allow-dir, or start a new run",
+        recipe.id, recipe.v
+    );
+    let details = json!({"task": task, "field": field});
+    Some(Refusal::new(ErrorCode::RecipeInvalid, why).with(details))
 }
 
 /// The plan with files that name the content that they are bound to. Pure.
@@ -154,6 +184,9 @@ impl RunTrees {
                 is_host_admins,
             });
         }
+        if bound.len() > 1 {
+            host.used_again(&bound).await?;
+        }
         Ok(bound)
     }
 }
@@ -166,14 +199,16 @@ impl TreeHost {
         tenant: &TenantId,
         is_admin: bool,
     ) -> Result<Option<(BoundTree, bool)>, TreeError> {
-        let Some(_own) = TENANTS.take(tenant, PATIENCE).await else {
+        let Some(own) = TENANTS.take(tenant, PATIENCE).await else {
             let why = "other directories of its tenant are being read: try again in a minute";
             return Err(TreeError::of_thread(why));
         };
         let allowed = self.allowed.clone();
         let (store, source) = (self.store.clone(), HostPath::said(source));
-        let _turn = BINDINGS.acquire().await;
+        // Until the reading is over, whether or not its client still waits.
+        let turns = (own, BINDINGS.acquire().await);
         let read = tokio::task::spawn_blocking(move || {
+            let _turns = turns;
             let (opened, is_host_admins) = match allowed.open(&source, Links::Beneath) {
                 Ok(opened) => (Some(opened), false),
                 Err(_) if is_admin => {
@@ -185,33 +220,93 @@ impl TreeHost {
             let tree = store.bind(&opened, TreeBounds::default())?;
             Ok(Some((tree, is_host_admins)))
         });
-        read.await.unwrap_or_else(|lost| Err(TreeError::of_thread(&lost.to_string())))
+        read.await.unwrap_or_else(|lost| Err(lost_thread(&lost)))
     }
-}
 
-impl TreeHost {
-    /// The copy of a tree that this host bound: of this state directory, or made of that of the worker that bound it.
-    pub(crate) async fn copy(&self, tree: &IntentTree) -> Result<Digest, TreeError> {
+    /// The copy of a tree that this host bound: of this state directory, or made of that of the worker that bound it. Shards that
+    /// begin at once make one.
+    async fn copy(&self, tree: &IntentTree) -> Result<Digest, TreeError> {
+        let one = COPIES.take(&tree.copy).await;
         let (store, copy) = (self.store.clone(), tree.copy.clone());
-        let (source, other) = (HostPath::said(&tree.source), tree.state_dir.clone());
-        let is_own = tree.state_dir == self.state_dir;
-        let found = tokio::task::spawn_blocking(move || {
-            if is_own {
-                return store.open(&copy, &source).map(|_| copy);
-            }
-            let opened = TreeStore::of(Path::new(&other)).open(&copy, &source)?;
+        let source = HostPath::said(&tree.source);
+        let found = tokio::task::spawn_blocking({
+            let (store, copy, source) = (store.clone(), copy.clone(), source.clone());
+            move || (store.open(&copy, &source).map(|_| copy), one)
+        });
+        let (found, one) = found.await.map_err(|lost| lost_thread(&lost))?;
+        match found {
+            Err(TreeError::Gone(_) | TreeError::Damaged(_))
+                if tree.state_dir != self.state_dir => {}
+            found => return found,
+        }
+        let other = TreeStore::of(Path::new(&tree.state_dir));
+        let turns = (one, BINDINGS.acquire().await);
+        let made = tokio::task::spawn_blocking(move || {
+            let _turns = turns;
+            let opened = other.open(&copy, &source)?;
             let bound = store.bind(&opened, TreeBounds::default())?;
             match bound.copy == copy {
                 true => Ok(copy),
                 false => Err(TreeError::Damaged(copy)),
             }
         });
-        found.await.unwrap_or_else(|lost| Err(TreeError::of_thread(&lost.to_string())))
+        made.await.unwrap_or_else(|lost| Err(lost_thread(&lost)))
+    }
+
+    /// The copy of a bound path on this host: the one that was made when it was bound, else one of the other worker's that made it, else,
+    /// on another host or after it was removed, one that has the same content now.
+    pub(crate) async fn held(
+        &self,
+        tree: &IntentTree,
+        tenant: &TenantId,
+        is_admin: bool,
+    ) -> Result<Digest, TreeError> {
+        if tree.host_id == self.host_id {
+            match self.copy(tree).await {
+                Err(TreeError::Gone(_) | TreeError::Damaged(_)) => {}
+                found => return found,
+            }
+        }
+        match self.bind(&tree.source, tenant, is_admin).await? {
+            Some((now, _)) if now.digest == tree.sha256 => Ok(now.copy),
+            _ => Err(TreeError::Gone(tree.copy.clone())),
+        }
+    }
+
+    /// Opens that copy.
+    pub(crate) async fn open(
+        &self,
+        tree: &IntentTree,
+        tenant: &TenantId,
+        is_admin: bool,
+    ) -> Result<HostHandle, TreeError> {
+        let copy = self.held(tree, tenant, is_admin).await?;
+        let (store, source) = (self.store.clone(), HostPath::said(&tree.source));
+        let opened = tokio::task::spawn_blocking(move || store.open(&copy, &source));
+        opened.await.unwrap_or_else(|lost| Err(lost_thread(&lost)))
+    }
+
+    /// Marks copies as used: the first one of many may have been bound long before the last, and the run that needs them is on record a
+    /// moment after this.
+    async fn used_again(&self, trees: &[IntentTree]) -> Result<(), Refusal> {
+        let copies = trees.iter().map(|tree| (tree.source.clone(), tree.copy.clone()));
+        let (store, copies) = (self.store.clone(), copies.collect::<Vec<_>>());
+        let used = tokio::task::spawn_blocking(move || {
+            copies.into_iter().try_for_each(|(source, copy)| {
+                let used = store.open(&copy, &HostPath::said(&source));
+                used.map(drop).map_err(|error| refusal(&source, &error))
+            })
+        });
+        used.await.unwrap_or_else(|lost| Err(Refusal::new(ErrorCode::Internal, lost.to_string())))
     }
 }
 
+fn lost_thread(lost: &JoinError) -> TreeError {
+    TreeError::of_thread(&lost.to_string())
+}
+
 /// Why a run with this directory is not started.
-fn refusal(source: &str, error: &TreeError) -> Refusal {
+pub(crate) fn refusal(source: &str, error: &TreeError) -> Refusal {
     let code = match error.is_permanent() {
         true => ErrorCode::RecipeInvalid,
         false => ErrorCode::Unavailable,
@@ -225,9 +320,73 @@ mod tests {
     use cofferdam_contracts::plan;
     use cofferdam_contracts::profile::Settings;
     use cofferdam_contracts::recipe::Recipe;
-    use serde_json::json;
 
     use super::*;
+
+    /// A host's worker with its own state directory, to which everything is open.
+    fn host(host_id: &str, state: &Path) -> TreeHost {
+        std::fs::create_dir_all(state.join("trees")).unwrap();
+        TreeHost {
+            host_id: host_id.to_owned(),
+            state_dir: state.to_str().unwrap().to_owned(),
+            store: TreeStore::of(state),
+            allowed: AllowedPaths::resolved(&["/".into()], Vec::new()),
+        }
+    }
+
+    async fn bound(host: &TreeHost, source: &Path, tenant: &TenantId) -> IntentTree {
+        let source = source.to_str().unwrap().to_owned();
+        let (tree, is_host_admins) = host.bind(&source, tenant, false).await.unwrap().unwrap();
+        IntentTree {
+            source,
+            sha256: tree.digest,
+            copy: tree.copy,
+            host_id: host.host_id.clone(),
+            state_dir: host.state_dir.clone(),
+            entries: 1,
+            bytes: 1,
+            is_host_admins,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_is_gone_holds_its_place_until_the_reading_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, tenant) = (host("h", dir.path()), TenantId::parse("reads").unwrap());
+        let soon = Duration::from_millis(50);
+        let lock = std::fs::File::create(dir.path().join("trees/lock")).unwrap();
+        let lock = cofferdam_ambient::file_lock::FileLock::exclusive(lock).unwrap();
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        let source = dir.path().join("file").to_str().unwrap().to_owned();
+        let reading = host.bind(&source, &tenant, false);
+        assert!(tokio::time::timeout(soon, reading).await.is_err(), "it waits for the lock");
+        assert!(TENANTS.take(&tenant, soon).await.is_none());
+        drop(lock);
+        assert!(TENANTS.take(&tenant, PATIENCE).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_bound_path_is_opened_with_the_content_that_was_bound_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let (maker, second, other) =
+            (host("h", &at("one")), host("h", &at("two")), host("other", &at("three")));
+        let tenant = TenantId::parse("opens").unwrap();
+        std::fs::write(at("file"), "bound").unwrap();
+        let tree = bound(&maker, &at("file"), &tenant).await;
+        let open = async |host: &TreeHost| host.open(&tree, &tenant, false).await;
+        assert!(open(&other).await.is_ok(), "the same content is there");
+        std::fs::write(at("file"), "now").unwrap();
+        assert!(matches!(open(&other).await, Err(TreeError::Gone(_))));
+        // Shards at once, of a worker that has no copy yet.
+        let shard = async || second.held(&tree, &tenant, false).await.unwrap();
+        let shards = tokio::join!(shard(), shard(), shard());
+        assert_eq!(<[Digest; 3]>::from(shards), [(); 3].map(|()| tree.copy.clone()));
+        // Its own copy needs no one else's.
+        std::fs::remove_dir_all(at("one")).unwrap();
+        assert!(open(&second).await.is_ok());
+        assert!(matches!(open(&maker).await, Err(TreeError::Gone(_))));
+    }
 
     fn plan_of(id: &str, files: &str) -> Plan {
         let text = format!(
@@ -261,6 +420,15 @@ mod tests {
         assert_eq!(named, [true, true, false, false, false]);
         assert_eq!(request.files_in[0].tree, Some(sha256));
         assert_ne!(plan.digest().unwrap(), before, "a consent binds the content");
+    }
+
+    #[test]
+    fn a_path_without_a_content_is_refused_unless_it_is_never_bound() {
+        let files = "[{text: t, to: /z}, {from: /b, to: /y, access: full}, {from: /c, to: /l, live: true}, {from: /a, to: /w}]";
+        let refusal = gap(&plan_of("r", files)).unwrap();
+        assert_eq!(refusal.details.unwrap(), json!({"task": "t", "field": "files[3].from"}));
+        assert_eq!(gap(&plan_of("r", "[{from: /c, to: /l, live: true}]")), None);
+        assert_eq!(gap(&plan_of(EXEC_RECIPE, files)), None);
     }
 
     #[test]

@@ -44,3 +44,20 @@ CREATE FUNCTION app.bound_sources(work jsonb) RETURNS TABLE (source text, sha256
                                        work #> '{opencode,request,filesIn}', '[]')) f
    WHERE f ->> 'uri' LIKE 'host://%' AND f ? 'tree'
 $$;
+
+-- What a task's request names of the host without a content, where it is neither said to be live, nor written through, nor a repository at a
+-- commit. Only plain commands are bound.
+CREATE FUNCTION app.unbound_sources(work jsonb) RETURNS TABLE (source text) LANGUAGE sql IMMUTABLE AS $$
+  SELECT DISTINCT substr(f ->> 'uri', 8)
+    FROM jsonb_array_elements(coalesce(work #> '{sandbox,filesIn}', '[]')) f
+   WHERE f ->> 'uri' LIKE 'host://%' AND NOT f ? 'tree'
+     AND f -> 'live' IS DISTINCT FROM 'true' AND f ->> 'access' IS DISTINCT FROM 'full' AND f ->> 'path' <> '/repo'
+$$;
+
+-- Whether the tasks of a run are given their directories as they were at one time: all but commands of `exec`, and runs from before this
+-- migration.
+CREATE FUNCTION app.binds_trees(p_run_id text) RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT coalesce(r.recipe_id <> 'exec'
+                  AND r.created_at >= (SELECT m.installed_on FROM app.schema_migrations m WHERE m.version = 61), true)
+    FROM app.runs r WHERE r.id = p_run_id
+$$;

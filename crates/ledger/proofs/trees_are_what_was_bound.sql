@@ -18,4 +18,10 @@ SELECT s.run_id, s.task_key, b.source, b.sha256 AS planned, i.sha256 AS bound, t
 SELECT s.run_id, t.task_key, t.source, NULL, NULL, t.execution_no, t.sha256
   FROM app.task_trees t
   JOIN app.sbx_runs s ON s.task_key = t.task_key
- WHERE NOT EXISTS (SELECT FROM app.bound_sources(s.request) b WHERE b.source = t.source);
+ WHERE NOT EXISTS (SELECT FROM app.bound_sources(s.request) b WHERE b.source = t.source)
+ UNION ALL
+-- What should have been bound, and was given as it was then.
+SELECT s.run_id, s.task_key, u.source, NULL, NULL, NULL, NULL
+  FROM app.sbx_runs s
+ CROSS JOIN LATERAL app.unbound_sources(s.request) u
+ WHERE s.err_code IN ('NONE', 'CMD_NONZERO', 'OOM') AND app.binds_trees(s.run_id);

@@ -87,6 +87,12 @@ impl Trees<'_> {
         rows.iter().map(tree_of).collect()
     }
 
+    /// Whether the tasks of a run are given their directories as they were at one time.
+    pub async fn is_binding(self, run: &RunId) -> Result<bool> {
+        let found = sqlx::query_scalar("SELECT app.binds_trees($1)").bind(run.as_str());
+        Ok(found.fetch_one(self.pool()).await?)
+    }
+
     /// Binds paths for an intent and yields all that it bound: of a path that it had bound before, the first binding.
     pub async fn bind(self, intent: &IntentId, new: &[IntentTree]) -> Result<Vec<IntentTree>> {
         sqlx::query(

@@ -432,6 +432,8 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("trees_are_what_was_bound": "UPDATE app.task_trees SET source = '/another'"),
     tamper!("trees_are_what_was_bound": "DELETE FROM app.intent_trees"),
     tamper!("trees_are_what_was_bound": "DELETE FROM app.task_trees"),
+    tamper!("trees_are_what_was_bound": "DELETE FROM app.task_trees",
+        "UPDATE app.sbx_runs SET request = request #- '{sandbox,filesIn,0,tree}'"),
     tamper!("succeeded_runs_are_whole": "UPDATE app.graph_ends SET outcome = 'failed' WHERE name = 'first'"),
     tamper!("graphs_are_their_plans": "$ERASED", "UPDATE app.graph_groups SET needs = '{}' WHERE needs <> '{}'"),
     tamper!("graphs_are_their_plans": "$ERASED", "DELETE FROM app.graph_tasks WHERE step_id = 'ExecuteST:first'"),

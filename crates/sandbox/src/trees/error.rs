@@ -18,6 +18,12 @@ pub enum TreeError {
         "it has more than {0} bytes: name a directory with fewer, or give it as it is with `live: true`"
     )]
     Bytes(u64),
+    /// More bytes of names than a bound tree may have.
+    #[error(
+        "its paths and the targets of its links have more than {0} bytes: name a directory with fewer, or give it as it is with \
+         `live: true`"
+    )]
+    Names(usize),
     /// A path that no system call takes.
     #[error("{0:?}: its path is longer than 4,095 bytes")]
     Long(PathBuf),
@@ -26,13 +32,18 @@ pub enum TreeError {
     Kind,
     /// The disk of the state directory would be full.
     #[error(
-        "its copy of {wanted} bytes does not fit: {left} bytes are left below {dir:?}; free some, or give it as it is with `live: true`"
+        "its copy of {wanted} bytes and {entries} entries does not fit: {left} bytes and {inodes} inodes are left below {dir:?}, and 1 GiB \
+         and 10,000 stay free; free some, or give it as it is with `live: true`"
     )]
     Room {
-        /// Bytes of the tree's files.
+        /// Bytes that are still to be written.
         wanted: u64,
+        /// Files, directories and links that are still to be made.
+        entries: u64,
         /// Bytes that the file system has left.
         left: u64,
+        /// Inodes that it has left.
+        inodes: u64,
         /// Where the copy would lie.
         dir: PathBuf,
     },
@@ -66,6 +77,7 @@ impl TreeError {
             Self::Io { .. } | Self::Room { .. } => false,
             Self::Entries(_)
             | Self::Bytes(_)
+            | Self::Names(_)
             | Self::Long(_)
             | Self::Kind
             | Self::Gone(_)

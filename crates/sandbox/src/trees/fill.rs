@@ -15,9 +15,10 @@ use rustix::fs::{
 use rustix::process::{getegid, geteuid};
 use sha2::{Digest as _, Sha256 as Hasher};
 
-use super::entry::{Entry, EntryKind, FileKey, Sha256, Time};
+use super::entry::{Entry, EntryKind, FileKey, FileOwner, Sha256, Time};
 use super::error::TreeError;
-use super::walk::{fault, key_now};
+use super::room::TreeRoom;
+use super::walk::{fault, look};
 use crate::host::hostpath::HostHandle;
 
 /// Bytes that are read at once: in the processor's cache while they are hashed and written.
@@ -26,11 +27,10 @@ const BUFFER: usize = 256 * 1024;
 const CHUNK: usize = 16;
 /// More threads than this wait for the file system.
 const MAX_THREADS: usize = 16;
-/// A file that was written in the same tick of its file system's clock as it was read may be written again without another time: the
-/// coarsest tick of Linux is 10 ms.
-const TICK_MS: i64 = 50;
-/// The same where times have whole seconds, or two.
-const COARSE_TICK_MS: i64 = 2_500;
+/// A file that changed less than this before it was read may change again without another time: within a tick of its file system's clock by
+/// `write(2)`, of 10 ms at most, or of two seconds where times have no parts of one; in mapped memory for as long as its page was not
+/// written back, which takes the kernel 35 s by default.
+pub(super) const SETTLE_MS: i64 = 60_000;
 
 /// A file as it was read.
 #[derive(Debug, Clone)]
@@ -38,6 +38,8 @@ pub(super) struct FileRead {
     pub sha256: Sha256,
     /// Its key, with the bytes that were read.
     pub key: FileKey,
+    /// As it was with this key: a listing is older.
+    pub owner: FileOwner,
     /// Whether whoever finds this key again finds this content.
     pub is_settled: bool,
 }
@@ -47,13 +49,14 @@ pub(super) struct TreeDraft {
     root: PathBuf,
     /// The directory that is filled; of a tree that is one file, the one that holds it.
     top: OwnedFd,
+    room: TreeRoom,
     has_reflinks: AtomicBool,
 }
 
 /// Reads of one binding.
 pub(super) struct TreeReader<'a> {
     pub source: &'a HostHandle,
-    /// Whether the file system's times are this host's.
+    /// Whether times of files that are not new tell of every change, see [`super::times`].
     pub is_local: bool,
     /// Bytes that may still be read: a file may grow after it was looked at.
     pub left: AtomicU64,
@@ -115,39 +118,39 @@ impl TreeReader<'_> {
             opened => opened.map_err(io_fault)?,
         };
         let began = clock::host_ms();
-        let before = key_now(&file).map_err(|errno| fault(entry.path(), errno))?;
+        let before = look(&file).map_err(|errno| fault(entry.path(), errno))?;
+        let (key, owner) = before;
         let (sha256, size) = match draft {
-            None => self.hash(&file, None, buffer),
+            None => self.hash(&file, None, buffer, io_fault)?,
             Some(draft) => {
+                draft.room.file()?;
                 let copy = draft.create(entry).map_err(io_fault)?;
                 let read = match draft.is_clone(&copy, &file) {
                     // What was cloned cannot change any more.
-                    true => self.hash(&copy, None, buffer),
-                    false => self.hash(&file, Some(&copy), buffer),
+                    true => self.hash(&copy, None, buffer, io_fault)?,
+                    false => self.hash(&file, Some((&copy, &draft.room)), buffer, io_fault)?,
                 };
-                read.and_then(|read| {
-                    finish(&copy, entry, before.modified)?;
-                    Ok(read)
-                })
+                finish(&copy, owner, key.modified).map_err(io_fault)?;
+                read
             }
-        }
-        .map_err(io_fault)?;
-        let after = key_now(&file).map_err(|errno| fault(entry.path(), errno))?;
-        let is_settled = before == after && size == before.size && self.is_past(&before, began);
-        Ok(Some(FileRead { sha256, key: FileKey { size, ..before }, is_settled }))
+        };
+        let after = look(&file).map_err(|errno| fault(entry.path(), errno))?;
+        let is_settled = before == after && size == key.size && self.is_past(&key, began);
+        Ok(Some(FileRead { sha256, key: FileKey { size, ..key }, owner, is_settled }))
     }
 
     fn hash(
         &self,
         mut file: &File,
-        copy: Option<&File>,
+        copy: Option<(&File, &TreeRoom)>,
         buffer: &mut [u8],
-    ) -> io::Result<(Sha256, u64)> {
+        io_fault: impl Fn(io::Error) -> TreeError,
+    ) -> Result<(Sha256, u64), TreeError> {
         let (mut hasher, mut size) = (Hasher::new(), 0_u64);
         loop {
             let count = match file.read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                count => count?,
+                count => count.map_err(&io_fault)?,
             };
             let bytes = buffer.get(..count).unwrap_or_default();
             if bytes.is_empty() {
@@ -156,34 +159,32 @@ impl TreeReader<'_> {
             let more = u64::try_from(count).unwrap_or(u64::MAX);
             let taken = |left: u64| left.checked_sub(more);
             if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_err() {
-                return Err(io::Error::other("it grew beyond the bytes that a tree may have"));
+                let why = "it grew beyond the bytes that a tree may have";
+                return Err(io_fault(io::Error::other(why)));
             }
             size = size.saturating_add(more);
             hasher.update(bytes);
-            if let Some(mut copy) = copy {
-                copy.write_all(bytes)?;
+            if let Some((mut copy, room)) = copy {
+                copy.write_all(bytes).map_err(&io_fault)?;
+                room.written(more)?;
             }
         }
     }
 
     /// Whether a later write of the file has another time than this key.
-    fn is_past(&self, key: &FileKey, began_ms: i64) -> bool {
+    pub(super) fn is_past(&self, key: &FileKey, began_ms: i64) -> bool {
         let newest = key.modified.max(key.changed);
-        let tick = match key.modified.nanos == 0 && key.changed.nanos == 0 {
-            true => COARSE_TICK_MS,
-            false => TICK_MS,
-        };
         let newest_ms = newest
             .seconds
             .saturating_mul(1_000)
             .saturating_add(i64::from(newest.nanos / 1_000_000));
-        self.is_local && began_ms.saturating_sub(newest_ms) > tick
+        self.is_local && began_ms.saturating_sub(newest_ms) > SETTLE_MS
     }
 }
 
 impl TreeDraft {
     /// An empty draft: `root` is made as the directory, or will be the file.
-    pub(super) fn new(root: &Path, is_dir: bool) -> io::Result<Self> {
+    pub(super) fn new(root: &Path, is_dir: bool, room: TreeRoom) -> io::Result<Self> {
         let dir = match is_dir {
             true => {
                 std::fs::create_dir(root)?;
@@ -193,7 +194,7 @@ impl TreeDraft {
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = openat(CWD, dir, flags, Mode::empty())?;
-        Ok(Self { root: root.to_owned(), top, has_reflinks: AtomicBool::new(true) })
+        Ok(Self { root: root.to_owned(), top, room, has_reflinks: AtomicBool::new(true) })
     }
 
     /// Directories and links of the tree.
@@ -221,7 +222,7 @@ impl TreeDraft {
             let path = if entry.path.is_empty() { Path::new(".") } else { entry.path() };
             let failed = |errno| fault(entry.path(), errno);
             self.own(entry).map_err(failed)?;
-            let mode = Mode::from_raw_mode(entry.mode);
+            let mode = Mode::from_raw_mode(entry.owner.mode);
             chmodat(&self.top, path, mode, AtFlags::empty()).map_err(failed)?;
             utimensat(&self.top, path, &times(entry.modified), AtFlags::empty()).map_err(failed)?;
         }
@@ -264,23 +265,23 @@ impl TreeDraft {
     }
 
     fn own(&self, entry: &Entry) -> rustix::io::Result<()> {
-        let Some((uid, gid)) = other_owner(entry) else { return Ok(()) };
+        let Some((uid, gid)) = other_owner(entry.owner) else { return Ok(()) };
         let path = if entry.path.is_empty() { Path::new(".") } else { entry.path() };
         chownat(&self.top, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
     }
 }
 
 /// The owner that what this process makes does not have by itself.
-fn other_owner(entry: &Entry) -> Option<(Uid, Gid)> {
-    let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
+fn other_owner(owner: FileOwner) -> Option<(Uid, Gid)> {
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     ((uid, gid) != (geteuid(), getegid())).then_some((uid, gid))
 }
 
-fn finish(copy: impl AsFd, entry: &Entry, modified: Time) -> io::Result<()> {
-    if let Some((uid, gid)) = other_owner(entry) {
+fn finish(copy: impl AsFd, owner: FileOwner, modified: Time) -> io::Result<()> {
+    if let Some((uid, gid)) = other_owner(owner) {
         fchown(&copy, Some(uid), Some(gid))?;
     }
-    fchmod(&copy, Mode::from_raw_mode(entry.mode))?;
+    fchmod(&copy, Mode::from_raw_mode(owner.mode))?;
     Ok(futimens(&copy, &times(modified))?)
 }
 

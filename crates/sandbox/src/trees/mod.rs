@@ -9,17 +9,20 @@
 //!
 //! **What a copy holds is what was hashed**: the bytes that were read are the bytes that are written, or a reflink is made first
 //! and then read. **A time stamp alone is never trusted**: a file's digest is kept under its device, inode, size, mtime and ctime, and
-//! only where the file system's clock had gone on when it was read. Copies are written by one draft that is renamed; equal files of
+//! only of a file that had not changed for a minute when it was read. Copies are written by one draft that is renamed; equal files of
 //! the directory's last copy are hard links, which is safe as every copy is a read-only lower layer.
 
 mod entry;
 mod error;
 mod fill;
 mod index;
+mod lock;
+mod room;
 mod store;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod times;
 mod walk;
 
 pub use error::TreeError;

@@ -12,12 +12,15 @@ use std::sync::atomic::AtomicU64;
 use cofferdam_ambient::random;
 use cofferdam_contracts::id::Digest;
 use cofferdam_guest::removal::remove_tree;
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, fstatfs, statvfs, utimensat};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 
 use super::entry::{Entry, EntryKind, Sha256, digests};
 use super::error::TreeError;
 use super::fill::{FileRead, TreeDraft, TreeReader, on_all};
 use super::index::{self, FileRecord, TreeIndex, boot};
+use super::lock;
+use super::room::TreeRoom;
+use super::times;
 use super::walk::walk;
 use crate::host::hostpath::{HostHandle, HostPath};
 
@@ -25,16 +28,11 @@ use crate::host::hostpath::{HostHandle, HostPath};
 const MAX_ENTRIES: usize = 500_000;
 /// Bytes of one tree.
 const MAX_BYTES: u64 = 16 * 1024 * 1024 * 1024;
-/// Files of unknown content are read before anything is copied where they are fewer bytes than this: most often the tree is one
+/// Files that nothing is known of are read before anything is copied where they are fewer bytes than this: most often the tree is one
 /// that is there already.
-const MAX_READ_FIRST: u64 = 64 * 1024 * 1024;
+pub(super) const MAX_READ_FIRST: u64 = 64 * 1024 * 1024;
 /// Bytes that a copy leaves free on the file system of the state directory.
-const ROOM_LEFT: u64 = 1024 * 1024 * 1024;
-/// File systems whose times are this host's own, by the number that `statfs(2)` gives: ext4, XFS, btrfs, tmpfs, f2fs, ZFS, overlayfs.
-/// Of others every file is read each time.
-const LOCAL: [u64; 7] =
-    [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0x2fc1_2fc1, 0x794c_7630];
-
+pub(super) const ROOM_LEFT: u64 = 1024 * 1024 * 1024;
 /// What a tree may have at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeBounds {
@@ -97,11 +95,11 @@ impl TreeStore {
         let index = TreeIndex::read(&at);
         let reader = TreeReader {
             source: opened,
-            is_local: fstatfs(opened).is_ok_and(|found| is_local(found.f_type)),
+            is_local: times::tell_of_changes(opened),
             left: AtomicU64::new(bounds.bytes),
         };
         let mut survey = Survey::of(walk(opened, bounds)?, &index);
-        let unknown: u64 = survey.unread().map(|(_, size)| size).sum();
+        let unknown: u64 = survey.unknown().sum();
         if unknown <= MAX_READ_FIRST {
             survey.read(&reader, None)?;
             if let Some(bound) = self.found(&survey)? {
@@ -133,11 +131,14 @@ impl TreeStore {
         survey: &mut Survey,
         index: &TreeIndex,
     ) -> Result<BoundTree, TreeError> {
-        self.has_room(survey)?;
+        let room = TreeRoom::below(&self.dir, ROOM_LEFT);
+        let (bytes, entries, dirs) = survey.made();
+        room.fits(bytes, entries, dirs)?;
         let draft_dir = self.dir.join(format!(".draft-{}", random::secret_hex(8)));
         let failed = |source| TreeError::Io { path: draft_dir.clone(), source };
         DirBuilder::new().mode(0o700).create(&draft_dir).map_err(failed)?;
-        let filled = self.fill_draft(reader, survey, index, &draft_dir);
+        let _filling = lock::of_draft(&draft_dir).map_err(failed)?;
+        let filled = self.fill_draft(reader, survey, index, &draft_dir, room);
         let place = filled.and_then(|()| {
             let bound = survey.bound();
             fs::write(draft_dir.join("boot"), boot()).map_err(failed)?;
@@ -157,10 +158,11 @@ impl TreeStore {
         survey: &mut Survey,
         index: &TreeIndex,
         draft_dir: &Path,
+        room: TreeRoom,
     ) -> Result<(), TreeError> {
         let is_dir = reader.source.is_dir();
         let root = draft_dir.join("root");
-        let draft = TreeDraft::new(&root, is_dir)
+        let draft = TreeDraft::new(&root, is_dir, room)
             .map_err(|source| TreeError::Io { path: root.clone(), source })?;
         draft.outline(&survey.entries)?;
         // After a power cut it may be damaged, and a link to a damaged file would be, too.
@@ -175,32 +177,24 @@ impl TreeStore {
         }
     }
 
-    /// Moves a draft to its name, unless another one was first.
-    fn put(&self, draft: &Path, copy: &Digest) -> io::Result<()> {
+    /// Moves a draft to its name, unless another one was first: then that one is used.
+    pub(super) fn put(&self, draft: &Path, copy: &Digest) -> io::Result<()> {
         let at = self.dir.join(copy.as_str());
-        if let Err(error) = fs::rename(draft, &at) {
-            match at.is_dir() && self.is_of_this_boot(&at) {
-                true => remove_tree(draft)?,
-                // A damaged one of before.
-                false => {
-                    let old = self.dir.join(format!(".gone-{}", random::secret_hex(8)));
-                    fs::rename(&at, &old).map_err(|_| error)?;
-                    fs::rename(draft, &at)?;
-                    remove_tree(&old)?;
-                }
+        let changing = lock::changing(&self.dir)?;
+        let rest = match fs::rename(draft, &at) {
+            Ok(()) => None,
+            Err(_) if at.is_dir() && self.is_of_this_boot(&at) => Some(draft.to_owned()),
+            // A damaged one of before.
+            Err(error) => {
+                let old = self.dir.join(format!(".gone-{}", random::secret_hex(8)));
+                fs::rename(&at, &old).map_err(|_| error)?;
+                fs::rename(draft, &at)?;
+                Some(old)
             }
-        }
-        Ok(())
-    }
-
-    fn has_room(&self, survey: &Survey) -> Result<(), TreeError> {
-        let wanted: u64 = survey.unlinked().sum();
-        let found = statvfs(&self.dir).map_err(|errno| super::walk::fault(&self.dir, errno))?;
-        let left = found.f_bavail.saturating_mul(found.f_frsize);
-        match wanted.saturating_add(ROOM_LEFT) <= left || wanted == 0 {
-            true => Ok(()),
-            false => Err(TreeError::Room { wanted, left, dir: self.dir.clone() }),
-        }
+        };
+        utimensat(CWD, &at, &used_now(), AtFlags::SYMLINK_NOFOLLOW)?;
+        drop(changing);
+        rest.map_or(Ok(()), |rest| remove_tree(&rest))
     }
 
     /// Opens a copy, under the name that was said of its source, and notes that it is used. After a power cut its files may not
@@ -211,13 +205,17 @@ impl TreeStore {
     pub fn open(&self, copy: &Digest, said: &HostPath) -> Result<HostHandle, TreeError> {
         let dir = self.dir.join(copy.as_str());
         let failed = |source| TreeError::Io { path: dir.clone(), source };
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        let used = Timestamps { last_access: now, last_modification: now };
-        match utimensat(CWD, &dir, &used, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(rustix::io::Errno::NOENT) => return Err(TreeError::Gone(copy.clone())),
+        let gone = || TreeError::Gone(copy.clone());
+        let giving = match lock::giving(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(gone()),
+            giving => giving.map_err(failed)?,
+        };
+        match utimensat(CWD, &dir, &used_now(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(rustix::io::Errno::NOENT) => return Err(gone()),
             used => used.map_err(|errno| failed(errno.into()))?,
         }
         let opened = HostHandle::ours(&dir.join("root"), said.clone()).map_err(failed)?;
+        drop(giving);
         if !self.is_of_this_boot(&dir) {
             static ONE: Mutex<()> = Mutex::new(());
             let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -233,6 +231,11 @@ impl TreeStore {
         let boot = boot();
         !boot.is_empty() && fs::read(dir.join("boot")).is_ok_and(|of| of == boot)
     }
+}
+
+fn used_now() -> Timestamps {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    Timestamps { last_access: now, last_modification: now }
 }
 
 /// Compares every byte of a copy with its name.
@@ -252,11 +255,12 @@ impl Survey {
     fn of(entries: Vec<Entry>, index: &TreeIndex) -> Self {
         let known = entries.iter().map(|entry| index.find(entry.key()?).cloned());
         let known: Vec<Option<FileRecord>> = known.collect();
-        let read = |known: &Option<FileRecord>| {
+        let read = |(entry, known): (&Entry, &Option<FileRecord>)| {
             let known = known.as_ref().filter(|known| known.is_settled)?;
-            Some(FileRead { sha256: known.sha256, key: known.key, is_settled: true })
+            let (sha256, key) = (known.sha256, known.key);
+            Some(FileRead { sha256, key, owner: entry.owner, is_settled: true })
         };
-        let files = known.iter().map(read).collect();
+        let files = entries.iter().zip(&known).map(read).collect();
         Self { entries, files, known }
     }
 
@@ -268,11 +272,20 @@ impl Survey {
         })
     }
 
-    /// Bytes of the files that the last copy does not have.
-    fn unlinked(&self) -> impl Iterator<Item = u64> {
-        let all = self.entries.iter().enumerate();
-        all.filter(|(place, _)| !self.is_linked(*place))
-            .filter_map(|(_, entry)| Some(entry.key()?.size))
+    /// Bytes of the files that nothing is known of, unlike those that are only too new to be known for sure.
+    fn unknown(&self) -> impl Iterator<Item = u64> {
+        let unread = self.unread();
+        unread.filter(|(place, _)| matches!(self.known.get(*place), Some(None))).map(|(_, size)| size)
+    }
+
+    /// What a copy takes: bytes of the files that the last copy does not have, entries that are no link to it, and directories of them.
+    fn made(&self) -> (u64, u64, u64) {
+        let all = self.entries.iter().enumerate().filter(|(place, _)| !self.is_linked(*place));
+        all.fold((0, 0, 0), |(bytes, entries, dirs), (_, entry)| {
+            let size = entry.key().map_or(0, |key| key.size);
+            let is_dir = u64::from(entry.kind == EntryKind::Directory);
+            (bytes + size, entries + 1, dirs + is_dir)
+        })
     }
 
     /// Whether the last copy has a file with this content, owner, permissions and time.
@@ -322,7 +335,7 @@ impl Survey {
         for (place, read) in read {
             match (read, self.entries.get_mut(place), self.files.get_mut(place)) {
                 (Some(read), Some(entry), Some(file)) => {
-                    entry.modified = read.key.modified;
+                    (entry.modified, entry.owner) = (read.key.modified, read.owner);
                     entry.kind = EntryKind::File(read.key);
                     *file = Some(read);
                 }
@@ -361,8 +374,4 @@ impl Survey {
             .collect();
         index::write(at, copy, files.iter())
     }
-}
-
-fn is_local(kind: i64) -> bool {
-    u64::try_from(kind).is_ok_and(|kind| LOCAL.contains(&kind))
 }

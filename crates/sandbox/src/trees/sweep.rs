@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::id::Digest;
 use cofferdam_guest::removal::remove_tree;
 
+use super::lock;
 use super::store::TreeStore;
 
 /// A copy of the state directory.
@@ -19,9 +21,11 @@ pub struct StoredTree {
     pub copy: Digest,
     /// How long nothing was made of it.
     pub idle: Duration,
+    /// When something was, in nanoseconds since the epoch.
+    pub used_ns: i128,
 }
 
-/// Drafts and removals that were left by a process that is gone are removed after this time.
+/// Drafts and removals that were left by a process that is gone are removed after this time; those of one that lives have a lock.
 const LEFT: Duration = Duration::from_secs(3_600);
 
 impl TreeStore {
@@ -41,27 +45,31 @@ impl TreeStore {
             let idle = idle_of(&stat);
             let Ok(name) = found.file_name().into_string() else { continue };
             match Digest::parse(&name) {
-                Ok(copy) => stored.push(StoredTree { copy, idle }),
-                Err(_) if name.starts_with('.') && idle > LEFT => remove_tree(&found.path())?,
+                Ok(copy) => stored.push(StoredTree { copy, idle, used_ns: used_ns(&stat) }),
+                Err(_) if name.starts_with('.') && idle > LEFT => remove_left(&found.path())?,
                 Err(_) => {}
             }
         }
         Ok(stored)
     }
 
-    /// Removes a copy. A sandbox that was made of it keeps none of its files, so the caller knows that none runs.
+    /// Removes a copy, unless it was used since it was looked at; whether it is gone. A sandbox that was made of it keeps none of its
+    /// files, so the caller knows that none ran then.
     ///
     /// # Errors
     /// The kernel keeps a part of it.
-    pub fn remove(&self, copy: &Digest) -> io::Result<()> {
+    pub fn remove(&self, looked_at: &StoredTree) -> io::Result<bool> {
+        let at = self.dir.join(looked_at.copy.as_str());
         let gone = self.dir.join(format!(".gone-{}", random::secret_hex(8)));
-        match fs::rename(self.dir.join(copy.as_str()), &gone) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            renamed => {
-                renamed?;
-                remove_tree(&gone)
-            }
+        let changing = lock::changing(&self.dir)?;
+        match fs::symlink_metadata(&at) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            found if used_ns(&found?) != looked_at.used_ns => return Ok(false),
+            _ => fs::rename(&at, &gone)?,
         }
+        drop(changing);
+        remove_left(&gone)?;
+        Ok(true)
     }
 
     /// Removes the indexes of directories whose copy is gone: they would only be read.
@@ -87,6 +95,18 @@ impl TreeStore {
         }
         Ok(())
     }
+}
+
+/// Removes what has no name any more, unless another one fills or removes it.
+fn remove_left(draft: &Path) -> io::Result<()> {
+    match lock::of_draft(draft) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        held => held?.map_or(Ok(()), |_held| remove_tree(draft)),
+    }
+}
+
+fn used_ns(found: &fs::Metadata) -> i128 {
+    i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec())
 }
 
 fn idle_of(found: &fs::Metadata) -> Duration {

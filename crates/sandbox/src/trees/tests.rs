@@ -2,17 +2,24 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
 use tempfile::TempDir;
 
-use super::index::TreeIndex;
-use super::walk::key_now;
+use super::entry::{FileKey, Time};
+use super::fill::{SETTLE_MS, TreeDraft, TreeReader};
+use super::index::{FileRecord, TreeIndex};
+use super::room::TreeRoom;
+use super::store::MAX_READ_FIRST;
+use super::walk::{MAX_NAME_BYTES, look, walk, walk_within};
 use super::*;
 use crate::host::hostpath::{AllowedPaths, HostHandle, HostPath, Links};
 
@@ -36,7 +43,7 @@ impl World {
         world
     }
 
-    fn at(&self, path: &str) -> std::path::PathBuf {
+    fn at(&self, path: &str) -> PathBuf {
         self.dir.path().join("src").join(path)
     }
 
@@ -53,13 +60,25 @@ impl World {
         self.store.bind(&self.open(&self.at("")), TreeBounds::default()).unwrap()
     }
 
-    fn copy(&self, bound: &BoundTree, path: &str) -> std::path::PathBuf {
+    fn copy(&self, bound: &BoundTree, path: &str) -> PathBuf {
         let root = self.store.dir.join(bound.copy.as_str()).join("root");
         if path.is_empty() { root } else { root.join(path) }
     }
 
-    fn settle() {
-        clock::sleep_blocking(Duration::from_millis(120));
+    /// The only copy, as a sweep finds it.
+    fn stored(&self) -> StoredTree {
+        let [stored] = self.store.list().unwrap().try_into().unwrap();
+        stored
+    }
+
+    /// What the index says of a file.
+    fn known(&self, path: &str) -> FileRecord {
+        let index = TreeIndex::read(&self.index());
+        index.find(&look(&File::open(self.at(path)).unwrap()).unwrap().0).unwrap().clone()
+    }
+
+    fn index(&self) -> PathBuf {
+        index::place(&self.store.dir.join("index"), &self.open(&self.at(""))).unwrap()
     }
 }
 
@@ -106,8 +125,11 @@ fn times_move_the_copy_and_not_the_content() {
 fn a_time_that_is_set_back_hides_no_change() {
     let world = World::new();
     set_modified(&world.at("one"), 1_000_000_000);
-    World::settle();
     let bound = world.bind();
+    // As if it had been read a minute later.
+    let known = FileRecord { is_settled: true, ..world.known("one") };
+    index::write(&world.index(), &bound.copy, [&known].into_iter()).unwrap();
+    assert_eq!(world.bind(), bound);
     world.write("one", "2");
     set_modified(&world.at("one"), 1_000_000_000);
     let found = world.at("one").metadata().unwrap();
@@ -130,12 +152,9 @@ fn a_change_in_the_same_tick_is_read() {
 #[test]
 fn what_did_not_change_is_not_read_again() {
     let world = World::new();
-    World::settle();
     let bound = world.bind();
-    let at = index::place(&world.store.dir.join("index"), &world.open(&world.at(""))).unwrap();
-    let file = File::open(world.at("a/two")).unwrap();
-    let mut known = TreeIndex::read(&at).find(&key_now(&file).unwrap()).unwrap().clone();
-    assert!(known.is_settled);
+    let (at, file) = (world.index(), File::open(world.at("a/two")).unwrap());
+    let mut known = FileRecord { is_settled: true, ..world.known("a/two") };
     known.sha256 = [7; 32];
     index::write(&at, &bound.copy, [&known].into_iter()).unwrap();
     assert_ne!(world.bind().digest, bound.digest, "what the index says is taken");
@@ -147,12 +166,111 @@ fn what_did_not_change_is_not_read_again() {
     assert_eq!(world.bind(), bound, "its ctime moved, so it is read");
     known.is_settled = false;
     index::write(&at, &bound.copy, [&known].into_iter()).unwrap();
-    assert_eq!(world.bind(), bound, "what was read in the tick of its change is read again");
+    assert_eq!(world.bind(), bound, "what was read soon after its change is read again");
     index::write(&at, &bound.copy, [&known].into_iter()).unwrap();
     let mut bytes = fs::read(&at).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&at, bytes).unwrap();
     assert_eq!(world.bind(), bound, "a damaged index is none");
+}
+
+/// Maps the file that it is given and writes each byte that it reads into its first one.
+const MAPPED: &str = "import mmap,sys\nf=open(sys.argv[1],'r+b')\nm=mmap.mmap(f.fileno(),0)\n\
+                      while (b:=sys.stdin.buffer.read(1)):\n m[0:1]=b\n print(flush=True)";
+
+#[test]
+fn what_a_program_writes_into_mapped_memory_is_read() {
+    let world = World::new();
+    let mut program = Command::new("python3")
+        .args(["-c", MAPPED, world.at("one").to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(program.stdout.take().unwrap()).lines();
+    let mut write = |byte: &[u8]| {
+        program.stdin.as_ref().unwrap().write_all(byte).unwrap();
+        said.next().unwrap().unwrap();
+        // More than a tick of every clock.
+        clock::sleep_blocking(Duration::from_millis(120));
+        world.bind()
+    };
+    let (first, second) = (write(b"a"), write(b"b"));
+    let key = world.known("one").key;
+    let third = write(b"c");
+    assert_eq!(world.known("one").key, key, "the kernel moved no time, as this page is to be written back");
+    assert!(first != second && second != third);
+    assert_eq!(fs::read(world.copy(&third, "one")).unwrap(), b"c");
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+}
+
+#[test]
+fn a_file_is_known_a_minute_after_its_change() {
+    let world = World::new();
+    let opened = world.open(&world.at(""));
+    let reader = |is_local| TreeReader { source: &opened, is_local, left: AtomicU64::new(9) };
+    let now = clock::host_ms();
+    let key = |modified_ms: i64, changed_ms: i64| {
+        let time = |ms: i64| Time { seconds: ms / 1_000, nanos: 0 };
+        FileKey { modified: time(modified_ms), changed: time(changed_ms), ..FileKey::default() }
+    };
+    let (old, young) = (now - SETTLE_MS - 1_000, now - SETTLE_MS + 2_000);
+    assert!(reader(true).is_past(&key(0, old), now));
+    // Its mtime is set by programs.
+    assert!(!reader(true).is_past(&key(0, young), now));
+    assert!(!reader(true).is_past(&key(now + 1_000_000, old), now));
+    assert!(!reader(false).is_past(&key(0, old), now));
+}
+
+#[test]
+fn a_file_that_changes_between_the_listing_and_the_reading_is_what_was_read() {
+    let world = World::new();
+    let opened = world.open(&world.at(""));
+    let entries = walk(&opened, TreeBounds::default()).unwrap();
+    let listed = entries.iter().find(|entry| entry.path == b"one").unwrap();
+    world.write("one", "later");
+    fs::set_permissions(world.at("one"), fs::Permissions::from_mode(0o400)).unwrap();
+    std::os::unix::fs::chown(world.at("one"), Some(7), Some(8)).unwrap();
+    let root = world.dir.path().join("draft");
+    let draft = TreeDraft::new(&root, true, TreeRoom::below(world.dir.path(), 0)).unwrap();
+    let reader = TreeReader { source: &opened, is_local: true, left: AtomicU64::new(9) };
+    let read = reader.read(listed, Some(&draft), &mut [0; 16]).unwrap().unwrap();
+    let file = File::open(world.at("one")).unwrap();
+    assert_eq!((read.key, read.owner), look(&file).unwrap());
+    let copy = root.join("one").metadata().unwrap();
+    assert_eq!((copy.mode() & 0o777, copy.uid(), copy.gid()), (0o400, 7, 8));
+    assert_eq!(fs::read_to_string(root.join("one")).unwrap(), "later");
+}
+
+#[test]
+fn a_copy_ends_when_others_have_taken_the_room() {
+    let world = World::new();
+    let opened = world.open(&world.at(""));
+    let entries = walk(&opened, TreeBounds::default()).unwrap();
+    let listed = entries.iter().find(|entry| entry.path == b"one").unwrap();
+    let full = TreeRoom::below(world.dir.path(), u64::MAX);
+    let draft = TreeDraft::new(&world.dir.path().join("draft"), true, full).unwrap();
+    let reader = TreeReader { source: &opened, is_local: true, left: AtomicU64::new(9) };
+    let read = reader.read(listed, Some(&draft), &mut [0; 16]);
+    assert!(matches!(&read, Err(TreeError::Room { .. })), "{read:?}");
+    assert!(!read.unwrap_err().is_permanent(), "there may be room a moment later");
+}
+
+#[test]
+fn a_young_tree_is_read_and_not_copied_again() {
+    let world = World::new();
+    // More than is read at once of a tree of which nothing is known.
+    File::create(world.at("large")).unwrap().set_len(MAX_READ_FIRST + 1).unwrap();
+    let bound = world.bind();
+    assert!(!world.known("large").is_settled);
+    let changed = || {
+        let found = world.store.dir.metadata().unwrap();
+        (found.ctime(), found.ctime_nsec())
+    };
+    let before = changed();
+    assert_eq!(world.bind(), bound);
+    assert_eq!(changed(), before, "no draft was made");
 }
 
 #[test]
@@ -184,6 +302,10 @@ fn a_tree_beyond_its_bounds_leaves_nothing() {
     assert!(matches!(bind(7, 6), Err(TreeError::Entries(7))));
     assert!(matches!(bind(8, 5), Err(TreeError::Bytes(5))));
     assert!(world.store.list().unwrap().is_empty());
+    // Paths: 3 + 1 + 5 + 6 + 3 + 9 + 3. Targets: 6 + 4.
+    let names = |most| walk_within(&opened, TreeBounds::default(), most);
+    assert!(matches!(names(39), Err(TreeError::Names(MAX_NAME_BYTES))));
+    assert!(names(40).is_ok());
     assert!(bind(8, 6).is_ok());
     assert_eq!(world.store.list().unwrap().len(), 1);
 }
@@ -228,11 +350,51 @@ fn after_another_boot_every_byte_of_a_copy_is_compared() {
 fn a_copy_that_is_removed_is_gone_and_is_made_again() {
     let world = World::new();
     let bound = world.bind();
-    world.store.remove(&bound.copy).unwrap();
+    assert!(world.store.remove(&world.stored()).unwrap());
     let gone = world.store.open(&bound.copy, &HostPath::said("/x"));
     assert!(matches!(gone, Err(TreeError::Gone(_))));
     assert_eq!(world.bind(), bound);
     assert!(world.copy(&bound, "a/two").exists());
+}
+
+#[test]
+fn a_copy_that_was_used_since_it_was_looked_at_stays() {
+    let world = World::new();
+    let bound = world.bind();
+    let dir = world.store.dir.join(bound.copy.as_str());
+    type Use<'a> = &'a dyn Fn();
+    let (opened, bound_again) = (
+        || drop(world.store.open(&bound.copy, &HostPath::said("/x")).unwrap()),
+        || assert_eq!(world.bind(), bound),
+    );
+    // Another one makes the same copy, and is second.
+    let made_again = || {
+        fs::create_dir(world.store.dir.join(".draft")).unwrap();
+        world.store.put(&world.store.dir.join(".draft"), &bound.copy).unwrap();
+    };
+    for used in [&opened as Use<'_>, &bound_again, &made_again] {
+        set_modified(&dir, 1_000_000_000);
+        let looked_at = world.stored();
+        used();
+        assert!(!world.store.remove(&looked_at).unwrap());
+        assert!(world.copy(&bound, "one").exists());
+    }
+    assert!(world.store.remove(&world.stored()).unwrap() && !dir.exists());
+}
+
+#[test]
+fn a_draft_stays_while_it_is_filled_however_long_that_takes() {
+    let world = World::new();
+    world.bind();
+    let draft = world.store.dir.join(".draft-1");
+    fs::create_dir(&draft).unwrap();
+    let filling = lock::of_draft(&draft).unwrap();
+    set_modified(&draft, 1_000_000_000);
+    world.store.list().unwrap();
+    assert!(draft.exists());
+    drop(filling);
+    world.store.list().unwrap();
+    assert!(!draft.exists(), "its process is gone");
 }
 
 fn set_modified(path: &Path, seconds: i64) {

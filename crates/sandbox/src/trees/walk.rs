@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::entry::{Entry, EntryKind, FileKey, Time};
+use super::entry::{Entry, EntryKind, FileKey, FileOwner, Time};
 use super::error::TreeError;
 use super::store::TreeBounds;
 use crate::host::hostpath::{HostHandle, is_state};
@@ -28,11 +28,25 @@ const LOOK: AtFlags =
 /// The kernel's own bound of a path.
 const MAX_PATH_BYTES: usize = 4_095;
 
+/// Bytes of the paths and of the targets of links of one tree, which are in memory while it is bound: 500,000 entries with twice the
+/// length that is usual. Deep directories could have as many with gigabytes.
+pub(super) const MAX_NAME_BYTES: usize = 128 * 1024 * 1024;
+
 /// Everything in the order of its path's bytes, the tree itself first.
 pub(super) fn walk(top: &HostHandle, bounds: TreeBounds) -> Result<Vec<Entry>, TreeError> {
+    walk_within(top, bounds, MAX_NAME_BYTES)
+}
+
+/// The same with at most so many bytes of paths and targets.
+pub(super) fn walk_within(
+    top: &HostHandle,
+    bounds: TreeBounds,
+    names_left: usize,
+) -> Result<Vec<Entry>, TreeError> {
     let at_top = |errno: Errno| fault(Path::new(""), errno);
     let root = statx(top, "", LOOK, wanted()).map_err(at_top)?;
-    let mut walk = TreeWalk { entries: Vec::new(), bounds, bytes: 0, mount: root.stx_mnt_id };
+    let mut walk =
+        TreeWalk { entries: Vec::new(), bounds, bytes: 0, names_left, mount: root.stx_mnt_id };
     if top.is_file() {
         let kind = EntryKind::File(key_of(&root));
         walk.take(entry(Vec::new(), kind, &root))?;
@@ -56,6 +70,7 @@ struct TreeWalk {
     entries: Vec<Entry>,
     bounds: TreeBounds,
     bytes: u64,
+    names_left: usize,
     /// The mount that the directory itself is reached by.
     mount: u64,
 }
@@ -120,6 +135,12 @@ impl TreeWalk {
     }
 
     fn take(&mut self, entry: Entry) -> Result<(), TreeError> {
+        let target = match &entry.kind {
+            EntryKind::Link(target) => target.len(),
+            _ => 0,
+        };
+        let left = self.names_left.checked_sub(entry.path.len() + target);
+        self.names_left = left.ok_or(TreeError::Names(MAX_NAME_BYTES))?;
         let size = entry.key().map_or(0, |key| key.size);
         self.bytes = self.bytes.saturating_add(size);
         if self.bytes > self.bounds.bytes {
@@ -138,16 +159,20 @@ fn wanted() -> StatxFlags {
 }
 
 fn entry(path: Vec<u8>, kind: EntryKind, found: &Statx) -> Entry {
-    let mode = match kind {
-        EntryKind::Link(_) => 0o777,
-        _ => u32::from(found.stx_mode) & 0o777,
+    let owner = match kind {
+        EntryKind::Link(_) => FileOwner { mode: 0o777, ..owner_of(found) },
+        _ => owner_of(found),
     };
-    let modified = key_of(found).modified;
-    Entry { path, kind, mode, uid: found.stx_uid, gid: found.stx_gid, modified }
+    Entry { path, kind, owner, modified: key_of(found).modified }
+}
+
+fn owner_of(found: &Statx) -> FileOwner {
+    let mode = u32::from(found.stx_mode) & 0o777;
+    FileOwner { mode, uid: found.stx_uid, gid: found.stx_gid }
 }
 
 /// As `statx` says it.
-pub(super) fn key_of(found: &Statx) -> FileKey {
+fn key_of(found: &Statx) -> FileKey {
     FileKey {
         device: makedev(found.stx_dev_major, found.stx_dev_minor),
         inode: found.stx_ino,
@@ -157,9 +182,10 @@ pub(super) fn key_of(found: &Statx) -> FileKey {
     }
 }
 
-/// The same of a file that is open.
-pub(super) fn key_now(file: &std::fs::File) -> rustix::io::Result<FileKey> {
-    statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map(|found| key_of(&found))
+/// Both of a file that is open, as they were at one time.
+pub(super) fn look(file: &std::fs::File) -> rustix::io::Result<(FileKey, FileOwner)> {
+    statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+        .map(|found| (key_of(&found), owner_of(&found)))
 }
 
 pub(super) fn fault(path: &Path, errno: Errno) -> TreeError {
