@@ -349,7 +349,7 @@ async fn an_object_goes_with_its_last_artifact_and_its_file_after_it() {
     let third = over(&up, yaml, json!({"n": "c"}), "c").await;
     assert_eq!((count(&sql, keys).await, stored(&home, "kept").len()), (1, 1));
     let alone =
-        "SELECT runs FROM app.erase_runs(ARRAY[$1], '{output}', 'asked', 'k', 'why', 'manual')";
+        "SELECT runs FROM app.erase_runs('{}', ARRAY[$1], 'asked', 'k', 'why', 'manual')";
     until("it is erased", SOON, async || {
         let runs: i64 = sqlx::query_scalar(alone).bind(&third).fetch_one(&sql).await.unwrap();
         runs == 1

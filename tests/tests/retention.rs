@@ -187,6 +187,47 @@ async fn what_is_erased_is_in_no_column_of_any_table_and_its_record_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn copies_of_a_fork_and_inputs_of_a_removed_schedule_go_too() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let run = marked(&up).await;
+    let (_, header) = up.get(&format!("/api/runs/{run}")).await;
+    let flow = text(&header, "workflowID");
+    let last = format!(
+        "SELECT max(function_id)::bigint FROM dbos.operation_outputs WHERE workflow_uuid = '{flow}'"
+    );
+    let again = json!({"actor": "ada", "reason": "again", "stepN": count(&sql, &last).await});
+    let (status, forked) = up.post(&format!("/api/ops/wf/{flow}/fork"), &again).await;
+    assert_eq!(status, 202, "{forked}");
+    let fork = text(&forked, "newRunId");
+    up.wait_terminal(&fork).await;
+    let schedule = json!({"recipeRef": {"id": "marked", "v": "1"}, "name": "yearly", "schedule": {"cron": "0 3 1 1 *", "inputs": {"word": MARK}}});
+    let (status, row) = up.post("/api/schedules", &schedule).await;
+    assert_eq!(status, 201, "{row}");
+    assert!(holding(&sql, MARK).await.iter().any(|one| one == "app.triggers.spec"));
+    // Copied steps have what the run's tasks said.
+    let erase_output = json!({"content": "output", "why": "a request of its author"});
+    until("it is refused for its fork", Duration::from_secs(30), async || {
+        let (status, refused) = up.post(&format!("/api/runs/{run}/erase"), &erase_output).await;
+        assert_eq!((status, &refused["code"]), (409, &json!("state_conflict")), "{refused}");
+        refused["message"].as_str().is_some_and(|why| why.contains("fork"))
+    })
+    .await;
+    assert_eq!(up.request("DELETE", "/api/schedules/yearly", Some(&up.key), None).await.0, 200);
+    erase(&up, &run, "run").await;
+    erase(&up, &fork, "output").await;
+    let after = holding(&sql, MARK).await;
+    assert!(after.is_empty(), "{after:#?}");
+    let late = json!({"payload": {"choice": "no", "note": MARK}, "dedupeKey": "late"});
+    let path = format!("/api/runs/{run}/gates/approve-plan/reply");
+    let (status, refused) = up.post(&path, &late).await;
+    assert_eq!((status, &refused["code"]), (410, &json!("erased")), "{refused}");
+    assert!(holding(&sql, MARK).await.is_empty());
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn triggers_let_exactly_an_erasure_through() {
     let home = Home::new();
     let up = home.up();

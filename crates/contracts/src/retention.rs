@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::enum_names::named;
-use crate::id::TenantId;
+use crate::id::{RunId, TenantId};
 
 named! {
     /// What of a run is erased.
@@ -176,6 +176,22 @@ pub struct GcStep {
     pub bases: u64,
     /// Where to go on; absent: it is done.
     pub next: Option<GcPosition>,
+    /// What keeps its content, since its erasure failed; the rest went on. The server's log says why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<GcFailure>,
+}
+
+/// A run or a tenant that a collection could not take.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GcFailure {
+    /// Tenant that owns the runs.
+    pub tenant: TenantId,
+    /// The run that was left out; absent: the runs of the tenant that come after those that went.
+    pub run: Option<RunId>,
+    /// The public error.
+    pub why: String,
 }
 
 /// What retention would take of a tenant now.

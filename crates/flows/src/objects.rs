@@ -7,10 +7,12 @@
 //! A process without a store, or without the key of secrets, leaves everything in the database, within its bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::config::{ConfigKey, lower_of_both};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::id::{Digest, ObjectId, TenantId};
 use cofferdam_contracts::object::{FaultyObject, ObjectFault, ObjectReport};
 use cofferdam_contracts::proof::{ProofReport, Verdict};
 use cofferdam_ledger::Ledger;
@@ -240,32 +242,46 @@ impl Objects {
         }
     }
 
-    /// Removes the files of objects of this store whose keys are destroyed, and says so on record; how many. A process that is killed
-    /// between leaves them to the next look: that of a collection, of an erasure, or of a worker that starts.
+    /// Removes files of objects of this store whose keys are destroyed, until `turn` is over, and says so on record; how many. A file that
+    /// cannot be removed holds up no other. A process that is killed between leaves the rest to the next look: that of a collection, of
+    /// an erasure, or of a worker that starts.
     ///
     /// # Errors
-    /// The ledger does not answer, or a file cannot be removed.
-    pub(crate) async fn clear(&self) -> Result<u64> {
+    /// The ledger does not answer; or what the first file said that cannot be removed, behind the others.
+    async fn clear(&self, turn: Duration) -> Result<u64> {
         let Some(store) = self.store.clone() else { return Ok(0) };
-        let mut all = 0_u64;
-        loop {
-            let page = self.ledger.objects().leaving(store.name(), PAGE).await?;
-            if page.is_empty() {
-                return Ok(all);
-            }
-            let ids: Vec<_> = page.iter().map(|(id, _)| id.clone()).collect();
+        let begun = Stopwatch::start();
+        let (mut all, mut after, mut faulty) = (0_u64, None, None);
+        while begun.elapsed() <= turn {
+            let page = self.ledger.objects().leaving(store.name(), after.as_ref(), PAGE).await?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
             let store = store.clone();
-            let remove = move || page.iter().try_for_each(|(id, sha256)| store.remove(sha256, id));
-            let removed = tokio::task::spawn_blocking(remove).await?;
-            removed.map_err(ObjectError::from)?;
-            self.ledger.objects().files_gone(&ids).await?;
-            all = all.saturating_add(u64::try_from(ids.len()).unwrap_or(u64::MAX));
+            let remove = move || -> (Vec<ObjectId>, Option<StoreError>) {
+                let mut fault = None;
+                let is_gone = |(id, sha256): (ObjectId, Digest)| match store.remove(&sha256, &id) {
+                    Ok(()) => Some(id),
+                    Err(error) => {
+                        fault.get_or_insert(error);
+                        None
+                    }
+                };
+                (page.into_iter().filter_map(is_gone).collect(), fault)
+            };
+            let (gone, fault) = tokio::task::spawn_blocking(remove).await?;
+            faulty = faulty.or(fault);
+            self.ledger.objects().files_gone(&gone).await?;
+            all = all.saturating_add(u64::try_from(gone.len()).unwrap_or(u64::MAX));
+        }
+        match faulty {
+            Some(error) => Err(ObjectError::from(error).into()),
+            None => Ok(all),
         }
     }
 
-    /// [`Objects::clear`] behind what is done already: its failure is a later look's.
-    pub(crate) async fn clear_later(&self) {
-        if let Err(error) = self.clear().await {
+    /// [`Objects::clear`] behind what is done already: its failure, and what it has no time for, are a later look's.
+    pub(crate) async fn clear_within(&self, turn: Duration) {
+        if let Err(error) = self.clear(turn).await {
             tracing::warn!(%error, "files of erased objects stay in the artifact store until the next look");
         }
     }
@@ -273,7 +289,7 @@ impl Objects {
     /// Removes what processes that were killed left in the store, and names what they had put on record.
     pub(crate) async fn sweep(&self) -> Result<()> {
         let Some(store) = self.store.clone() else { return Ok(()) };
-        self.clear().await?;
+        self.clear_within(Duration::MAX).await;
         let found = {
             let store = store.clone();
             tokio::task::spawn_blocking(move || store.leftovers()).await?

@@ -65,9 +65,6 @@ impl Runs {
         action: &OpsRequest,
     ) -> Result<OpsResponse> {
         no_step(action)?;
-        if let Some(run) = self.ledger.ops().run(&who.tenant, on).await? {
-            self.ledger.erasures().refuse(&run, None).await?;
-        }
         self.ledger.ops().resume(on, &audit(who, "resume", on, action, None)).await?;
         Ok(accepted(on))
     }

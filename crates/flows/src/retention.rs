@@ -5,7 +5,8 @@
 //!     files of the artifact store go behind the commit that destroyed their keys
 //!     a request works for about two seconds and says where to go on; the database knows what is done
 //! ```
-//! A collection that is cut off anywhere begins again: what is erased is not found again.
+//! A collection that is cut off anywhere begins again: what is erased is not found again. **A run or tenant that fails is left out and
+//! named; the others go on.**
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_contracts::config::{ConfigKey, entries};
 use cofferdam_contracts::id::{RunId, SecretName, TenantId};
 use cofferdam_contracts::retention::{
-    EraseRequest, ErasureTotals, GcPosition, GcPreview, GcRequest, GcStep, Retention, StorageReport,
+    EraseRequest, ErasureTotals, GcFailure, GcPosition, GcPreview, GcRequest, GcStep, Retention,
+    StorageReport,
 };
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
@@ -22,7 +24,7 @@ use cofferdam_ledger::keys::Principal;
 use crate::error::{Error, Result};
 use crate::objects::Objects;
 
-/// How long one request of a collection works: a person sees that it goes on, and a proxy does not give up.
+/// How long one request of a collection works, and then removes files: a person sees that it goes on, and a proxy does not give up.
 const TURN: Duration = Duration::from_secs(2);
 /// A base without a use for so long is given up, as its own host would.
 const STALE_MS: i64 = 14 * 24 * 3_600_000;
@@ -52,7 +54,7 @@ impl Retentions {
         let op = format!("erase.{}", request.content.as_str());
         let audit = Audit { reason: &request.why, ..Audit::by(who, &op, run.as_str()) };
         let erased = self.ledger.erasures().erase(run, request.content, &audit).await?;
-        self.objects.clear_later().await;
+        self.objects.clear_within(TURN).await;
         Ok(erased)
     }
 
@@ -106,13 +108,14 @@ impl Retentions {
     /// The ledger does not answer, or a rule does not hold together.
     pub async fn collect(&self, who: &Principal, request: &GcRequest) -> Result<GcStep> {
         let step = self.collected(who, request).await?;
-        self.objects.clear_later().await;
+        self.objects.clear_within(TURN).await;
         Ok(step)
     }
 
     async fn collected(&self, who: &Principal, request: &GcRequest) -> Result<GcStep> {
         let begun = Stopwatch::start();
-        let mut step = GcStep { erased: ErasureTotals::default(), bases: 0, next: None };
+        let mut step =
+            GcStep { erased: ErasureTotals::default(), bases: 0, next: None, failed: Vec::new() };
         let mut at = request.from.clone();
         if at.as_ref().is_none_or(|at| at.tenant.is_some()) {
             for tenant in self.tenants(who).await? {
@@ -123,11 +126,15 @@ impl Retentions {
                     continue;
                 }
                 let after = from.and_then(|from| from.after);
-                step.next = self.collect_runs(who, &tenant, after, &begun, &mut step).await?;
-                if step.next.is_some() {
-                    return Ok(step);
+                match self.collect_tenant(who, &tenant, after, &begun, &mut step).await {
+                    Ok(None) => {}
+                    Ok(next) => {
+                        step.next = next;
+                        return Ok(step);
+                    }
+                    Err(Error::Ledger(lost)) if lost.is_lost() => return Err(lost.into()),
+                    Err(error) => step.failed.push(failure(&tenant, None, error)),
                 }
-                step.bases = step.bases.saturating_add(self.stale_bases(who, &tenant).await?);
             }
             at = None;
         }
@@ -141,6 +148,22 @@ impl Retentions {
             }
         }
         Ok(step)
+    }
+
+    /// Runs of a tenant that are due, then its stale bases; where to go on.
+    async fn collect_tenant(
+        &self,
+        who: &Principal,
+        tenant: &TenantId,
+        after: Option<String>,
+        begun: &Stopwatch,
+        step: &mut GcStep,
+    ) -> Result<Option<GcPosition>> {
+        let next = self.collect_runs(who, tenant, after, begun, step).await?;
+        if next.is_none() {
+            step.bases = step.bases.saturating_add(self.stale_bases(who, tenant).await?);
+        }
+        Ok(next)
     }
 
     /// Tenants that the caller's collection is about.
@@ -176,9 +199,14 @@ impl Retentions {
             let batch =
                 erasures.collect_runs(tenant, &due, after.as_deref(), &who.key_id, &rule).await?;
             step.erased = step.erased.plus(batch.erased);
+            for (run, error) in batch.failed {
+                let run = RunId::parse(&run).map_err(Error::corrupt("runs.id"))?;
+                step.failed.push(failure(tenant, Some(run), error.into()));
+            }
             let Some(last) = batch.last else { return Ok(None) };
             after = Some(last);
-            if begun.elapsed() > TURN {
+            // A page of failures is the most that one answer names.
+            if begun.elapsed() > TURN || !step.failed.is_empty() {
                 return Ok(Some(GcPosition { tenant: Some(tenant.clone()), after }));
             }
         }
@@ -205,4 +233,10 @@ impl Retentions {
         let audit = Audit { tenant, ..Audit::by(who, "cache.evict", "unused for 14 days") };
         Ok(self.ledger.cache().doom(tenant, None, STALE_MS, &audit).await?)
     }
+}
+
+/// For the caller its code's message, for the log the cause.
+fn failure(tenant: &TenantId, run: Option<RunId>, error: Error) -> GcFailure {
+    tracing::warn!(%tenant, run = run.as_ref().map(RunId::as_str), ?error, "a collection left out what it could not erase");
+    GcFailure { tenant: tenant.clone(), run, why: error.refusal().message }
 }

@@ -27,7 +27,6 @@ impl Runs {
             .header(&who.tenant, run_or_workflow)
             .await?
             .ok_or_else(|| Refusal::not_found("run"))?;
-        self.ledger.erasures().refuse(&header.run_id, None).await?;
         let audit =
             Audit { reason: "retry", ..Audit::by(who, "retry", header.workflow_id.as_str()) };
         let waited = Stopwatch::start();

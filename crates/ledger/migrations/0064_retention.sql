@@ -13,8 +13,8 @@ CREATE TABLE app.erasures (
   key_id       text NOT NULL,
   reason       text NOT NULL CHECK (length(reason) BETWEEN 1 AND 1000),
   bytes        bigint NOT NULL CHECK (bytes >= 0),
-  -- Rows that are deleted since they are copies: {streams, engine, recipes} with rows, bytes and sha256. Of a secret: its version,
-  -- bytes and sha256.
+  -- Rows that are deleted since they are copies: {streams, engine, recipe}; of the first two rows, bytes and sha256: of the rows' own
+  -- digests one behind the other, since all bytes of a run may be more than one value holds. Of a secret: its version, bytes and sha256.
   removed      jsonb NOT NULL,
   -- Of a prompt: the groups and tasks of the run's graph, which its plan does not say any more.
   graph_digest text CHECK (graph_digest ~ '^[a-f0-9]{64}$'),
@@ -40,6 +40,10 @@ END $$;
 CREATE FUNCTION app.erased_text(p_text text) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
 BEGIN
   RETURN 'erased sha256:' || encode(sha256(convert_to(p_text, 'UTF8')), 'hex') || ' bytes:' || octet_length(p_text);
+END $$;
+CREATE FUNCTION app.erased_bytes(p_bytes bytea) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+  RETURN convert_to('erased sha256:' || encode(sha256(p_bytes), 'hex') || ' bytes:' || octet_length(p_bytes), 'UTF8');
 END $$;
 -- `p_keep`: fields that proofs read: ends, digests, roles, choices.
 CREATE FUNCTION app.erased_json(p_value jsonb, p_keep text[]) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -169,6 +173,17 @@ END $$;
 ALTER TABLE app.runs ADD COLUMN erased_at timestamptz;
 CREATE INDEX runs_unerased ON app.runs (tenant_id, finished_at) WHERE erased_at IS NULL AND finished_at IS NOT NULL;
 
+-- A run whose content went does not go on: an erasure and a retry or resumption each lock the run, and the second sees the first.
+CREATE FUNCTION app.erased_run_is_over() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM app.erasures e WHERE e.run_id = OLD.id) THEN
+    RAISE EXCEPTION 'run % is erased and does not go on', OLD.id USING ERRCODE = 'restrict_violation';
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER erased_runs_are_over BEFORE UPDATE OF status ON app.runs FOR EACH ROW
+  WHEN (app.is_over(OLD.status) AND NOT app.is_over(NEW.status)) EXECUTE FUNCTION app.erased_run_is_over();
+
 -- The triggers that refuse change let exactly this through: the transaction that put a run's erasure on record touches the row (any
 -- other change is refused), and the trigger itself writes what is left of the content.
 
@@ -263,8 +278,10 @@ BEGIN
     PERFORM app.no_erasure('sbx_runs');
   END IF;
   IF v_prompt THEN
+    -- One that was killed has a base without having said so.
     NEW.request := app.request_left(OLD.request)
-      || CASE WHEN OLD.response ? 'cache' AND OLD.response -> 'cache' <> 'null'
+      || CASE WHEN EXISTS (SELECT FROM app.dependency_cache_uses u WHERE u.task_key = OLD.task_key)
+                OR EXISTS (SELECT FROM app.dependency_cache_index c WHERE c.created_by = OLD.task_key)
               THEN jsonb_build_object('cacheSource', app.cache_source(OLD.request)) ELSE '{}' END;
   END IF;
   IF v_output AND OLD.response IS NOT NULL THEN
@@ -297,7 +314,7 @@ BEGIN
   RETURN NEW;
 END $$;
 
--- For every other table, by its arguments: the column of the run (`call:C`: the call of a model that C names), then
+-- For every other table, by its arguments: the column of the run (`call:C`: the call of a model that C names; `live:C`: the life), then
 -- `content:column:form[:kept fields]` each, where `side` says which content the row holds.
 CREATE FUNCTION app.erase_row() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -305,11 +322,13 @@ DECLARE
   v_contents text[];
   v_left     jsonb := '{}';
   v_part     text[];
+  v_is_null  boolean;
 BEGIN
   v_contents := ARRAY(
     SELECT e.content FROM app.erasures e
-     WHERE e.run_id = CASE WHEN TG_ARGV[0] LIKE 'call:%'
-                           THEN (SELECT c.run_id FROM app.model_calls c WHERE c.op_key = v_row ->> substr(TG_ARGV[0], 6))
+     WHERE e.run_id = CASE split_part(TG_ARGV[0], ':', 1)
+                           WHEN 'call' THEN (SELECT c.run_id FROM app.model_calls c WHERE c.op_key = v_row ->> substr(TG_ARGV[0], 6))
+                           WHEN 'live' THEN (SELECT l.run_id FROM app.live_sandboxes l WHERE l.id = v_row ->> substr(TG_ARGV[0], 6))
                            ELSE v_row ->> TG_ARGV[0] END
        AND e.xact = pg_current_xact_id());
   IF v_contents = '{}' OR NEW IS DISTINCT FROM OLD THEN
@@ -318,12 +337,16 @@ BEGIN
   FOR i IN 1 .. TG_NARGS - 1 LOOP
     v_part := string_to_array(TG_ARGV[i], ':');
     CONTINUE WHEN NOT CASE v_part[1] WHEN 'side' THEN CASE v_row ->> 'side' WHEN 'request' THEN 'prompt' ELSE 'output' END
-                                     ELSE v_part[1] END = ANY (v_contents)
-               OR coalesce(jsonb_typeof(v_row -> v_part[2]), 'null') = 'null';
+                                     ELSE v_part[1] END = ANY (v_contents);
+    -- In the row as JSON a null of SQL and one of JSON are alike.
+    IF jsonb_typeof(v_row -> v_part[2]) = 'null' THEN
+      EXECUTE format('SELECT ($1).%I IS NULL', v_part[2]) INTO v_is_null USING OLD;
+      CONTINUE WHEN v_is_null;
+    END IF;
     v_left := v_left || jsonb_build_object(v_part[2], CASE v_part[3]
       WHEN 'json' THEN app.erased_json(v_row -> v_part[2], string_to_array(coalesce(v_part[4], ''), ','))
       WHEN 'string' THEN to_jsonb(app.erased_text((v_row -> v_part[2])::text))
-      WHEN 'bytes' THEN to_jsonb(convert_to(app.erased_text(v_row ->> v_part[2]), 'UTF8'))
+      WHEN 'bytes' THEN to_jsonb(app.erased_bytes((v_row ->> v_part[2])::bytea))
       ELSE to_jsonb(app.erased_text(v_row ->> v_part[2])) END);
   END LOOP;
   RETURN CASE WHEN v_left <> '{}' THEN jsonb_populate_record(NEW, v_left) END;
@@ -349,7 +372,10 @@ BEGIN
     ('prompt_answers', 'prompt_answers_append_only', 'refuse_change', NULL, ARRAY['call:call_key', 'output:body:bytes']),
     ('model_bodies', 'model_bodies_append_only', 'refuse_change', NULL, ARRAY['call:op_key', 'side:body:text']),
     ('dispatch_runs', 'dispatch_runs_guard', 'dispatch_runs_guard', NULL, ARRAY['run_id', 'prompt:request:json']),
-    ('live_sandboxes', 'live_sandboxes_guard', 'live_sandboxes_guard', NULL, ARRAY['run_id', 'prompt:metadata:json']),
+    ('live_sandboxes', 'live_sandboxes_guard', 'live_sandboxes_guard', NULL, ARRAY['run_id', 'prompt:metadata:json',
+       'output:program_failed:text', 'output:end_reason:text']),
+    ('template_builds', 'template_builds_guard', 'template_builds_guard', NULL, ARRAY['live:live_id', 'output:reason:text']),
+    ('model_calls', 'model_calls_guard', 'model_calls_guard', NULL, ARRAY['run_id', 'output:why:text']),
     ('test_reports', 'test_reports_append_only', 'refuse_change', NULL, ARRAY['run_id', 'output:report:json:fault']),
     ('graph_events', 'graph_events_append_only', 'refuse_change', NULL, ARRAY['run_id', 'output:event:string']),
     ('graph_skips', 'graph_skips_append_only', 'refuse_change', NULL, ARRAY['run_id', 'output:detail:text']),
@@ -369,6 +395,16 @@ BEGIN
                                                       FROM unnest(t.arguments) WITH ORDINALITY u(a, n)) || ')'));
   END LOOP;
 END $$;
+
+-- A schedule or hook that is removed keeps the hash of its inputs: no run begins with them, and no run's erasure would reach them.
+CREATE FUNCTION app.removed_trigger_inputs() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.spec := jsonb_set(NEW.spec, '{inputs}', app.erased_json(NEW.spec -> 'inputs', '{}'));
+  RETURN NEW;
+END $$;
+-- (Behind `triggers_are_their_consent`, by name: no statement changes what was consented to.)
+CREATE TRIGGER triggers_removed BEFORE UPDATE OF state ON app.triggers FOR EACH ROW
+  WHEN (NEW.state = 'removed' AND OLD.state <> 'removed' AND NEW.spec ? 'inputs') EXECUTE FUNCTION app.removed_trigger_inputs();
 
 -- A blob that is referred to stays until the reference is written; one that goes at this moment is written again by who retries.
 CREATE OR REPLACE FUNCTION app.blob_used() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -405,15 +441,42 @@ BEGIN
   RETURN v_count;
 END $$;
 
--- Takes contents of these runs, of those that still have one and are at rest, and puts it on record: in one transaction, in which
--- everything goes or nothing. How many runs, bytes and blobs.
+-- Whether a run that is not among `p_going` goes on behind recorded steps of this one: its engine has copies of what they made.
+CREATE FUNCTION app.is_copied(p_run text, p_going text[]) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN EXISTS (
+    WITH RECURSIVE f AS (
+      SELECT f.id, f.intent_id, f.workflow_id FROM app.runs r JOIN app.runs f ON f.intent_id = r.intent_id AND f.retry_of = r.id
+       WHERE r.id = p_run
+       UNION
+      SELECT n.id, n.intent_id, n.workflow_id FROM f JOIN app.runs n ON n.intent_id = f.intent_id AND n.retry_of = f.id)
+    SELECT FROM f
+      JOIN app.runs r ON r.id = p_run
+      JOIN dbos.operation_outputs o ON o.workflow_uuid = r.workflow_id
+      JOIN dbos.operation_outputs c ON c.workflow_uuid = f.workflow_id AND c.function_id = o.function_id
+     WHERE NOT f.id = ANY (p_going)
+       AND (c.started_at_epoch_ms, c.completed_at_epoch_ms, c.output) IS NOT DISTINCT FROM
+           (o.started_at_epoch_ms, o.completed_at_epoch_ms, o.output));
+END $$;
+
+-- Who else has a draft.
+CREATE INDEX runs_by_recipe ON app.runs (tenant_id, recipe_id, recipe_hash);
+
+-- Takes the prompts and outputs of these runs, of those that still have one and are at rest, and puts it on record: in one transaction,
+-- in which everything goes or nothing. How many runs, bytes and blobs.
 --
 -- The engine's checkpoints of a run are copies of both contents, and go with the first: such a run is not repeated or gone on from.
--- A draft recipe that no other run names, and no schedule or hook has, goes with the prompt of a run that somebody erases; retention keeps recipes.
-CREATE FUNCTION app.erase_runs(p_runs text[], p_contents text[], p_cause text, p_key text, p_reason text, p_origin text)
+-- A run whose checkpoints a fork has is passed over, unless that goes along. A draft recipe that no other run names, and no schedule or
+-- hook has, goes with the prompt of a run that somebody erases; retention keeps recipes.
+--
+-- Every erasure locks in this order: intents, runs, recipes, rows, objects, blobs, the quota.
+CREATE FUNCTION app.erase_runs(p_prompts text[], p_outputs text[], p_cause text, p_key text, p_reason text, p_origin text)
 RETURNS TABLE (runs bigint, bytes bigint, blobs bigint) LANGUAGE plpgsql
 SET jit = off SET enable_seqscan = off AS $$
 DECLARE
+  v_resting text[];
+  v_prompts text[];
+  v_outputs text[];
   v_runs    text[];
   v_flows   text[];
   v_digests text[];
@@ -421,22 +484,37 @@ DECLARE
   v_recipes text[] := '{}';
   v_freed   jsonb;
 BEGIN
-  -- Two statements: the second sees what who held the lock has written.
-  PERFORM FROM app.runs r WHERE r.id = ANY (p_runs) ORDER BY r.id FOR UPDATE;
-  v_runs := ARRAY(SELECT r.id FROM app.runs r
-                   WHERE r.id = ANY (p_runs) AND app.is_at_rest(r.id)
-                     AND EXISTS (SELECT FROM unnest(p_contents) c WHERE NOT app.is_erased(r.id, c)));
+  -- A statement each: the next one sees what who held the lock has written.
+  PERFORM FROM app.intents i WHERE i.id IN (SELECT r.intent_id FROM app.runs r WHERE r.id = ANY (p_prompts || p_outputs))
+    ORDER BY i.id FOR NO KEY UPDATE;
+  PERFORM FROM app.runs r WHERE r.id = ANY (p_prompts || p_outputs) ORDER BY r.id FOR UPDATE;
+  v_resting := ARRAY(SELECT r.id FROM app.runs r WHERE r.id = ANY (p_prompts || p_outputs) AND app.is_at_rest(r.id));
+  v_resting := ARRAY(
+    SELECT r.id FROM app.runs r
+     WHERE r.id = ANY (v_resting)
+       AND NOT (r.id = ANY (p_outputs)
+                AND EXISTS (SELECT FROM app.runs f WHERE f.intent_id = r.intent_id AND f.retry_of = r.id)
+                AND app.is_copied(r.id, v_resting)));
+  v_prompts := ARRAY(SELECT r.id FROM app.runs r
+                      WHERE r.id = ANY (v_resting) AND r.id = ANY (p_prompts) AND NOT app.is_erased(r.id, 'prompt'));
+  v_outputs := ARRAY(SELECT r.id FROM app.runs r
+                      WHERE r.id = ANY (v_resting) AND r.id = ANY (p_outputs) AND NOT app.is_erased(r.id, 'output'));
+  v_runs := ARRAY(SELECT unnest(v_prompts) UNION SELECT unnest(v_outputs));
   IF v_runs = '{}' THEN
     RETURN QUERY SELECT 0::bigint, 0::bigint, 0::bigint;
     RETURN;
   END IF;
-  IF 'prompt' = ANY (p_contents) AND p_cause = 'asked' THEN
+  IF v_prompts <> '{}' AND p_cause = 'asked' THEN
+    -- Imports and promotions of a recipe take turns at its row.
+    PERFORM FROM app.recipes p
+      WHERE (p.tenant_id, p.id) IN (SELECT r.tenant_id, r.recipe_id FROM app.runs r WHERE r.id = ANY (v_prompts))
+      ORDER BY p.tenant_id, p.id FOR UPDATE;
     v_recipes := ARRAY(SELECT DISTINCT v.hash FROM app.runs r
                          JOIN app.recipe_versions v ON v.tenant_id = r.tenant_id AND v.id = r.recipe_id AND v.hash = r.recipe_hash
-                        WHERE r.id = ANY (v_runs) AND v.status = 'draft'
+                        WHERE r.id = ANY (v_prompts) AND v.status = 'draft'
                           AND NOT EXISTS (SELECT FROM app.runs o
                                            WHERE o.tenant_id = r.tenant_id AND o.recipe_id = r.recipe_id
-                                             AND o.recipe_hash = r.recipe_hash AND NOT o.id = ANY (v_runs)
+                                             AND o.recipe_hash = r.recipe_hash AND NOT o.id = ANY (v_prompts)
                                              AND NOT app.is_erased(o.id, 'prompt'))
                           AND NOT EXISTS (SELECT FROM app.triggers t
                                            WHERE t.tenant_id = r.tenant_id AND t.recipe_id = r.recipe_id
@@ -450,8 +528,10 @@ BEGIN
 
   INSERT INTO app.erasures (tenant_id, content, run_id, cause, key_id, reason, bytes, removed, graph_digest, origin)
   WITH going AS MATERIALIZED (
-    SELECT r.id, r.tenant_id, r.intent_id, r.recipe_hash, c.content FROM app.runs r CROSS JOIN unnest(p_contents) c(content)
-     WHERE r.id = ANY (v_runs) AND NOT app.is_erased(r.id, c.content)),
+    SELECT r.id, r.tenant_id, r.intent_id, r.recipe_hash, c.content,
+           c.content = 'prompt' OR NOT r.id = ANY (v_prompts) AS is_first
+      FROM (SELECT unnest(v_prompts) AS id, 'prompt' AS content UNION ALL SELECT unnest(v_outputs), 'output') c
+      JOIN app.runs r ON r.id = c.id),
   files AS (
     SELECT a.run_id, app.content_of_step(a.step_id) AS content, sum(a.size) AS bytes FROM app.artifacts a
      WHERE a.run_id = ANY (v_runs) AND a.erased_in IS NULL GROUP BY 1, 2),
@@ -460,13 +540,12 @@ BEGIN
       FROM app.sbx_runs s WHERE s.run_id = ANY (v_runs) GROUP BY 1),
   streams AS (
     SELECT s.run_id, count(*) AS rows, sum(octet_length(c.chunk)) AS bytes,
-           encode(sha256(string_agg(convert_to(c.chunk, 'UTF8'), ''::bytea ORDER BY c.run_id, c.key, c.seq)), 'hex') AS sha256
-      FROM app.sbx_runs s JOIN app.run_streams c ON c.run_id = s.task_key
-     WHERE s.run_id = ANY (v_runs) AND 'output' = ANY (p_contents) GROUP BY 1),
+           encode(sha256(string_agg(sha256(convert_to(c.chunk, 'UTF8')), ''::bytea ORDER BY c.run_id, c.key, c.seq)), 'hex') AS sha256
+      FROM app.sbx_runs s JOIN app.run_streams c ON c.run_id = s.task_key WHERE s.run_id = ANY (v_outputs) GROUP BY 1),
   engine AS (
     SELECT r.id AS run_id, count(*) AS rows, sum(octet_length(concat(o.output, o.error))) AS bytes,
-           encode(sha256(string_agg(convert_to(concat(o.output, o.error), 'UTF8'), ''::bytea ORDER BY o.workflow_uuid, o.function_id)),
-                  'hex') AS sha256
+           encode(sha256(string_agg(sha256(convert_to(concat(o.output, o.error), 'UTF8')), ''::bytea
+                                    ORDER BY o.workflow_uuid, o.function_id)), 'hex') AS sha256
       FROM app.runs r JOIN dbos.operation_outputs o ON o.workflow_uuid = r.workflow_id WHERE r.id = ANY (v_runs) GROUP BY 1)
   SELECT g.tenant_id, g.content, g.id, p_cause, p_key, p_reason,
          coalesce(f.bytes, 0) + CASE g.content WHEN 'prompt' THEN coalesce(t.prompt, 0) + octet_length(i.inputs::text) + octet_length(i.goal)
@@ -482,7 +561,7 @@ BEGIN
     LEFT JOIN files f ON f.run_id = g.id AND f.content = g.content
     LEFT JOIN tasks t ON t.run_id = g.id
     LEFT JOIN streams s ON s.run_id = g.id AND g.content = 'output'
-    LEFT JOIN engine e ON e.run_id = g.id AND g.content = p_contents[1];
+    LEFT JOIN engine e ON e.run_id = g.id AND g.is_first;
 
   -- What the quota counted: given back below, as the last lock.
   WITH e AS MATERIALIZED (
@@ -494,8 +573,13 @@ BEGIN
     -- With the last run of it, of which one stands for all here.
     UNION ALL SELECT min(r.id), 'prompt', octet_length(i.inputs::text) + octet_length(i.goal)
                 FROM app.runs r JOIN app.intents i ON i.id = r.intent_id
-               WHERE r.id = ANY (v_runs)
+               WHERE r.id = ANY (v_prompts)
                  AND NOT EXISTS (SELECT FROM app.runs o WHERE o.intent_id = i.id AND NOT app.is_erased(o.id, 'prompt')) GROUP BY i.id
+    UNION ALL SELECT min(r.id), 'prompt', octet_length(v.json::text)
+                FROM app.runs r
+                JOIN app.recipe_versions v ON v.tenant_id = r.tenant_id AND v.id = r.recipe_id AND v.hash = r.recipe_hash
+               WHERE r.id = ANY (v_prompts) AND v.hash = ANY (v_recipes) AND v.status = 'draft'
+               GROUP BY v.tenant_id, v.id, v.v, v.hash
     UNION ALL SELECT t.run_id, 'output', octet_length(t.report::text) FROM app.test_reports t WHERE t.run_id = ANY (v_runs)
     UNION ALL SELECT c.run_id, CASE b.side WHEN 'request' THEN 'prompt' ELSE 'output' END, octet_length(b.body)
                 FROM app.model_calls c JOIN app.model_bodies b USING (op_key) WHERE c.run_id = ANY (v_runs)
@@ -516,50 +600,53 @@ BEGIN
   UPDATE app.sbx_runs SET attempt = attempt WHERE run_id = ANY (v_runs);
   UPDATE app.opencode_calls SET attempt = attempt WHERE run_id = ANY (v_runs);
   UPDATE app.model_bodies b SET side = side FROM app.model_calls c WHERE c.op_key = b.op_key AND c.run_id = ANY (v_runs);
-  IF 'prompt' = ANY (p_contents) THEN
+  IF v_prompts <> '{}' THEN
     UPDATE app.human_interactions SET run_id = run_id WHERE workflow_id = ANY (v_flows);
-    UPDATE app.gate_edits SET n = n WHERE run_id = ANY (v_runs);
-    UPDATE app.plan_consents_void SET round = round WHERE run_id = ANY (v_runs);
-    UPDATE app.plan_approvals SET round = round WHERE run_id = ANY (v_runs);
-    UPDATE app.dispatch_runs SET run_id = run_id WHERE run_id = ANY (v_runs);
-    UPDATE app.live_sandboxes SET template = template WHERE run_id = ANY (v_runs);
-    -- Two collections may have runs of the same intents.
-    PERFORM FROM app.intents i JOIN app.runs r ON r.intent_id = i.id WHERE r.id = ANY (v_runs) ORDER BY i.id FOR UPDATE OF i;
+    UPDATE app.gate_edits SET n = n WHERE run_id = ANY (v_prompts);
+    UPDATE app.plan_consents_void SET round = round WHERE run_id = ANY (v_prompts);
+    UPDATE app.plan_approvals SET round = round WHERE run_id = ANY (v_prompts);
+    UPDATE app.dispatch_runs SET run_id = run_id WHERE run_id = ANY (v_prompts);
     UPDATE app.intents i SET goal = goal
-     WHERE i.id = ANY (ARRAY(SELECT r.intent_id FROM unnest(v_runs) u(id) JOIN app.runs r USING (id)
-                               JOIN app.erasures e ON e.run_id = u.id AND e.content = 'prompt' AND e.xact = pg_current_xact_id()));
+     WHERE i.id = ANY (ARRAY(SELECT r.intent_id FROM app.runs r WHERE r.id = ANY (v_prompts)));
   END IF;
-  IF 'output' = ANY (p_contents) THEN
-    UPDATE app.prompt_answers a SET status = a.status FROM app.model_calls c WHERE c.op_key = a.call_key AND c.run_id = ANY (v_runs);
-    UPDATE app.test_reports SET idx = idx WHERE run_id = ANY (v_runs);
-    UPDATE app.graph_events SET seq = seq WHERE run_id = ANY (v_runs);
-    UPDATE app.graph_skips SET life = life WHERE run_id = ANY (v_runs) AND detail IS NOT NULL;
-    UPDATE app.graph_ends SET life = life WHERE run_id = ANY (v_runs) AND detail IS NOT NULL;
+  UPDATE app.live_sandboxes SET template = template WHERE run_id = ANY (v_runs);
+  IF v_outputs <> '{}' THEN
+    UPDATE app.template_builds SET tags = tags
+     WHERE reason IS NOT NULL AND live_id = ANY (ARRAY(SELECT l.id FROM app.live_sandboxes l WHERE l.run_id = ANY (v_outputs)));
+    UPDATE app.model_calls SET n = n WHERE run_id = ANY (v_outputs) AND why IS NOT NULL;
+    UPDATE app.prompt_answers a SET status = a.status FROM app.model_calls c WHERE c.op_key = a.call_key AND c.run_id = ANY (v_outputs);
+    UPDATE app.test_reports SET idx = idx WHERE run_id = ANY (v_outputs);
+    UPDATE app.graph_events SET seq = seq WHERE run_id = ANY (v_outputs);
+    UPDATE app.graph_skips SET life = life WHERE run_id = ANY (v_outputs) AND detail IS NOT NULL;
+    UPDATE app.graph_ends SET life = life WHERE run_id = ANY (v_outputs) AND detail IS NOT NULL;
   END IF;
   PERFORM set_config('cofferdam.erasure', '', true);
 
-  IF 'prompt' = ANY (p_contents) THEN
+  IF v_prompts <> '{}' THEN
     UPDATE app.human_gates g
        SET form = app.erased_json(g.form, '{}'),
            parts = to_jsonb(app.erased_text(g.parts::text)), inputs = to_jsonb(app.erased_text(g.inputs::text))
-     WHERE g.run_id = ANY (v_runs) AND NOT g.form ? 'erased';
+     WHERE g.run_id = ANY (v_prompts) AND NOT g.form ? 'erased';
     UPDATE dbos.workflow_events e
        SET value = app.erased_event(e.value) WHERE e.workflow_uuid = ANY (v_flows) AND e.key NOT LIKE 'ui:%:audit';
     UPDATE dbos.workflow_events_history e
        SET value = app.erased_event(e.value) WHERE e.workflow_uuid = ANY (v_flows) AND e.key NOT LIKE 'ui:%:audit';
     DELETE FROM app.recipe_versions v USING app.runs r
-     WHERE r.id = ANY (v_runs) AND v.tenant_id = r.tenant_id AND v.id = r.recipe_id AND v.hash = ANY (v_recipes)
+     WHERE r.id = ANY (v_prompts) AND v.tenant_id = r.tenant_id AND v.id = r.recipe_id AND v.hash = ANY (v_recipes)
        AND v.hash = r.recipe_hash AND v.status = 'draft';
     DELETE FROM app.recipes p USING app.runs r
-     WHERE v_recipes <> '{}' AND r.id = ANY (v_runs) AND p.tenant_id = r.tenant_id AND p.id = r.recipe_id
+     WHERE v_recipes <> '{}' AND r.id = ANY (v_prompts) AND p.tenant_id = r.tenant_id AND p.id = r.recipe_id
        AND NOT EXISTS (SELECT FROM app.recipe_versions v WHERE v.tenant_id = p.tenant_id AND v.id = p.id);
   END IF;
-  IF 'output' = ANY (p_contents) THEN
-    DELETE FROM app.run_streams c USING app.sbx_runs s WHERE s.run_id = ANY (v_runs) AND c.run_id = s.task_key;
+  IF v_outputs <> '{}' THEN
+    DELETE FROM app.run_streams c USING app.sbx_runs s WHERE s.run_id = ANY (v_outputs) AND c.run_id = s.task_key;
     UPDATE app.dispatches d
        SET verdict_summary = app.erased_text(d.verdict_summary), error_message = app.erased_text(d.error_message)
       FROM app.dispatch_runs m
-     WHERE m.dispatch_id = d.id AND m.run_id = ANY (v_runs) AND num_nonnulls(d.verdict_summary, d.error_message) > 0;
+     WHERE m.dispatch_id = d.id AND m.run_id = ANY (v_outputs) AND num_nonnulls(d.verdict_summary, d.error_message) > 0;
+    UPDATE app.template_logs t SET message = app.erased_text(t.message)
+      FROM app.template_builds b JOIN app.live_sandboxes l ON l.id = b.live_id
+     WHERE t.build_id = b.id AND l.run_id = ANY (v_outputs);
   END IF;
   UPDATE dbos.workflow_status w SET inputs = NULL, output = NULL, error = NULL
    WHERE w.workflow_uuid = ANY (v_flows) AND (w.inputs <> 'null' OR w.output <> 'null' OR w.error <> 'null');
@@ -619,14 +706,17 @@ BEGIN
                 ORDER BY r.finished_at, r.id LIMIT p_limit);
 END $$;
 
--- Both contents of these runs, by a rule: in one transaction. Runs that another one erases at this moment, or that are not at rest, are
--- passed over.
+-- Both contents of these runs, by a rule: in one transaction. Runs that another transaction has locked, that are not at rest, or whose
+-- steps a fork has copied that does not go along, are passed over.
 CREATE FUNCTION app.retention_batch(p_runs text[], p_cause text, p_key text, p_reason text)
 RETURNS TABLE (runs bigint, bytes bigint, blobs bigint) LANGUAGE plpgsql AS $$
 DECLARE
-  v_locked text[] := ARRAY(SELECT r.id FROM app.runs r WHERE r.id = ANY (p_runs) AND r.erased_at IS NULL FOR UPDATE SKIP LOCKED);
+  v_locked text[];
 BEGIN
-  RETURN QUERY SELECT e.runs, e.bytes, e.blobs FROM app.erase_runs(v_locked, '{prompt,output}', p_cause, p_key, p_reason, 'api-shim') e;
+  PERFORM FROM app.intents i WHERE i.id IN (SELECT r.intent_id FROM app.runs r WHERE r.id = ANY (p_runs))
+    ORDER BY i.id FOR NO KEY UPDATE;
+  v_locked := ARRAY(SELECT r.id FROM app.runs r WHERE r.id = ANY (p_runs) AND r.erased_at IS NULL FOR UPDATE SKIP LOCKED);
+  RETURN QUERY SELECT e.runs, e.bytes, e.blobs FROM app.erase_runs(v_locked, v_locked, p_cause, p_key, p_reason, 'api-shim') e;
 END $$;
 
 -- Blobs that nothing refers to, in the order of their digests behind `p_after`: the last that was looked at, and how many went. One

@@ -81,12 +81,22 @@ SELECT e.run_id, e.tenant_id, x.what, x.id
        UNION ALL SELECT 'graph', g.seq::text FROM app.graph_events g WHERE g.run_id = e.run_id AND NOT app.is_tombstone(g.event)
        UNION ALL SELECT 'graph', k.step_id FROM app.graph_skips k WHERE k.run_id = e.run_id AND k.detail NOT LIKE 'erased sha256:%'
        UNION ALL SELECT 'graph', n.name FROM app.graph_ends n WHERE n.run_id = e.run_id AND n.detail NOT LIKE 'erased sha256:%'
-       UNION ALL SELECT 'run', r.recipe_id FROM app.runs r WHERE r.id = e.run_id AND r.error NOT LIKE 'erased sha256:%') x
+       UNION ALL SELECT 'run', r.recipe_id FROM app.runs r WHERE r.id = e.run_id AND r.error NOT LIKE 'erased sha256:%'
+       UNION ALL SELECT 'live sandbox', l.id FROM app.live_sandboxes l
+        WHERE l.run_id = e.run_id AND (l.program_failed NOT LIKE 'erased sha256:%' OR l.end_reason NOT LIKE 'erased sha256:%')
+       UNION ALL SELECT 'template', b.id FROM app.live_sandboxes l JOIN app.template_builds b ON b.live_id = l.id
+        WHERE l.run_id = e.run_id AND (b.reason NOT LIKE 'erased sha256:%'
+              OR EXISTS (SELECT FROM app.template_logs t WHERE t.build_id = b.id AND t.message NOT LIKE 'erased sha256:%'))
+       UNION ALL SELECT 'call of a model', c.op_key FROM app.model_calls c WHERE c.run_id = e.run_id AND c.why NOT LIKE 'erased sha256:%') x
  WHERE e.content = 'output'
  UNION ALL
 SELECT e.run_id, e.tenant_id, 'dispatch', m.dispatch_id
   FROM app.erasures e JOIN app.dispatch_runs m ON m.run_id = e.run_id
  WHERE e.content = 'prompt' AND NOT m.request ? 'erased'
+ UNION ALL
+SELECT e.run_id, e.tenant_id, 'live sandbox', l.id
+  FROM app.erasures e JOIN app.live_sandboxes l ON l.run_id = e.run_id
+ WHERE e.content = 'prompt' AND NOT l.metadata ? 'erased'
  UNION ALL
 SELECT NULL, e.tenant_id, 'secret', e.secret
   FROM app.erasures e

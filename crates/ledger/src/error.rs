@@ -130,6 +130,12 @@ impl LedgerError {
         Self::Unavailable(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
     }
 
+    /// Whether the connection failed, so that another statement would too. A statement that the server ended is not lost.
+    #[must_use]
+    pub const fn is_lost(&self) -> bool {
+        matches!(self, Self::Unavailable(cause) if !matches!(cause, sqlx::Error::Database(_)))
+    }
+
     /// Whether the statement lost to a unique key (SQLSTATE 23505).
     #[must_use]
     pub fn is_unique_violation(&self) -> bool {

@@ -10,9 +10,9 @@
 //! ends firings links ops run_pages settlements
 //! graphs
 //! remote_commands gates live_start rounds run_files sessions template_views
-//! artifacts builds dispatches forks steps tasks
-//! intents recipes runs storage template_layers
-//! budgets cache config engine erasures live live_stop live_networks models retries secrets signing_keys snapshots template_files
+//! artifacts builds collections dispatches forks steps tasks
+//! intents recipes retries runs storage template_layers
+//! budgets cache config engine erasures live live_stop live_networks models secrets signing_keys snapshots template_files
 //!    template_tags triggers webhooks
 //! applies audit dispatch_end executors grants objects stored_files keys listen live_events load migrate database_identity planner
 //!    policies prompts proofs health quota streams test_reports trees usage wire
@@ -26,6 +26,7 @@ pub mod budgets;
 pub mod builds;
 pub mod cache;
 pub mod cluster;
+pub mod collections;
 pub mod config;
 pub mod database_identity;
 mod dispatch_end;

@@ -158,17 +158,23 @@ impl Objects<'_> {
         parsed.collect()
     }
 
-    /// Objects of a store whose keys are destroyed and whose files are not known to be gone.
+    /// Objects of a store whose keys are destroyed and whose files are not known to be gone, by id: those after `after`.
     ///
     /// # Errors
     /// The ledger does not answer.
-    pub async fn leaving(self, store: &str, most: i64) -> Result<Vec<(ObjectId, Digest)>> {
+    pub async fn leaving(
+        self,
+        store: &str,
+        after: Option<&ObjectId>,
+        most: i64,
+    ) -> Result<Vec<(ObjectId, Digest)>> {
         let rows: Vec<(String, String)> = sqlx::query_as(
             "SELECT id, sha256 FROM app.stored_objects
-              WHERE store = $1 AND erased_at IS NOT NULL AND file_gone_at IS NULL ORDER BY id LIMIT $2",
+              WHERE store = $1 AND erased_at IS NOT NULL AND file_gone_at IS NULL AND id > $3 ORDER BY id LIMIT $2",
         )
         .bind(store)
         .bind(most)
+        .bind(after.map_or("", ObjectId::as_str))
         .fetch_all(self.patient())
         .await?;
         let parsed = rows.into_iter().map(|(object, sha256)| {

@@ -12,6 +12,7 @@ use sqlx::postgres::PgRow;
 
 use crate::audit::{Audit, append};
 use crate::dispatch_end::{canceled_answer, dispatch_settle};
+use crate::erasures::refuse_erased;
 use crate::error::{OpError, OpResult, Result, id};
 use crate::families::Ops;
 use crate::forks::{before_gate, fork_rows, planned_anew, replayable};
@@ -196,6 +197,7 @@ impl Ops<'_> {
     pub async fn resume(self, workflow: &WorkflowId, audit: &Audit<'_>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
+        refuse_erased(&mut *tx, &target.run, None).await?;
         if !["CANCELLED", "ENQUEUED"].contains(&target.status.as_str()) {
             return Err(wrong_state("resume", &target.status, "canceled"));
         }
@@ -261,10 +263,16 @@ impl Ops<'_> {
         audit: &Audit<'_>,
     ) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
+        // Before the run, as an erasure does: that of the prompt takes every run of the intent, and this is one more.
+        sqlx::query("SELECT FROM app.intents WHERE id = $1 FOR SHARE")
+            .bind(new.intent_id.as_str())
+            .execute(&mut *tx)
+            .await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
         if !target.is_parent {
             return Err(Refusal::new(ErrorCode::StateConflict, "fork the run, not its task").into());
         }
+        refuse_erased(&mut *tx, &target.run, None).await?;
         let last: Option<i32> = sqlx::query_scalar(
             "SELECT max(function_id) FROM dbos.operation_outputs WHERE workflow_uuid = $1",
         )

@@ -9,7 +9,8 @@ use sqlx::Row;
 
 use crate::APP_VERSION;
 use crate::audit::{Audit, append};
-use crate::error::{LedgerError, Result, id};
+use crate::erasures::refuse_erased;
+use crate::error::{LedgerError, OpResult, Result, id};
 use crate::families::Runs;
 
 /// What asking for a retry did.
@@ -53,7 +54,10 @@ const FROM_STEP: &str = "SELECT CASE
 impl Runs<'_> {
     /// Queues a failed run's own workflow again: an explicit repair, recorded with its audit row. What
     /// the run has recorded stays; its workflow replays it and goes on behind it.
-    pub async fn retry(self, run: &RunId, audit: &Audit<'_>) -> Result<RetryOutcome> {
+    ///
+    /// # Errors
+    /// `erased` where a content of the run went.
+    pub async fn retry(self, run: &RunId, audit: &Audit<'_>) -> OpResult<RetryOutcome> {
         let mut tx = self.pool().begin().await?;
         let row = sqlx::query(
             "SELECT r.status, w.status AS engine, r.recipe_id = 'dispatch' AS dispatch,
@@ -67,6 +71,7 @@ impl Runs<'_> {
         .bind(APP_VERSION)
         .fetch_one(&mut *tx)
         .await?;
+        refuse_erased(&mut *tx, run, None).await?;
         let status: String = row.try_get("status")?;
         let status = RunStatus::parse(&status)
             .ok_or(LedgerError::Row { what: "runs.status", why: status })?;

@@ -132,7 +132,8 @@ impl Trees<'_> {
         Ok(())
     }
 
-    /// Which of these copies a run needs: one that is not over, or failed less than `retry_ms` ago and may be retried.
+    /// Which of these copies a run needs: one that is not over, or failed less than `retry_ms` ago and may be retried. A run of
+    /// which a content is erased may not.
     pub async fn needed(
         self,
         copies: &BTreeSet<Digest>,
@@ -145,6 +146,7 @@ impl Trees<'_> {
                              WHERE t.copy = n.copy
                                AND (NOT app.is_over(r.status)
                                     OR (r.status <> 'succeeded'
+                                        AND NOT EXISTS (SELECT FROM app.erasures e WHERE e.run_id = r.id)
                                         AND r.updated_at > clock_timestamp() - $2 * interval '1 millisecond')))
              UNION
              -- Given by another state directory than the one that bound it.

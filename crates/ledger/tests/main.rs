@@ -16,6 +16,7 @@ mod cancel;
 mod capacity;
 mod claims;
 mod cluster;
+mod erasures;
 mod families;
 mod gate_model;
 mod graphs;

@@ -114,12 +114,12 @@ async fn a_key_is_destroyed_with_the_last_artifact_and_not_under_a_promise() {
     assert!(change(&one, early).await.unwrap_err().contains("append-only"));
     assert_eq!(erase('3').await, 1);
     assert!(change(&one, old).await.unwrap_err().contains("append-only"));
-    let leaving = one.ledger.objects().leaving(&name, 9).await.unwrap();
+    let leaving = one.ledger.objects().leaving(&name, None, 9).await.unwrap();
     let id = ObjectId::parse(&object('3')).unwrap();
     assert_eq!(leaving, [(id.clone(), Digest::parse(&digest).unwrap())]);
-    assert!(one.ledger.objects().leaving(&"e".repeat(32), 9).await.unwrap().is_empty());
+    assert!(one.ledger.objects().leaving(&"e".repeat(32), None, 9).await.unwrap().is_empty());
     one.ledger.objects().files_gone(&[id]).await.unwrap();
-    assert!(one.ledger.objects().leaving(&name, 9).await.unwrap().is_empty());
+    assert!(one.ledger.objects().leaving(&name, None, 9).await.unwrap().is_empty());
     assert!(change(&one, early).await.unwrap_err().contains("append-only"), "once");
     one.stop().await;
 }

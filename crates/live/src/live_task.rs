@@ -239,7 +239,8 @@ async fn told_of(program: Program, live: Live, held: Arc<LiveHandle>) {
     if !held.goes_on() {
         return;
     }
-    tracing::warn!(sandbox = %held.facts.id, template = %held.facts.template, how, "a template's program failed");
+    // How is the run's output, which an erasure takes from the record: no log has it.
+    tracing::warn!(sandbox = %held.facts.id, template = %held.facts.template, "a template's program failed");
     if let Err(error) =
         patiently(|| live.0.ledger.live().program_failed(&held.facts.run, &how)).await
     {

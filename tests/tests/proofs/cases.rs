@@ -98,7 +98,7 @@ pub const APPLIED: [&str; 2] = [
 /// Every run that is at rest, erased as somebody asked: all proofs hold, until a content is put back or an erasure is taken away.
 pub const ERASED: [&str; 3] = [
     "SET session_replication_role = origin",
-    "SELECT app.erase_runs(ARRAY(SELECT id FROM app.runs), '{prompt,output}', 'asked', 'k', 'why', 'manual')",
+    "SELECT app.erase_runs(ARRAY(SELECT id FROM app.runs), ARRAY(SELECT id FROM app.runs), 'asked', 'k', 'why', 'manual')",
     "SET session_replication_role = replica",
 ];
 
@@ -458,7 +458,7 @@ pub const TAMPERINGS: &[Tampering] = &[
         "INSERT INTO app.stored_objects (id, tenant_id, store, sha256, size, sealed_key, sealed_by) SELECT repeat('0', 32), r.tenant_id, repeat('0', 32), a.sha256, a.size, decode(repeat('00', 60), 'hex'), '$H' FROM app.artifacts a JOIN app.runs r ON r.id = a.run_id WHERE a.kind = 'stdout' LIMIT 1",
         "UPDATE app.artifacts a SET object_id = o.id FROM app.stored_objects o WHERE a.kind = 'stdout' AND a.sha256 = o.sha256"),
     tamper!("usage_is_what_ran": "$ERASED",
-        "UPDATE app.sbx_runs SET request = jsonb_set(request, '{sandbox,limits,memMB}', '99999')"),
+        "UPDATE app.remote_execution_sessions SET mem_mb = mem_mb + 1"),
     tamper!("trees_are_what_was_bound": "$ERASED", "UPDATE app.task_trees SET sha256 = '$H'"),
     tamper!("erasures_are_whole": "$ERASED", "UPDATE app.sbx_runs SET request = '{\"cmd\":\"x\"}'"),
     tamper!("erasures_are_whole": "$ERASED", "UPDATE app.sbx_runs SET response = response - 'erased'"),

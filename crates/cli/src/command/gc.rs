@@ -1,7 +1,9 @@
 //! `gc`: takes what retention leaves no room for, until nothing is left.
 
 use clap::Args;
-use cofferdam_contracts::retention::{ErasureTotals, GcDue, GcPosition, GcPreview, GcStep};
+use cofferdam_contracts::retention::{
+    ErasureTotals, GcDue, GcFailure, GcPosition, GcPreview, GcStep,
+};
 use serde_json::json;
 
 use super::client::Client;
@@ -24,11 +26,10 @@ pub(crate) struct GcArgs {
 
 pub(crate) async fn gc(at: &Locations, args: &GcArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |session| match args.dry_run {
-        true => previewed(&session.client, args.json).await,
+        true => previewed(&session.client, args.json).await.map(|()| Exit::Ok),
         false => collected(&session.client, args.json).await,
     })
-    .await?;
-    Ok(Exit::Ok)
+    .await
 }
 
 async fn previewed(client: &Client, as_json: bool) -> anyhow::Result<()> {
@@ -68,13 +69,20 @@ fn row(due: &GcDue) -> Vec<String> {
     ]
 }
 
-async fn collected(client: &Client, as_json: bool) -> anyhow::Result<()> {
+/// [`Exit::No`] where something could not be erased.
+async fn collected(client: &Client, as_json: bool) -> anyhow::Result<Exit> {
     let (mut erased, mut bases) = (ErasureTotals::default(), 0_u64);
-    let mut from: Option<GcPosition> = None;
+    let (mut failed, mut from): (Vec<GcFailure>, Option<GcPosition>) = (Vec::new(), None);
     loop {
         let step: GcStep = client.post("/api/gc", &json!({"from": from})).await?;
         erased = erased.plus(step.erased);
         bases = bases.saturating_add(step.bases);
+        for one in &step.failed {
+            let what =
+                one.run.as_ref().map_or_else(|| "its runs".to_owned(), |run| format!("run {run}"));
+            output::note(&format!("{}: {what} left out: {}", one.tenant, one.why));
+        }
+        failed.extend(step.failed);
         from = step.next;
         if from.is_none() {
             break;
@@ -82,11 +90,14 @@ async fn collected(client: &Client, as_json: bool) -> anyhow::Result<()> {
         output::progress(&said(erased, bases));
     }
     output::progress("");
+    let exit = if failed.is_empty() { Exit::Ok } else { Exit::No };
     match as_json {
-        true => output::json(&json!({"schemaVersion": 1, "erased": erased, "bases": bases})),
+        true => output::json(
+            &json!({"schemaVersion": 1, "erased": erased, "bases": bases, "failed": failed}),
+        ),
         false => output::line(&said(erased, bases)),
     }
-    Ok(())
+    Ok(exit)
 }
 
 fn said(erased: ErasureTotals, bases: u64) -> String {

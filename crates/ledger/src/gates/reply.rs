@@ -4,7 +4,7 @@
 //! gate_lock --> read --> (contracts::reply::decide_reply) --> record, commit
 //! ```
 //! What a reply comes to is decided between the last two, outside this crate. Each line is one turn to the
-//! database, since whoever answers waits for all of them.
+//! database (the lock: two, the run's before the gate's), since the answerer waits for all of them.
 
 use cofferdam_contracts::consent::Edit;
 use cofferdam_contracts::error::Refusal;
@@ -13,12 +13,14 @@ use cofferdam_contracts::id::{Digest, GateKey, RunId};
 use cofferdam_contracts::reply::{
     GateStage, InteractionOutcome, LockedGate, Outcome, PriorReply, ReplyContext, Vote, Voter,
 };
+use cofferdam_contracts::retention::Content;
 use cofferdam_contracts::tally::{Ballot, Person};
 use serde_json::Value;
 use sqlx::{Postgres, Row, Transaction};
 
 use super::delegations::{delegated_to, groups_of, link_maker};
 use super::{message_text, spec_of};
+use crate::erasures::refuse_erased;
 use crate::error::{LedgerError, OpResult, Result, id, load};
 use crate::failpoint::fail_point;
 use crate::families::Gates;
@@ -107,7 +109,8 @@ impl Gates<'_> {
     /// Locks a gate of the caller's tenant until the lock is dropped.
     ///
     /// # Errors
-    /// `not_found` where there is no such run, or no such gate of it.
+    /// `not_found` where there is no such run, or no such gate of it; `erased` where the prompt of the run went, of which replies are
+    /// a part.
     pub async fn lock(
         self,
         who: &Principal,
@@ -115,8 +118,14 @@ impl Gates<'_> {
         key: &GateKey,
     ) -> OpResult<GateLock> {
         let mut tx = self.pool().begin().await?;
+        // Before the gate, as an erasure does. The next statement sees one that was waited for, and none comes behind it.
+        sqlx::query("SELECT FROM app.runs WHERE (id = $1 OR workflow_id = $1) AND tenant_id = $2 FOR KEY SHARE")
+            .bind(run_or_workflow)
+            .bind(who.tenant.as_str())
+            .execute(&mut *tx)
+            .await?;
         let row = sqlx::query(
-            "SELECT r.id, r.intent_id, ARRAY[r.key_id, i.key_id] AS submitters,
+            "SELECT r.id, r.intent_id, app.is_erased(r.id, 'prompt') AS is_erased, ARRAY[r.key_id, i.key_id] AS submitters,
                     g.workflow_id, g.topic, g.state, g.form, g.spec, g.groups, g.inputs,
                     $4 AND app.has_hosts_reach(r.id, r.key_id, i.key_id) AS has_hosts_reach,
                     g.plan_digest IS NOT NULL AS is_for_plan,
@@ -136,6 +145,10 @@ impl Gates<'_> {
         let Some(row) = row else {
             return Err(missing(&mut tx, who, run_or_workflow).await?.into());
         };
+        let run: RunId = id("runs.id", row.try_get("id")?)?;
+        if row.try_get("is_erased")? {
+            refuse_erased(&mut *tx, &run, Some(Content::Prompt)).await?;
+        }
         let groups: Vec<String> = row.try_get("groups")?;
         let gate = LockedGate {
             stage: load("human_gates.state", Value::String(row.try_get("state")?))?,
@@ -150,7 +163,7 @@ impl Gates<'_> {
         };
         Ok(GateLock {
             gate,
-            run: id("runs.id", row.try_get("id")?)?,
+            run,
             workflow: row.try_get("workflow_id")?,
             intent: row.try_get("intent_id")?,
             key: key.clone(),
