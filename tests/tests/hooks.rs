@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cofferdam_tests::{Home, Server, row_counts, text};
+use cofferdam_tests::{Home, Server, row_counts, tamper, text};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use support::{assert_proven, code, count, recipe, said, until};
@@ -96,19 +96,22 @@ async fn a_push_of_github_starts_one_run_and_what_is_not_signed_starts_none() {
     let (status, replay) = send(&up, "push", &again, &body).await;
     assert_eq!((status, &replay), (200, &json!({"runId": run, "isReplay": true})));
 
+    // What its event left out starts nothing under another event's name either, which GitHub does not sign.
+    let ping = json!({"zen": "x", "after": "c0ffee"}).to_string();
+    for (event, is_replay) in [("ping", false), ("push", true), ("ping", true)] {
+        let sent = send(&up, "push", &github(&ping, event), &ping).await;
+        assert_eq!(sent, (200, json!({"isReplay": is_replay})), "{event}");
+    }
+    let fired = up.get("/api/hooks/push/firings").await.1;
+    assert_eq!((&fired[0]["reason"], &fired[1]["state"]), (&json!("filtered"), &json!("started")));
     let before = row_counts(&sql).await;
     let other = json!({"after": "bad"}).to_string();
     for headers in [github(&body, "push"), vec![("x-github-event", "push".into())], vec![]] {
         let (status, refused) = send(&up, "push", &headers, &other).await;
         assert_eq!((status, &refused["code"]), (401, &json!("signature_invalid")), "{refused}");
     }
-    assert_eq!(unsigned(&up).await, json!(3));
-    // Signed, and yet nothing to start: another event, no JSON, an input that does not fit, a body beyond the bound.
-    let ping = json!({"zen": "x"}).to_string();
-    assert_eq!(
-        send(&up, "push", &github(&ping, "ping"), &ping).await,
-        (200, json!({"isReplay": false}))
-    );
+    assert_eq!(unsigned(&up).await, json!(1), "what has no signature's form is not looked up");
+    // Signed, and yet nothing to start: no JSON, an input that does not fit, a body beyond the bound.
     let (status, refused) = send(&up, "push", &github("{", "push"), "{").await;
     assert_eq!((status, &refused["code"]), (400, &json!("invalid_json")));
     for body in [json!({}), json!({"after": 5}), json!({"after": "x".repeat(41)})] {
@@ -118,11 +121,16 @@ async fn a_push_of_github_starts_one_run_and_what_is_not_signed_starts_none() {
     }
     let large = json!({"after": "x", "pad": "y".repeat(1024 * 1024)}).to_string();
     assert_eq!(send(&up, "push", &github(&large, "push"), &large).await.0, 413);
-    assert_eq!(send(&up, "nowhere", &github(&body, "push"), &body).await.0, 404);
+    assert_eq!(send(&up, "nowhere", &github(&body, "push"), &body).await.0, 401);
     assert_eq!(row_counts(&sql).await, before, "what starts nothing leaves nothing");
     assert_proven(&home);
     let logged = fs::read_to_string(&log).unwrap();
-    assert!(logged.contains("a delivery is refused") && !logged.contains(SECRET), "{logged}");
+    assert!(
+        logged.contains("a delivery is refused")
+            && logged.contains("no hook has its address")
+            && !logged.contains(SECRET),
+        "{logged}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,7 +190,7 @@ async fn deliveries_of_standard_webhooks_count_once_and_for_five_minutes() {
     assert_eq!(up.post("/api/secrets/sender/rotate", &rotated).await.0, 200);
     assert!([401, 429].contains(&send(&up, "std", &standard("msg_5", now, &body), &body).await.0));
     assert_eq!(up.request("DELETE", "/api/hooks/std", Some(&up.key), None).await.0, 200);
-    assert_eq!(send(&up, "std", &standard("msg_6", now, &body), &body).await.0, 404);
+    assert!([401, 429].contains(&send(&up, "std", &standard("msg_6", now, &body), &body).await.0));
     assert_proven(&home);
 }
 
@@ -221,7 +229,7 @@ async fn a_token_of_gitlab_opens_its_hook_alone_and_a_hook_needs_a_secret() {
     assert_eq!(send(&up, "lab", &sent(SECRET, "u1"), &body).await.0, 201);
     assert_eq!(send(&up, "lab", &sent(SECRET, "u1"), &body).await.0, 200);
     assert_eq!(send(&up, "lab", &sent("wrong", "u2"), &body).await.0, 401);
-    // The name is one in the installation; a secret that is not there opens nothing.
+    // A name is one hook's of the tenant; a secret that is not there opens nothing.
     let (_, key) =
         up.new_key(&json!({"tenant": "other", "roles": ["submitter", "operator"]})).await;
     up.post_as(&key, "/api/recipes/import", &json!({"yaml": RECIPE})).await;
@@ -233,6 +241,61 @@ async fn a_token_of_gitlab_opens_its_hook_alone_and_a_hook_needs_a_secret() {
     assert_eq!(up.request("DELETE", "/api/hooks/lab", Some(&key), None).await.0, 404);
     let listed = said(&home.run(&["hook", "ls"]));
     assert!(listed.contains("lab") && listed.contains("gitlab"), "{listed}");
+    assert_proven(&home);
+}
+
+/// What a stranger hears of an address, without what is of each request.
+async fn heard(up: &Server, address: &str) -> (u16, Value, Value) {
+    let body = json!({"after": "guess"}).to_string();
+    let mut wrong = github(&body, "push");
+    wrong[0].1 = format!("sha256={}", "0".repeat(64));
+    let (status, said) = send(up, address, &wrong, &body).await;
+    (status, said["code"].clone(), said["message"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hooks_of_two_tenants_have_one_name_and_neither_finds_the_others() {
+    let home = Home::new();
+    let up = home.up();
+    hook(&up, "push", "github", json!([])).await;
+    let theirs = json!({"tenant": "other", "roles": ["submitter", "operator"]});
+    let (_, key) = up.new_key(&theirs).await;
+    let value = json!({"value": SECRET, "for": ["hooks.example"]}).to_string().into_bytes();
+    let (status, set) = up.request("PUT", "/api/secrets/mine", Some(&key), Some(value)).await;
+    assert_eq!(status, 200, "{set}");
+    up.post_as(&key, "/api/recipes/import", &json!({"yaml": RECIPE})).await;
+    let add = |name: &str| json!({"name": name, "recipeRef": {"id": "built", "v": "1"}, "hook": {"scheme": "github", "secret": "mine", "inputs": {"sha": "/after"}}});
+    let (status, made) = up.post_as(&key, "/api/hooks", &add("push")).await;
+    assert_eq!(status, 201, "{made}");
+    let path = text(&made, "path");
+    let address = path.strip_prefix("/api/hooks/").unwrap();
+    let part = address.strip_prefix("push-").unwrap();
+    assert!(part.len() == 16 && text(&made, "hookId").starts_with(&format!("hk_{part}")), "{made}");
+    assert_eq!(up.post_as(&key, "/api/hooks", &add("only")).await.0, 201);
+    // Each address starts its own tenant's run.
+    let body = json!({"after": "c0ffee"}).to_string();
+    for (address, own, foreign) in [("push", &up.key, &key), (address, &key, &up.key)] {
+        let (status, receipt) = send(&up, address, &github(&body, "push"), &body).await;
+        assert_eq!(status, 201, "{address}: {receipt}");
+        let run = format!("/api/runs/{}", text(&receipt, "runId"));
+        assert_eq!(up.get_as(own, &run).await.0, 200);
+        assert_eq!(up.get_as(foreign, &run).await.0, 404);
+    }
+    // A stranger hears the same of a hook, of another tenant's name, and of none.
+    let known = heard(&up, "push").await;
+    assert_eq!((known.0, &known.1), (401, &json!("signature_invalid")), "{known:?}");
+    let guess = format!("push-{}", "0".repeat(16));
+    for address in ["only", "nowhere", guess.as_str(), address] {
+        assert_eq!(heard(&up, address).await, known, "{address}");
+    }
+    // What a reader of hooks sees has no secret's name, and binding one needs both roles.
+    let (_, rows) = up.get("/api/hooks").await;
+    assert!(!rows.to_string().contains("sender") && rows[0]["scheme"] == "github", "{rows}");
+    for (roles, why) in [(json!(["submitter"]), "operator"), (json!(["operator"]), "submitter")] {
+        let (_, key) = up.new_key(&json!({"tenant": "other", "roles": roles})).await;
+        let (status, refused) = up.post_as(&key, "/api/hooks", &add("more")).await;
+        assert!(status == 403 && refused.to_string().contains(why), "{refused}");
+    }
     assert_proven(&home);
 }
 
@@ -317,6 +380,35 @@ async fn a_push_shows_the_tests_of_its_commit_and_a_foreign_hook_stays() {
     up.stop();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hooks_directory_that_repositories_share_and_an_odd_name_are_seen() {
+    let home = Home::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = recipe(dir.path(), "pushed.yaml", TESTS);
+    let install = |repo: &Path, more: &[&str]| {
+        let repo = repo.to_str().unwrap();
+        home.run(&[&["hook", "git", "install", "--recipe", &file, "--repo", repo], more].concat())
+    };
+    // A directory whose name ends with a newline.
+    let odd = dir.path().join("odd\n");
+    good(git(dir.path(), &["init", "-q", "odd\n"]));
+    assert_eq!(code(&install(&odd, &[])), 0);
+    assert!(odd.join(".git/hooks/pre-push").exists());
+    let (shared, work) = (dir.path().join("shared"), dir.path().join("work"));
+    fs::create_dir(&shared).unwrap();
+    good(git(dir.path(), &["init", "-q", "work"]));
+    good(git(&work, &["config", "core.hooksPath", shared.to_str().unwrap()]));
+    let refused = install(&work, &[]);
+    assert!(code(&refused) == 3 && said(&refused).contains("core.hooksPath"), "{}", said(&refused));
+    assert_eq!(fs::read_dir(&shared).unwrap().count(), 0);
+    assert_eq!(code(&install(&work, &["--force"])), 0);
+    assert!(shared.join("pre-push").exists());
+    // One inside the repository is its own.
+    good(git(&work, &["config", "core.hooksPath", ".githooks"]));
+    assert_eq!(code(&install(&work, &[])), 0);
+    assert!(work.join(".githooks/pre-push").exists());
+}
+
 /// GitLab Runner itself is in no registry that this machine uses, so this is a fake one: it calls the four stages in the order, with
 /// the environment and the arguments that GitLab documents.
 struct FakeGitlabRunner<'a> {
@@ -385,4 +477,10 @@ async fn a_fake_gitlab_runner_drives_the_four_stages_and_the_sandbox_is_wiped() 
     assert_eq!(code(&runner.stage(&["cleanup"])), 0, "again it has nothing to do");
     support::assert_wiped(&home, &sql).await;
     assert_proven(&home);
+    // One that is over without evidence of its wipe is the runner's failure, too; another label finds nothing.
+    tamper(&sql, "DELETE FROM app.secure_wipe_evidence").await;
+    let unproven = runner.stage(&["cleanup"]);
+    assert_eq!(code(&unproven), 19, "{}", said(&unproven));
+    assert_eq!(up.get("/api/sandboxes?label=gitlab-job%3Dother").await.1, json!([]));
+    assert_eq!(up.get("/api/sandboxes?label=gitlab-job").await.0, 400);
 }

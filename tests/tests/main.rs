@@ -46,6 +46,7 @@ mod gate_links;
 mod gate_people;
 mod gates;
 mod git_results;
+mod github_actions;
 mod hooks;
 mod host_paths;
 mod http;

@@ -348,8 +348,7 @@ async fn an_object_goes_with_its_last_artifact_and_its_file_after_it() {
     // Committed by a process that was killed before it came to the file: the next collection does.
     let third = over(&up, yaml, json!({"n": "c"}), "c").await;
     assert_eq!((count(&sql, keys).await, stored(&home, "kept").len()), (1, 1));
-    let alone =
-        "SELECT runs FROM app.erase_runs('{}', ARRAY[$1], 'asked', 'k', 'why', 'manual')";
+    let alone = "SELECT runs FROM app.erase_runs('{}', ARRAY[$1], 'asked', 'k', 'why', 'manual')";
     until("it is erased", SOON, async || {
         let runs: i64 = sqlx::query_scalar(alone).bind(&third).fetch_one(&sql).await.unwrap();
         runs == 1

@@ -88,6 +88,7 @@ async fn make_runs(up: &Server) -> Vec<String> {
 
 /// A schedule that fired, and is removed.
 async fn make_firing(up: &Server) {
+    crate::schedules::every_second(up).await;
     let yaml =
         "id: ticks\nv: \"1\"\nschedule: '* * * * * *'\nplan:\n  tasks: [{name: t, value: kept}]\n";
     let (status, imported) = up.post("/api/recipes/import", &json!({"yaml": yaml})).await;

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use cofferdam_tests::{Home, Server, row_counts, text};
+use cofferdam_tests::{Home, Server, row_counts, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{Executor as _, PgPool};
 use support::{assert_proven, code, count, recipe, said, stdout, texts, until};
@@ -43,6 +43,14 @@ async fn with(up: &Server, name: &str, state: &str, n: usize) -> Vec<Value> {
     firings(up, name).await
 }
 
+/// Lets schedules fire each second, which a host does not by itself.
+pub async fn every_second(up: &Server) {
+    let body = json!({"value": 1, "expectedVersion": 0, "scope": "global"}).to_string();
+    let path = "/api/config/schedule.min_interval_s";
+    let (status, set) = up.request("PUT", path, Some(&up.key), Some(body.into_bytes())).await;
+    assert_eq!(status, 200, "{set}");
+}
+
 /// As if nobody had looked for so many minutes.
 async fn down_for(sql: &PgPool, name: &str, minutes: i64) {
     let back = format!(
@@ -62,6 +70,7 @@ async fn an_instant_fires_once_over_two_workers_that_are_killed_at_every_place()
     let home = Home::new();
     let shim = Server::start(&home, SHIM, &[]);
     let sql = shim.sql().await;
+    every_second(&shim).await;
     let ticks = yaml("ticks", "{cron: '* * * * * *', overlap: queue}", "");
     let (status, row) = add(&shim, &shim.key, &ticks).await;
     assert_eq!(status, 201, "{row}");
@@ -101,6 +110,7 @@ async fn an_instant_fires_once_over_two_workers_that_are_killed_at_every_place()
 async fn an_instant_while_a_run_waits_at_its_gate_is_skipped_or_queued_as_its_schedule_says() {
     let home = Home::new();
     let up = home.up();
+    every_second(&up).await;
     let gate = "  gate: approve-plan\n";
     for (id, schedule) in
         [("skips", "'* * * * * *'"), ("queues", "{cron: '* * * * * *', overlap: queue}")]
@@ -173,6 +183,7 @@ async fn what_was_missed_goes_by_its_policy_and_each_instant_is_on_record() {
 async fn a_firing_has_the_rights_that_its_key_has_then() {
     let home = Home::new();
     let up = home.up();
+    every_second(&up).await;
     let acme = |roles: Value| json!({"tenant": "acme", "roles": roles});
     let (id, key) = up.new_key(&acme(json!(["submitter"]))).await;
     let (_, other) = up.new_key(&acme(json!(["submitter"]))).await;
@@ -223,6 +234,11 @@ async fn what_is_no_schedule_is_refused_and_writes_nothing() {
         (json!({"recipeRef": reference}), "schema_violation"),
         (json!({"recipeRef": reference, "schedule": "0 3 * *"}), "schema_violation"),
         (json!({"recipeRef": reference, "schedule": "0 0 30 2 *"}), "schema_violation"),
+        // Closer than this host allows, whatever the form of its inputs.
+        (
+            json!({"recipeRef": reference, "schedule": {"cron": "*/30 * * * * *", "inputs": {"n": 1}}}),
+            "schema_violation",
+        ),
         (
             json!({"recipeRef": reference, "schedule": {"cron": "0 3 * * *", "time_zone": "Mars"}}),
             "schema_violation",
@@ -250,6 +266,7 @@ async fn the_command_line_adds_pauses_resumes_and_removes() {
     let home = Home::new();
     let up = home.up();
     let sql = up.sql().await;
+    every_second(&up).await;
     let dir = tempfile::tempdir().unwrap();
     let file = recipe(dir.path(), "tick.yaml", &yaml("tick", "'* * * * * *'", ""));
     let added = home.run_json(&["schedule", "add", &file, "--name", "mine", "--json"]);
@@ -280,4 +297,91 @@ async fn the_command_line_adds_pauses_resumes_and_removes() {
         ops,
         ["schedule.add", "schedule.pause", "schedule.resume", "schedule.remove", "schedule.add"]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instants_are_a_minute_apart_unless_the_host_says_otherwise() {
+    let home = Home::new();
+    let up = home.up();
+    let text = yaml("fast", "'0,59 * * * * *'", "");
+    let (status, refused) = add(&up, &up.key, &text).await;
+    assert_eq!((status, &refused["code"]), (400, &json!("schema_violation")), "{refused}");
+    let why = refused.to_string();
+    assert!(why.contains("59 s apart") && why.contains("schedule.min_interval_s"), "{why}");
+    assert_eq!(add(&up, &up.key, &yaml("minutes", "'* * * * *'", "")).await.0, 201);
+    every_second(&up).await;
+    assert_eq!(add(&up, &up.key, &text).await.0, 201);
+    // It is the host's to say.
+    let (_, admin) = up.new_key(&json!({"tenant": "acme", "roles": ["admin"]})).await;
+    let body = json!({"value": 1, "expectedVersion": 0}).to_string().into_bytes();
+    let path = "/api/config/schedule.min_interval_s";
+    assert_eq!(up.request("PUT", path, Some(&admin), Some(body)).await.0, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_resumes_after_what_is_on_record_and_keeps_its_newest_rows() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    assert_eq!(add(&up, &up.key, &yaml("kept", "'* * * * *'", "")).await.0, 201);
+    assert_eq!(set(&up, "kept", "pause").await.0, 200);
+    // As if the clock had gone back by an hour since: instants until then are on record.
+    let rows = "INSERT INTO app.firings (trigger_id, event, seq, state, reason, settled_at)
+                SELECT t.id, to_char(date_trunc('minute', clock_timestamp() AT TIME ZONE 'UTC') + make_interval(mins => 60 - 600 + n),
+                                     'YYYY-MM-DD\"T\"HH24:MI:SS.000\"Z\"'), t.firings + n, 'skipped', 'missed', clock_timestamp()
+                  FROM app.triggers t, generate_series(1, 600) n WHERE t.name = 'kept'";
+    tamper(&sql, rows).await;
+    tamper(&sql, "UPDATE app.triggers SET firings = firings + 600 WHERE name = 'kept'").await;
+    let newest = firings(&up, "kept").await.last().unwrap()["event"].as_str().unwrap().to_owned();
+    assert_eq!(set(&up, "kept", "resume").await.1["state"], "active");
+    let next = "SELECT next_ms - app.ms(($1)::timestamptz) FROM app.triggers WHERE name = 'kept'";
+    let ahead = next.replace("($1)", &format!("'{newest}'"));
+    assert_eq!(count(&sql, &ahead).await, 60_000, "the instant after the newest one");
+    // One that stays cannot be deleted by whoever has the database in hand.
+    assert!(sqlx::query("DELETE FROM app.firings WHERE seq = 600").execute(&sql).await.is_err());
+    down_for(&sql, "kept", 0).await;
+    let runless = "SELECT count(*) FROM app.firings WHERE run_id IS NULL";
+    until("older rows are folded", LIMIT, async || count(&sql, runless).await <= 500).await;
+    let kept = "SELECT firings - folded - (SELECT count(*) FROM app.firings) FROM app.triggers";
+    assert_eq!(count(&sql, kept).await, 0);
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instant_taken_down_by_a_worker_that_died_is_missed_after_its_grace() {
+    let home = Home::new();
+    let shim = Server::start(&home, SHIM, &[]);
+    let sql = shim.sql().await;
+    every_second(&shim).await;
+    assert_eq!(add(&shim, &shim.key, &yaml("late", "'* * * * * *'", "")).await.0, 201);
+    assert_eq!(set(&shim, "late", "pause").await.0, 200);
+    let place = [("COFFERDAM_FAILPOINT", "firing.recorded")];
+    let mut doomed = Server::start(&home, WORKER, &place);
+    assert_eq!(set(&shim, "late", "resume").await.0, 200);
+    until("it is killed", LIMIT, async || doomed.has_ended()).await;
+    let old = "UPDATE app.firings SET created_at = created_at - interval '31 seconds' WHERE state = 'pending'";
+    tamper(&sql, old).await;
+    let mut worker = Server::start(&home, WORKER, &[]);
+    let rows = with(&shim, "late", "skipped", 1).await;
+    assert_eq!((&rows[0]["state"], &rows[0]["reason"]), (&json!("skipped"), &json!("missed")));
+    assert_eq!(set(&shim, "late", "pause").await.0, 200);
+    worker.stop();
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_has_a_bounded_number_of_schedules() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let text = yaml("one", "'0 3 1 1 *'", "");
+    assert_eq!(add(&up, &up.key, &text).await.0, 201);
+    let more = "INSERT INTO app.triggers (id, kind, tenant_id, name, key_id, recipe_id, recipe_v, recipe_hash, spec, next_ms, due_ms)
+                SELECT 'sc_' || md5(n::text), kind, tenant_id, 'n' || n, key_id, recipe_id, recipe_v, recipe_hash, spec, next_ms, due_ms
+                  FROM app.triggers, generate_series(2, 255) n";
+    sql.execute(more).await.unwrap();
+    assert_eq!(add(&up, &up.key, &text.replace("id: one", "id: last")).await.0, 201);
+    let (status, refused) = add(&up, &up.key, &text.replace("id: one", "id: beyond")).await;
+    assert_eq!((status, &refused["code"]), (403, &json!("policy_violation")), "{refused}");
+    assert!(refused.to_string().contains("at most 256"), "{refused}");
 }

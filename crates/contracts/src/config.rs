@@ -45,6 +45,9 @@ pub const DEFAULT_ARTIFACTS_MB: u64 = 1_024;
 /// Files that one task may leave where nobody has configured it: a documentation site, or the output of a large bundler.
 pub const DEFAULT_ARTIFACT_FILES: u64 = 20_000;
 
+/// Seconds between two instants of a schedule where nobody has configured it: what cron itself can say.
+pub const DEFAULT_SCHEDULE_INTERVAL_S: u64 = 60;
+
 /// How deep a dispatch sends off further ones, as in SQL: `app.dispatch_limits`.
 pub const DEFAULT_SPAWN_DEPTH: u64 = 5;
 /// Live dispatches of one scope, as in SQL: `app.dispatch_limits`.
@@ -93,6 +96,8 @@ pub enum ConfigKey {
     SpawnDepth,
     /// `dispatch.max_live_per_scope`: live dispatches of one scope of a tenant. The host's alone.
     LivePerScope,
+    /// `schedule.min_interval_s`: the least seconds between two instants of a schedule that is added. The host's alone.
+    ScheduleInterval,
     /// `retention`: how long content of ended runs stays, see [`Retention`]. A tenant's own value replaces the host's.
     Retention,
     /// `isolation.class_min`: no sandbox is of a weaker class. A tenant's own value may only be stronger than the host's.
@@ -111,7 +116,7 @@ impl ConfigKey {
             .chain([Self::ArtifactsMb, Self::ArtifactFiles])
             .chain([Self::LiveSandboxes, Self::CpuQuota, Self::DiskQuota, Self::StartsQuota])
             .chain([Self::TenantQuotas, Self::PauseRest, Self::E2bInternet])
-            .chain([Self::SpawnDepth, Self::LivePerScope, Self::Retention])
+            .chain([Self::SpawnDepth, Self::LivePerScope, Self::ScheduleInterval, Self::Retention])
             .chain([Self::ClassMin, Self::TenantClasses])
             .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
@@ -133,6 +138,7 @@ impl ConfigKey {
             Self::E2bInternet => json!(false),
             Self::SpawnDepth => json!(DEFAULT_SPAWN_DEPTH),
             Self::LivePerScope => json!(DEFAULT_LIVE_PER_SCOPE),
+            Self::ScheduleInterval => json!(DEFAULT_SCHEDULE_INTERVAL_S),
             Self::Profile(language) => serde_json::to_value(language.profile()).unwrap_or_default(),
         }
     }
@@ -169,6 +175,8 @@ impl ConfigKey {
             // Deeper than anybody can follow; as many as a host's memory admits many times over.
             Self::SpawnDepth => json!({"type": "integer", "minimum": 0, "maximum": 64}),
             Self::LivePerScope => json!({"type": "integer", "minimum": 1, "maximum": 100_000}),
+            // Up to a day.
+            Self::ScheduleInterval => json!({"type": "integer", "minimum": 1, "maximum": 86_400}),
             Self::Retention => schema_of::<Retention>(),
             Self::ClassMin => schema_of::<IsolationClass>(),
             // As many as a host serves.
@@ -194,6 +202,7 @@ impl ConfigKey {
             Self::Mirrors
                 | Self::SpawnDepth
                 | Self::LivePerScope
+                | Self::ScheduleInterval
                 | Self::TenantClasses
                 | Self::TenantQuotas
         )
@@ -219,6 +228,7 @@ impl fmt::Display for ConfigKey {
             Self::E2bInternet => f.write_str("e2b.internet"),
             Self::SpawnDepth => f.write_str("dispatch.max_spawn_depth"),
             Self::LivePerScope => f.write_str("dispatch.max_live_per_scope"),
+            Self::ScheduleInterval => f.write_str("schedule.min_interval_s"),
             Self::Retention => f.write_str("retention"),
             Self::ClassMin => f.write_str(CLASS_MIN),
             Self::TenantClasses => f.write_str(TENANTS),
@@ -400,7 +410,8 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
         | ConfigKey::StartsQuota
         | ConfigKey::PauseRest
         | ConfigKey::SpawnDepth
-        | ConfigKey::LivePerScope => stored::<u64>(value),
+        | ConfigKey::LivePerScope
+        | ConfigKey::ScheduleInterval => stored::<u64>(value),
         ConfigKey::TenantQuotas => stored::<TenantQuotas>(value),
         ConfigKey::E2bInternet => stored::<bool>(value),
         ConfigKey::Retention => stored::<Retention>(value),
@@ -446,6 +457,7 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
             | ConfigKey::E2bInternet
             | ConfigKey::SpawnDepth
             | ConfigKey::LivePerScope
+            | ConfigKey::ScheduleInterval
             | ConfigKey::Retention
             // Read together below.
             | ConfigKey::CpuQuota

@@ -243,8 +243,12 @@ id!(
     |t| t.strip_prefix("sc_").or(t.strip_prefix("hk_")).is_some_and(|h| is_lower_hex(h, 32))
 );
 id!(
-    /// A schedule's name within its tenant, or a hook's within the installation.
+    /// A schedule's or a hook's name within its tenant.
     TriggerName, "trigger name", "^[a-z0-9][a-z0-9_.-]{0,62}$", |t| is_word(t, 63, b"_.-")
+);
+id!(
+    /// Where deliveries to a hook go: its name, or its name, `-` and 16 digits of its id.
+    HookAddress, "hook address", "^[a-z0-9][a-z0-9_.-]{0,79}$", |t| is_word(t, 80, b"_.-")
 );
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ use crate::schedule::ScheduleSpec;
 pub const MAX_DELIVERY_BYTES: usize = 1024 * 1024;
 /// Inputs that a hook takes from a delivery.
 pub const MAX_MAPPED: usize = 32;
+/// Hexadecimal digits of a hook's id in its address: 64 bits of chance.
+const ADDRESS_DIGITS: usize = 16;
 /// Characters of a delivery's id, and of the name of an event.
 pub const MAX_EVENT_CHARS: usize = 256;
 
@@ -71,6 +73,8 @@ named! {
         Overlap = "overlap",
         /// As many firings waited as may.
         QueueFull = "queue_full",
+        /// The hook is not for this event.
+        Filtered = "filtered",
         /// The schedule was paused while it waited.
         Paused = "paused",
         /// The schedule was removed while it waited.
@@ -221,12 +225,23 @@ impl HookSpec {
     }
 }
 
+/// Where deliveries to a hook go, below the server's address. A name alone is the host's own tenant's; another tenant's has a part of
+/// the id, so that no tenant can take or look for the address of another one's hook.
+#[must_use]
+pub fn hook_path(id: &TriggerId, name: &TriggerName, is_hosts_own: bool) -> String {
+    let part: String = id.as_str().chars().skip(3).take(ADDRESS_DIGITS).collect();
+    match is_hosts_own {
+        true => format!("/api/hooks/{name}"),
+        false => format!("/api/hooks/{name}-{part}"),
+    }
+}
+
 /// Body of `POST /api/hooks`: the caller's consent to runs of a recipe by signed deliveries, with the rights of the caller's key.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HookRequest {
-    /// Name of the hook, the last part of its address: one in the installation.
+    /// Name of the hook in the tenant.
     pub name: TriggerName,
     /// Id and version of the recipe; its content as of now is what runs.
     pub recipe_ref: RecipeRef,
@@ -243,23 +258,28 @@ pub struct HookRequest {
 pub struct HookRow {
     /// Id of the hook: `hk_` and 32 hex digits.
     pub hook_id: TriggerId,
-    /// Name of the hook, the last part of its address.
+    /// Name of the hook in the tenant.
     pub name: TriggerName,
-    /// Address of its deliveries, below the server's: `/api/hooks/NAME`.
+    /// Address of its deliveries, below the server's: `/api/hooks/NAME` for the host's own tenant; for any other with 16 more
+    /// characters that cannot be guessed, `/api/hooks/NAME-0123456789abcdef`.
     pub path: String,
     /// Recipe of its runs.
     pub recipe_ref: RecipeRef,
     /// SHA-256 of the recipe that was consented to; a later import changes nothing.
     pub recipe_hash: Digest,
-    /// What it does with a delivery.
-    pub hook: HookSpec,
+    /// How its deliveries are signed; the secret's name is left out.
+    pub scheme: HookScheme,
+    /// Events that start a run; empty: each does.
+    pub events: Vec<String>,
+    /// Inputs of the recipe's form, each by the JSON Pointer of its value in the delivery.
+    pub inputs: BTreeMap<String, String>,
     /// Whether it fires.
     pub state: TriggerState,
     /// Key whose rights its runs have; once that is revoked each delivery is refused.
     pub key_id: String,
-    /// Deliveries that started a run.
+    /// Deliveries on record: those that started a run, and those of GitHub that `events` left out.
     pub firings: i64,
-    /// Deliveries that were refused by their signature or time.
+    /// Deliveries in its scheme's form whose signature or time was refused.
     pub unsigned: i64,
     /// ms since the epoch.
     pub created_at: i64,
@@ -296,6 +316,17 @@ mod tests {
             serde_json::Value::Object(hook.mapped(&sent)),
             json!({"sha": "c0ffee", "repo": "a/b"})
         );
+    }
+
+    #[test]
+    fn an_address_of_another_tenant_has_what_cannot_be_guessed() {
+        let id = TriggerId::parse(&format!("hk_{}{}", "a".repeat(16), "b".repeat(16))).unwrap();
+        let name = TriggerName::parse(&"n".repeat(63)).unwrap();
+        assert_eq!(hook_path(&id, &name, true), format!("/api/hooks/{name}"));
+        let theirs = hook_path(&id, &name, false);
+        assert_eq!(theirs, format!("/api/hooks/{name}-{}", "a".repeat(16)));
+        let address = theirs.rsplit('/').next().unwrap();
+        assert!(crate::id::HookAddress::parse(address).is_ok(), "the longest one, too");
     }
 
     #[test]

@@ -181,6 +181,7 @@ fn within_hosts(
         | ConfigKey::E2bInternet
         | ConfigKey::SpawnDepth
         | ConfigKey::LivePerScope
+        | ConfigKey::ScheduleInterval
         | ConfigKey::TenantQuotas
         | ConfigKey::Retention
         | ConfigKey::TenantClasses => {}

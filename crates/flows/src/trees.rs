@@ -23,7 +23,8 @@ use cofferdam_contracts::recipe::EXEC_RECIPE;
 use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
 use cofferdam_ledger::trees::IntentTree;
 use cofferdam_sandbox::{
-    AllowedPaths, BoundTree, HostFacts, HostHandle, HostPath, Links, TreeBounds, TreeError, TreeStore,
+    AllowedPaths, BoundTree, HostFacts, HostHandle, HostPath, Links, TreeBounds, TreeError,
+    TreeStore,
 };
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -235,8 +236,8 @@ impl TreeHost {
         });
         let (found, one) = found.await.map_err(|lost| lost_thread(&lost))?;
         match found {
-            Err(TreeError::Gone(_) | TreeError::Damaged(_))
-                if tree.state_dir != self.state_dir => {}
+            Err(TreeError::Gone(_) | TreeError::Damaged(_)) if tree.state_dir != self.state_dir => {
+            }
             found => return found,
         }
         let other = TreeStore::of(Path::new(&tree.state_dir));

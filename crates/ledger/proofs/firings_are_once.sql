@@ -18,7 +18,7 @@ WITH wrong AS (
    WHERE f.run_id IS NOT NULL GROUP BY f.run_id HAVING count(*) > 1
    UNION ALL
   SELECT t.id, NULL, NULL FROM app.triggers t
-   WHERE t.firings <> (SELECT count(*) FROM app.firings f WHERE f.trigger_id = t.id)
+   WHERE t.firings - t.folded <> (SELECT count(*) FROM app.firings f WHERE f.trigger_id = t.id)
    UNION ALL
   SELECT NULL, NULL, r.id FROM app.runs r
    WHERE r.origin IN ('engine-dbos', 'webhook-ci') AND NOT EXISTS (SELECT FROM app.firings f WHERE f.run_id = r.id))

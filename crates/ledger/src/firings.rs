@@ -79,6 +79,8 @@ pub enum FireOutcome {
     Settled,
     /// The delivery came before and has this run: nothing was written.
     Replayed(RunId),
+    /// The delivery came before and started nothing: nothing was written.
+    Filtered,
     /// A delivery with this id and another body came before: nothing was written.
     Differs,
 }
@@ -189,6 +191,47 @@ impl Triggers<'_> {
         Ok(done.rows_affected() > 0)
     }
 
+    /// Takes firings of a schedule that started nothing, beyond its newest: their number stays.
+    pub async fn fold(self, trigger: &TriggerId) -> Result<()> {
+        // The trigger's row first: two that fold take turns, and count each row once.
+        sqlx::query(
+            "WITH t AS (SELECT id, firings FROM app.triggers WHERE id = $1 AND kind = 'schedule' FOR UPDATE),
+                  gone AS (DELETE FROM app.firings f USING t WHERE f.trigger_id = t.id AND f.run_id IS NULL AND f.state <> 'pending'
+                              AND f.seq <= t.firings - app.kept_firings() RETURNING 1)
+             UPDATE app.triggers SET folded = folded + (SELECT count(*) FROM gone) WHERE id = $1 AND EXISTS (SELECT FROM gone)",
+        )
+        .bind(trigger.as_str())
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
+    /// Keeps a delivery that starts nothing, so that it starts nothing under another event's name either. What it is known as, if it
+    /// came before; `None`: it is on record now.
+    pub async fn filter(self, delivery: &Delivery<'_>) -> Result<Option<FireOutcome>> {
+        let mut tx = self.pool().begin().await?;
+        sqlx::query("SELECT FROM app.triggers WHERE id = $1 FOR UPDATE")
+            .bind(delivery.trigger.as_str())
+            .execute(&mut *tx)
+            .await?;
+        let before = seen(&mut tx, delivery).await?;
+        if before.is_none() {
+            sqlx::query(
+                "WITH t AS (UPDATE app.triggers SET firings = firings + 1 WHERE id = $1 RETURNING id, firings)
+                 INSERT INTO app.firings (trigger_id, event, seq, digest, state, reason, settled_at)
+                 SELECT t.id, $2, t.firings, $3, 'skipped', $4, clock_timestamp() FROM t",
+            )
+            .bind(delivery.trigger.as_str())
+            .bind(delivery.event)
+            .bind(delivery.digest.as_str())
+            .bind(SkipReason::Filtered.as_str())
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+        }
+        Ok(before)
+    }
+
     /// How many firings of a schedule wait.
     pub async fn waiting(self, trigger: &TriggerId) -> Result<i64> {
         let waiting = sqlx::query_scalar(
@@ -293,9 +336,11 @@ async fn seen(tx: &mut PgConnection, delivery: &Delivery<'_>) -> Result<Option<F
             .await?;
     let Some(row) = row else { return Ok(None) };
     let digest: Option<String> = row.try_get("digest")?;
-    Ok(Some(match digest.as_deref() == Some(delivery.digest.as_str()) {
-        true => FireOutcome::Replayed(id("firings.run_id", row.try_get("run_id")?)?),
-        false => FireOutcome::Differs,
+    let run: Option<String> = row.try_get("run_id")?;
+    Ok(Some(match (digest.as_deref() == Some(delivery.digest.as_str()), run) {
+        (true, Some(run)) => FireOutcome::Replayed(id("firings.run_id", &run)?),
+        (true, None) => FireOutcome::Filtered,
+        (false, _) => FireOutcome::Differs,
     }))
 }
 

@@ -50,6 +50,7 @@ migrations! {
     "0062_usage",
     "0063_schedules_and_hooks",
     "0064_retention",
+    "0065_names_and_rows_of_triggers",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

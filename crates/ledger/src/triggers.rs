@@ -1,7 +1,7 @@
 //! `app.triggers`: schedules and hooks, each a key's consent to runs of one recipe.
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::{Digest, TenantId, TriggerId, TriggerName};
+use cofferdam_contracts::id::{Digest, HookAddress, TenantId, TriggerId, TriggerName};
 use cofferdam_contracts::recipe::RecipeRef;
 use cofferdam_contracts::schedule::ScheduleSpec;
 use cofferdam_contracts::trigger::{FiringRow, FiringState, HookSpec, TriggerKind, TriggerState};
@@ -12,6 +12,7 @@ use sqlx::postgres::PgRow;
 use crate::audit::{Audit, append};
 use crate::error::{LedgerError, OpResult, Result, id, json, load};
 use crate::families::Triggers;
+use crate::keys::DEFAULT_TENANT;
 
 /// Schedules of one tenant, and hooks: a look for what is due reads them all.
 const MAX_TRIGGERS: i64 = 256;
@@ -57,7 +58,7 @@ pub struct NextInstant {
 pub struct NewTrigger<'a> {
     /// New id: `sc_` or `hk_` by its kind, and 32 hex digits.
     pub id: &'a TriggerId,
-    /// Its name: a schedule's in the tenant, a hook's in the installation.
+    /// Its name: one of its kind in the tenant.
     pub name: &'a TriggerName,
     /// Recipe of its runs.
     pub recipe: &'a RecipeRef,
@@ -76,7 +77,7 @@ pub struct Trigger {
     pub id: TriggerId,
     /// Tenant that owns it, and its runs.
     pub tenant: TenantId,
-    /// Given by who added it, one of its kind in its scope.
+    /// Given by who added it, one of its kind in the tenant.
     pub name: TriggerName,
     /// Key whose rights its runs have.
     pub key_id: String,
@@ -205,18 +206,36 @@ impl Triggers<'_> {
         rows.iter().map(trigger_of).collect()
     }
 
-    /// A trigger by its name, if it is not removed. `tenant`: `None` for a delivery, which names a hook alone.
+    /// The hook of an address, if it is not removed: its name for one of the host's own tenant, and for any its name with a part of
+    /// its id.
+    pub async fn by_address(self, address: &HookAddress) -> Result<Option<Trigger>> {
+        let (name, part) = address.as_str().rsplit_once('-').unwrap_or_default();
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {COLUMNS} FROM app.triggers t WHERE t.kind = 'hook' AND t.state <> 'removed'
+                AND (t.tenant_id = $1 AND t.name = $2 OR t.name = $3 AND substr(t.id, 4, 16) = $4)
+              ORDER BY t.name = $2 LIMIT 1"
+        )))
+        .bind(DEFAULT_TENANT)
+        .bind(address.as_str())
+        .bind(name)
+        .bind(part)
+        .fetch_optional(self.pool())
+        .await?;
+        row.as_ref().map(trigger_of).transpose()
+    }
+
+    /// A tenant's trigger by its name, if it is not removed.
     pub async fn by_name(
         self,
-        tenant: Option<&TenantId>,
+        tenant: &TenantId,
         kind: TriggerKind,
         name: &TriggerName,
     ) -> Result<Option<Trigger>> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT {COLUMNS} FROM app.triggers t
-              WHERE t.kind = $2 AND t.name = $3 AND t.state <> 'removed' AND ($1::text IS NULL OR t.tenant_id = $1)"
+              WHERE t.kind = $2 AND t.name = $3 AND t.state <> 'removed' AND t.tenant_id = $1"
         )))
-        .bind(tenant.map(TenantId::as_str))
+        .bind(tenant.as_str())
         .bind(kind.as_str())
         .bind(name.as_str())
         .fetch_optional(self.pool())

@@ -121,6 +121,15 @@ impl Call {
         })
     }
 
+    /// A label of the query, `NAME=VALUE`.
+    pub(crate) fn label(&self, name: &str) -> Result<Option<(String, String)>, Refusal> {
+        let Some(given) = self.query.get(name) else { return Ok(None) };
+        match given.split_once('=') {
+            Some((label, value)) if !label.is_empty() => Ok(Some((label.into(), value.into()))),
+            _ => Err(query_error(name, "a label, as NAME=VALUE")),
+        }
+    }
+
     /// The id of the run that a caller named, or its workflow's. A beginning of an id and `last` are looked up here and nowhere
     /// else, in the caller's tenant; whether a whole id is a run's is for who uses it to find.
     pub(crate) async fn named(&self, name: &RunName) -> Result<String, Error> {

@@ -4,8 +4,8 @@
 use cofferdam_contracts::config::ConfigKey;
 use cofferdam_contracts::dispatch::DispatchStatus;
 use cofferdam_contracts::id::{
-    DeliveryId, Digest, DispatchId, GateKey, LiveId, ProviderName, RecipeId, SandboxId, SecretName,
-    SnapshotId, TenantId, TriggerName, WebhookId, WorkflowId,
+    DeliveryId, Digest, DispatchId, GateKey, HookAddress, LiveId, ProviderName, RecipeId,
+    SandboxId, SecretName, SnapshotId, TenantId, TriggerName, WebhookId, WorkflowId,
 };
 use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::live::LiveState;
@@ -98,7 +98,9 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
         "webhook" => (id::<WebhookId>(), "a webhook"),
         "delivery" => (id::<DeliveryId>(), "a delivery"),
         "schedule" => (id::<TriggerName>(), "a schedule's name"),
-        "hook" => (id::<TriggerName>(), "a hook's name"),
+        "hook" => {
+            (id::<HookAddress>(), "a hook's name; of a delivery, the last part of the hook's path")
+        }
         "delegation" => {
             (json!({"type": "integer", "minimum": 1, "maximum": i64::MAX}), "a delegation's number")
         }
@@ -209,6 +211,10 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
             "another tenant's, or * for all, for the host's admin",
         ),
         ("tenant", _) => (id::<TenantId>(), "another tenant's, for the host's admin"),
+        ("label", _) => (
+            json!({"type": "string", "pattern": "^[^=\\x00-\\x1f\\x7f-\\x9f]+=[^\\x00-\\x1f\\x7f-\\x9f]*$"}),
+            "those with this label, as NAME=VALUE",
+        ),
         _ => (json!({"type": "string", "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]*$"}), "exact match"),
     }
 }

@@ -500,6 +500,7 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("firings_are_once": "UPDATE app.triggers SET key_id = 'k_0000000000000000'"),
     tamper!("firings_are_once": "UPDATE app.triggers SET recipe_hash = '$H'"),
     tamper!("firings_are_once": "UPDATE app.triggers SET firings = firings + 1"),
+    tamper!("firings_are_once": "UPDATE app.triggers SET folded = 1"),
     tamper!("firings_are_once": "UPDATE app.runs SET origin = 'webhook-ci' WHERE recipe_id = 'big'"),
     tamper!("firings_are_once": "UPDATE app.runs SET origin = 'api-shim' WHERE recipe_id = 'ticks'"),
     tamper!("task_keys_hold": "UPDATE app.sbx_runs SET request = replace(request::text, 'echo', 'true')::jsonb WHERE request::text LIKE '%echo%'"),

@@ -2,6 +2,7 @@
 
 mod classes;
 pub mod forge;
+mod push;
 pub mod scan;
 
 use std::fs::{self, File};

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
 use cofferdam_ambient::env;
-use cofferdam_contracts::live::LiveView;
+use cofferdam_contracts::live::{LiveState, LiveView};
 use serde_json::{Value, json};
 
 use super::client::{Client, segment};
@@ -95,13 +95,10 @@ impl Job {
         })
     }
 
-    /// Its sandboxes that run, the newest first: a runner that prepares again has several.
+    /// Its sandboxes, the newest first, and those that ended too: a runner that prepares again has several.
     async fn sandboxes(&self, client: &Client) -> anyhow::Result<Vec<LiveView>> {
-        let mut found: Vec<LiveView> =
-            client.get("/api/sandboxes?state=running&limit=1000").await?;
-        found.retain(|one| one.metadata.get(LABEL) == Some(&self.label));
-        found.sort_by_key(|one| std::cmp::Reverse(one.created_at));
-        Ok(found)
+        let label = segment(&format!("{LABEL}={}", self.label));
+        client.get(&format!("/api/sandboxes?label={label}&limit=1000")).await
     }
 }
 
@@ -172,7 +169,8 @@ async fn prepare(
 
 /// Runs a script as the user of the template, and shows what it writes as it is written.
 async fn run(client: &Client, job: &Job, script: &str, stage: &str) -> anyhow::Result<Exit> {
-    let sandbox = job.sandboxes(client).await?.into_iter().next();
+    let sandboxes = job.sandboxes(client).await?;
+    let sandbox = sandboxes.into_iter().find(|one| one.state == LiveState::Running);
     let sandbox =
         sandbox.context("the job has no sandbox: prepare failed, or its time was over")?;
     let name: String =
@@ -221,11 +219,18 @@ async fn cleanup(client: &Client, job: &Job) -> anyhow::Result<Exit> {
     let mut exit = Exit::Ok;
     for sandbox in job.sandboxes(client).await? {
         let path = format!("/api/sandboxes/{}", segment(sandbox.id.as_str()));
-        let view: LiveView = client.delete(&path).await?;
+        // One that ended by itself, at its time limit, has to be wiped as well.
+        let view: LiveView = match sandbox.state {
+            LiveState::Ended => sandbox,
+            _ => client.delete(&path).await?,
+        };
         if view.wiped {
             output::note(&format!("sandbox {} is wiped", view.id));
         } else {
-            output::note("its wipe is not verified; `cofferdam session ls` shows it held");
+            output::note(&format!(
+                "the wipe of sandbox {} is not verified; `cofferdam session ls` shows it held",
+                view.id
+            ));
             exit = Exit::Of(job.system_failure);
         }
     }

@@ -24,9 +24,9 @@ pub(crate) struct HookArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HookCommand {
-    /// Add a hook: the recipe runs by deliveries to /api/hooks/NAME that are signed with a secret, with the rights of your key
+    /// Add a hook: the recipe runs by signed deliveries to the path that this prints, with the rights of your key
     Add {
-        /// Name of the hook, the last part of its address: one in the installation
+        /// Name of the hook
         name: String,
         /// A recipe file, or the id (or id@v) of an imported recipe
         #[arg(long)]
@@ -51,7 +51,7 @@ pub(crate) enum HookCommand {
         #[arg(long, help = flag::JSON)]
         json: bool,
     },
-    /// List the deliveries of a hook that started runs, newest first
+    /// List the deliveries of a hook that started runs, and those of GitHub that --event left out, newest first
     Firings {
         name: String,
         /// Maximum number of rows
@@ -137,12 +137,12 @@ fn list(rows: &[HookRow]) {
     let cells = rows.iter().map(|row| {
         vec![
             row.name.to_string(),
-            row.hook.scheme.as_str().to_owned(),
+            row.scheme.as_str().to_owned(),
             format!("{}@{}", row.recipe_ref.id, row.recipe_ref.v),
             row.firings.to_string(),
             row.unsigned.to_string(),
-            row.hook.secret.to_string(),
-            row.hook.events.join(","),
+            row.path.clone(),
+            row.events.join(","),
         ]
     });
     table::print(
@@ -152,7 +152,7 @@ fn list(rows: &[HookRow]) {
             usual("RECIPE").least(10),
             usual("RUNS"),
             usual("UNSIGNED"),
-            extra("SECRET").least(8),
+            extra("PATH").least(16),
             extra("EVENTS").least(8),
         ],
         cells,

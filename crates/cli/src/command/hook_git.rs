@@ -45,7 +45,7 @@ pub(crate) enum GitCommand {
         /// HookRepository; default: the one of this directory
         #[arg(long, value_name = "DIR", default_value = ".")]
         repo: PathBuf,
-        /// Replace a hook that something else wrote
+        /// Replace a hook that something else wrote, or write one into a directory that other repositories share
         #[arg(long)]
         force: bool,
     },
@@ -78,6 +78,8 @@ struct HookRepository {
     /// What the task is shown: the working tree, or the bare repository.
     shown: PathBuf,
     hook: PathBuf,
+    /// Whether the hook is of this repository alone.
+    is_own: bool,
     kind: &'static str,
 }
 
@@ -87,18 +89,23 @@ fn repository(at: &Path) -> anyhow::Result<HookRepository> {
         let output = command.arg("-C").arg(at).args(args).output().context("git does not start")?;
         let why = String::from_utf8_lossy(&output.stderr);
         anyhow::ensure!(output.status.success(), "{}: {}", at.display(), why.trim());
-        Ok(String::from_utf8(output.stdout)?.trim_end_matches('\n').to_owned())
+        let text = String::from_utf8(output.stdout)?;
+        // One newline is git's; others are of a directory's name.
+        Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     };
     let is_bare = said(&["rev-parse", "--is-bare-repository"])? == "true";
     let dir = PathBuf::from(said(&["rev-parse", "--path-format=absolute", "--git-common-dir"])?);
     let shown = match is_bare {
-        true => dir,
+        true => dir.clone(),
         false => PathBuf::from(said(&["rev-parse", "--show-toplevel"])?),
     };
     let kind = if is_bare { "post-receive" } else { "pre-push" };
     // core.hooksPath counts: a hook elsewhere would never run.
     let hooks = said(&["rev-parse", "--path-format=absolute", "--git-path", "hooks"])?;
-    Ok(HookRepository { shown, hook: Path::new(&hooks).join(kind), kind })
+    let hooks = PathBuf::from(hooks);
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let is_own = [&dir, &shown].iter().any(|own| real(&hooks).starts_with(real(own)));
+    Ok(HookRepository { shown, hook: hooks.join(kind), is_own, kind })
 }
 
 /// Whether a hook is ours; `None`: there is none. A link is another's, wherever it leads.
@@ -121,6 +128,14 @@ fn install(at: &Locations, recipe: &str, repo: &Path, force: bool) -> anyhow::Re
     if is_ours(hook)? == Some(false) && !force {
         let why = format!(
             "{} exists and is another program's; add the call of cofferdam to it, or replace it with --force",
+            hook.display()
+        );
+        return Err(Misuse(why).into());
+    }
+    if !repository.is_own && !force {
+        let why = format!(
+            "{}: core.hooksPath leads out of this repository, so every repository that uses it would run this hook; set \
+             core.hooksPath of this repository alone, or write it there with --force",
             hook.display()
         );
         return Err(Misuse(why).into());
@@ -207,34 +222,60 @@ fn remove(repo: &Path) -> anyhow::Result<Exit> {
 }
 
 /// The commits of a push, each once: what git writes to a hook's standard input. A branch that is deleted has none.
-fn commits(said: &str) -> Vec<String> {
-    // pre-push: local name, its id, the remote's name, its id; post-receive: the id before, the id now, the name.
+///
+/// # Errors
+/// A line that is of neither hook, with the line.
+fn commits(said: &[u8]) -> anyhow::Result<Vec<String>> {
     let mut found: Vec<String> = Vec::new();
-    for line in said.lines() {
-        let mut words = line.split(' ').skip(1);
-        let (id, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let is_id = matches!(id.len(), 40 | 64) && id.bytes().all(|b| b.is_ascii_hexdigit());
+    for line in String::from_utf8_lossy(said).lines() {
+        let (id, name) = update(line)
+            .with_context(|| format!("git said {line:?} of the push, which is not understood"))?;
         let is_branch = name.starts_with("refs/heads/");
-        if is_id && is_branch && id.bytes().any(|b| b != b'0') && !found.iter().any(|one| one == id)
-        {
+        if is_branch && id.bytes().any(|b| b != b'0') && !found.iter().any(|one| one == id) {
             found.push(id.to_owned());
         }
     }
-    found
+    Ok(found)
+}
+
+/// The commit that a line names, and where it goes. pre-push: what was pushed, which may have spaces, its id, the remote's name, its
+/// id. post-receive: the id before, the id now, the name.
+fn update(line: &str) -> Option<(&str, &str)> {
+    let is_id =
+        |text: &str| matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let mut words = line.rsplit(' ');
+    let (last, second, third) = (words.next()?, words.next()?, words.next()?);
+    let (id, name) = match is_id(last) {
+        true if words.next().is_some() => (third, second),
+        true => return None,
+        false => (second, last),
+    };
+    (is_id(id) && name.starts_with("refs/")).then_some((id, name))
+}
+
+/// The commits that run, and how many do not.
+fn chosen(mut commits: Vec<String>) -> (Vec<String>, usize) {
+    let more = commits.len().saturating_sub(MAX_COMMITS);
+    commits.truncate(MAX_COMMITS);
+    (commits, more)
 }
 
 async fn pushed(at: &Locations, recipe: &str, repo: &Path) -> anyhow::Result<Exit> {
-    let mut said = String::new();
-    std::io::stdin().lock().take(MAX_INPUT_BYTES).read_to_string(&mut said)?;
-    let commits = commits(&said);
-    if commits.len() > MAX_COMMITS {
+    let mut said = Vec::new();
+    std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut said)?;
+    anyhow::ensure!(
+        u64::try_from(said.len())? <= MAX_INPUT_BYTES,
+        "the push names more than {MAX_INPUT_BYTES} bytes of branches; push fewer at once"
+    );
+    let (commits, more) = chosen(commits(&said)?);
+    if more > 0 {
         output::note(&format!(
             "{} commits were pushed; the first {MAX_COMMITS} run",
-            commits.len()
+            commits.len() + more
         ));
     }
     let mut exit = Exit::Ok;
-    for commit in commits.iter().take(MAX_COMMITS) {
+    for commit in &commits {
         let inputs = vec![format!("repo={}", text(repo)?), format!("commit={commit}")];
         let ended = run(at, &RunArgs::of_commit(recipe, inputs)).await?;
         if ended != Exit::Ok {
@@ -246,7 +287,7 @@ async fn pushed(at: &Locations, recipe: &str, repo: &Path) -> anyhow::Result<Exi
 
 #[cfg(test)]
 mod tests {
-    use super::commits;
+    use super::{MAX_COMMITS, chosen, commits};
 
     #[test]
     fn a_push_names_its_commits_once_and_a_deletion_none() {
@@ -254,10 +295,38 @@ mod tests {
         let said = format!(
             "refs/heads/x {a} refs/heads/x {none}\nrefs/heads/y {a} refs/heads/y {b}\n(delete) {none} refs/heads/z {b}\n"
         );
-        assert_eq!(commits(&said), std::slice::from_ref(&a));
+        assert_eq!(commits(said.as_bytes()).unwrap(), std::slice::from_ref(&a));
         let said = format!(
-            "{none} {a} refs/heads/x\n{a} {b} refs/heads/y\n{a} {none} refs/heads/z\n{none} {b} refs/notes/n\nodd\n"
+            "{none} {a} refs/heads/x\n{a} {b} refs/heads/y\n{a} {none} refs/heads/z\n{none} {b} refs/notes/n\n"
         );
-        assert_eq!(commits(&said), [a, b]);
+        assert_eq!(commits(said.as_bytes()).unwrap(), [a, b]);
+    }
+
+    #[test]
+    fn a_source_with_spaces_and_a_name_that_is_not_utf8_are_read() {
+        let (a, none) = ("a".repeat(40), "0".repeat(40));
+        let said = format!("HEAD@{{1 day ago}} {a} refs/heads/x {none}\n");
+        assert_eq!(commits(said.as_bytes()).unwrap(), std::slice::from_ref(&a));
+        let mut said = format!("{none} {a} refs/heads/").into_bytes();
+        said.extend(b"caf\xe9\n");
+        assert_eq!(commits(&said).unwrap(), [a]);
+    }
+
+    #[test]
+    fn a_line_that_is_of_no_push_fails() {
+        let a = "a".repeat(40);
+        for said in ["odd\n", "a b refs/heads/x\n", "x y z\n", "\n"] {
+            assert!(commits(said.as_bytes()).is_err(), "{said:?}");
+        }
+        assert!(commits(format!("{a} {a} {a}\n").as_bytes()).is_err());
+        assert!(commits(format!("{a} {a} branch\n").as_bytes()).is_err());
+        assert!(commits(b"").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_push_of_many_branches_runs_the_first_of_them() {
+        let all: Vec<String> = (0..=MAX_COMMITS).map(|n| n.to_string()).collect();
+        assert_eq!(chosen(all.clone()), (all[..MAX_COMMITS].to_vec(), 1));
+        assert_eq!(chosen(all[..MAX_COMMITS].to_vec()), (all[..MAX_COMMITS].to_vec(), 0));
     }
 }

@@ -1,8 +1,8 @@
 //! The instants of a schedule: pure, and the same on every host, since the time zones are those of the program.
 //!
 //! Where a zone's clock is put forward, an instant of a fixed time in the gap is the first one after the gap, and a pattern that
-//! repeats (`*`, `*/N`) has none there. Where it is put back, a fixed time is its first occurrence alone, and a pattern that
-//! repeats has both.
+//! repeats (`*`, `*/N`, a list or a range) has none there. Where it is put back, a fixed time is its first occurrence alone, and a
+//! pattern that repeats has both.
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
@@ -126,6 +126,21 @@ mod tests {
             instants(&daily, "2026-10-24T12:00:00Z", 2),
             ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]
         );
+    }
+
+    #[test]
+    fn a_list_or_a_range_counts_as_a_pattern_that_repeats() {
+        for cron in ["30 2,14 * * *", "30 2-3 * * *", "15,30 2 * * *"] {
+            let table = table(cron, "Europe/Berlin");
+            // In the gap of 2026-03-29, from 01:00 UTC on, neither has an instant at 03:00 of Berlin.
+            let spring = instants(&table, "2026-03-28T20:00:00Z", 1);
+            assert!(!spring.contains(&"2026-03-29T01:00:00Z".to_owned()), "{cron}: {spring:?}");
+            // On 2026-10-25 both 02:30 count.
+            let autumn = instants(&table, "2026-10-25T00:20:00Z", 4);
+            for half in ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"] {
+                assert!(autumn.contains(&half.to_owned()), "{cron}: {autumn:?}");
+            }
+        }
     }
 
     #[test]

@@ -3,27 +3,36 @@
 use cofferdam_ambient::clock::now_ms;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
-use cofferdam_contracts::id::TriggerName;
+use cofferdam_contracts::id::HookAddress;
 use cofferdam_contracts::schema::{parse_json, unstorable};
-use cofferdam_contracts::trigger::{HookReceipt, HookSpec, TriggerKind};
+use cofferdam_contracts::trigger::{HookReceipt, HookSpec};
 use cofferdam_ledger::firings::{Delivery, FireOutcome, FiringCause};
 use cofferdam_ledger::triggers::{Trigger, TriggerSpec};
 
-use super::signature::{self, DeliveryHeaders};
+use super::signature::{self, DeliveryHeaders, SignatureFault};
 use super::{Triggers, violation};
 use crate::error::{Error, Result};
+
+/// What a stranger hears, whichever hook there is: neither its name nor its scheme shows.
+const NOT_VERIFIED: &str =
+    "no hook has this address, or its signature does not hold; the server's log says which";
 
 impl Triggers {
     /// Starts the run of a delivery, once: one that came before has its run already. What its signature does not hold of is counted,
     /// and nothing else of it is kept; what is refused later leaves nothing, and may be sent again.
     pub async fn deliver(
         &self,
-        name: &TriggerName,
+        address: &HookAddress,
         headers: &DeliveryHeaders,
         body: &[u8],
     ) -> Result<HookReceipt> {
-        let found = self.ledger.triggers().by_name(None, TriggerKind::Hook, name).await?;
-        let trigger = found.ok_or_else(|| Refusal::not_found("hook"))?;
+        // Without a statement: a stranger who signs nothing costs no more.
+        if !signature::is_in_form(headers) {
+            return Err(self.unverified("it has no signature in any scheme's form").into());
+        }
+        let Some(trigger) = self.ledger.triggers().by_address(address).await? else {
+            return Err(self.unverified("no hook has its address").into());
+        };
         let TriggerSpec::Hook(hook) = &trigger.spec else {
             return Err(Error::corrupt("hook")("it is a schedule"));
         };
@@ -33,27 +42,21 @@ impl Triggers {
             return Err(violation("", why).into());
         }
         let told = signature::event(hook.scheme, headers, &sent);
-        if !hook.events.is_empty()
-            && !told.is_some_and(|told| hook.events.iter().any(|e| e == told))
-        {
-            return Ok(HookReceipt { run_id: None, is_replay: false });
-        }
         let digest = digest_bytes(body);
         let delivery = Delivery { trigger: &trigger.id, event: &event, digest: &digest };
-        let started =
-            self.start(&trigger, hook.mapped(&sent), FiringCause::Delivery(delivery)).await?;
-        match started {
-            FireOutcome::Started(header) => {
-                Ok(HookReceipt { run_id: Some(header.run_id), is_replay: false })
+        let is_wanted = hook.events.is_empty()
+            || told.is_some_and(|told| hook.events.iter().any(|one| one == told));
+        let outcome = match is_wanted {
+            true => {
+                let cause = FiringCause::Delivery(delivery);
+                Some(self.start(&trigger, hook.mapped(&sent), cause).await?)
             }
-            FireOutcome::Replayed(run) => Ok(HookReceipt { run_id: Some(run), is_replay: true }),
-            FireOutcome::Differs => {
-                let why = "a delivery with this id and another body came before";
-                Err(Refusal::new(ErrorCode::Conflict, why).into())
+            false if signature::leaves_event_out(hook.scheme) => {
+                self.ledger.triggers().filter(&delivery).await?
             }
-            FireOutcome::Settled => Err(Refusal::not_found("hook").into()),
-            FireOutcome::Overlaps => Err(Error::corrupt("delivery")("it overlaps another one")),
-        }
+            false => None,
+        };
+        receipt(outcome)
     }
 
     /// The id of a delivery that is its sender's.
@@ -64,30 +67,61 @@ impl Triggers {
         headers: &DeliveryHeaders,
         body: &[u8],
     ) -> Result<String> {
-        let now = now_ms();
         let fault = match self.secrets.of_hook(&trigger.tenant, &hook.secret).await {
             Ok(secret) => {
                 let value = secret.value.expose();
-                let now_s = now.div_euclid(1_000);
+                let now_s = now_ms().div_euclid(1_000);
                 match signature::verify(hook.scheme, value, headers, body, now_s) {
                     Ok(event) => return Ok(event),
-                    Err(fault) => fault.to_string(),
+                    Err(fault) => fault,
                 }
             }
             Err(Error::Ledger(error)) => return Err(error.into()),
             // A stranger learns no name of a secret, nor whether there is one.
             Err(error) => {
                 tracing::warn!(hook = %trigger.name, tenant = %trigger.tenant, %error, "a hook's secret does not open");
-                "the delivery cannot be verified".to_owned()
+                SignatureFault::Signature
             }
         };
+        let mut refusal = self.unverified(&fault.to_string());
         // Beyond the bound not even counted: who cannot sign costs no statement more.
-        if !self.guesses.another(now) {
-            let why = "too many deliveries without a valid signature; retry in a minute";
-            return Err(Refusal::new(ErrorCode::TooManyGuesses, why).into());
+        if refusal.code == ErrorCode::SignatureInvalid {
+            tracing::warn!(hook = %trigger.name, tenant = %trigger.tenant, %fault, "a delivery is refused");
+            self.ledger.triggers().unsigned(&trigger.id).await?;
+            // Said to those alone who can sign.
+            if let SignatureFault::Time = fault {
+                refusal.message = fault.to_string();
+            }
         }
-        tracing::warn!(hook = %trigger.name, tenant = %trigger.tenant, %fault, "a delivery is refused");
-        self.ledger.triggers().unsigned(&trigger.id).await?;
-        Err(Refusal::new(ErrorCode::SignatureInvalid, fault).into())
+        Err(refusal.into())
     }
+
+    /// The refusal of a delivery that is not verified, alike for each reason.
+    fn unverified(&self, why: &str) -> Refusal {
+        if !self.guesses.another(now_ms()) {
+            let why = "too many deliveries without a valid signature; retry in a minute";
+            return Refusal::new(ErrorCode::TooManyGuesses, why);
+        }
+        tracing::debug!(why, "a delivery is not verified");
+        Refusal::new(ErrorCode::SignatureInvalid, NOT_VERIFIED)
+    }
+}
+
+/// The answer to a verified delivery; `outcome`: `None` where its event starts nothing. Pure.
+fn receipt(outcome: Option<FireOutcome>) -> Result<HookReceipt> {
+    let (run_id, is_replay) = match outcome {
+        None => (None, false),
+        Some(FireOutcome::Started(header)) => (Some(header.run_id), false),
+        Some(FireOutcome::Replayed(run)) => (Some(run), true),
+        Some(FireOutcome::Filtered) => (None, true),
+        Some(FireOutcome::Differs) => {
+            let why = "a delivery with this id and another body came before";
+            return Err(Refusal::new(ErrorCode::Conflict, why).into());
+        }
+        Some(FireOutcome::Settled) => return Err(Refusal::not_found("hook").into()),
+        Some(FireOutcome::Overlaps) => {
+            return Err(Error::corrupt("delivery")("it overlaps another one"));
+        }
+    };
+    Ok(HookReceipt { run_id, is_replay })
 }

@@ -68,7 +68,11 @@ impl Triggers {
         let (Some(from_ms), spec) = (trigger.next_ms, spec_of(trigger)?) else { return Ok(()) };
         let table = Timetable::new(spec).map_err(Error::corrupt("schedule"))?;
         let waiting = self.ledger.triggers().waiting(&trigger.id).await?;
-        let look = look::look(&trigger.id, spec, &table, from_ms, now_ms(), waiting);
+        // Years of seconds take some ms of a processor.
+        let (id, spec) = (trigger.id.clone(), spec.clone());
+        let look = move || look::look(&id, &spec, &table, from_ms, now_ms(), waiting);
+        let look = tokio::task::spawn_blocking(look).await;
+        let look = look.map_err(|error| Error::corrupt("schedule")(error.to_string()))?;
         // This process's clock may be behind the database's for a moment.
         if look.firings.is_empty() {
             return Ok(());
@@ -76,6 +80,7 @@ impl Triggers {
         let skipped = look.firings.iter().filter(|firing| firing.skip.is_some()).count();
         if self.ledger.triggers().record(&trigger.id, from_ms, &look.firings, look.next).await? {
             fail_point("firing.recorded");
+            self.ledger.triggers().fold(&trigger.id).await?;
             if skipped > 0 {
                 tracing::warn!(schedule = %trigger.name, tenant = %trigger.tenant, skipped, "instants of a schedule were missed");
             }
@@ -87,6 +92,11 @@ impl Triggers {
     async fn fire(&self, firing: &PendingFiring) -> Result<bool> {
         let trigger = &firing.trigger;
         let spec = spec_of(trigger)?;
+        if look::is_missed(spec, firing.age_ms) {
+            let detail = "it was taken down in time, and its run did not start within 30 s";
+            let reason = SkipReason::Missed.as_str();
+            return self.settle(firing, FiringState::Skipped, reason, Some(detail)).await;
+        }
         let cause = FiringCause::Instant { trigger: &trigger.id, event: &firing.event };
         match self.start(trigger, spec.inputs.clone(), cause).await {
             Ok(FireOutcome::Overlaps) if spec.overlap == Overlap::Skip => {

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::TriggerId;
 use cofferdam_contracts::instant::Instant;
-use cofferdam_contracts::schedule::{MissPolicy, ScheduleSpec, Timetable};
+use cofferdam_contracts::schedule::{MissPolicy, Overlap, ScheduleSpec, Timetable};
 use cofferdam_contracts::trigger::SkipReason;
 use cofferdam_ledger::firings::NewFiring;
 use cofferdam_ledger::triggers::NextInstant;
 
 /// An instant that is older than this is missed. A takeover takes 5 s, and a database that is restarted is back within it.
 pub(crate) const GRACE_MS: i64 = 30_000;
-/// Instants of one look that have rows of their own; earlier ones are counted by the row before them.
+/// Instants of one look that are told apart; earlier ones are counted by a row before them.
 pub(crate) const MAX_ROWS: usize = 100;
 /// Firings of one schedule that wait; more are skipped.
 pub(crate) const MAX_WAITING: i64 = 100;
@@ -49,7 +49,7 @@ struct DueInstants {
 impl DueInstants {
     fn push(&mut self, instant: NextInstant) {
         self.last.push_back(instant);
-        if self.last.len() > MAX_ROWS {
+        if self.last.len() > MAX_ROWS + 1 {
             self.last.pop_front();
             self.earlier += 1;
         }
@@ -90,8 +90,8 @@ fn firings(come: &DueInstants, missed: MissPolicy, now_ms: i64, waiting: i64) ->
             _ if !is_late(instant) => true,
             MissPolicy::Skip => false,
             MissPolicy::Once => last_late == Some(n),
-            // The first row stands for earlier ones, too.
-            MissPolicy::All => n > 0 || come.earlier == 0,
+            // The row before these stands for earlier ones, too.
+            MissPolicy::All => come.last.len() - n <= MAX_ROWS,
         };
         let skip = match (fires, room > 0) {
             (false, _) => Some(SkipReason::Missed),
@@ -107,10 +107,14 @@ fn firings(come: &DueInstants, missed: MissPolicy, now_ms: i64, waiting: i64) ->
     found
 }
 
+/// Whether an instant that was taken down `age_ms` ago is missed by now. One that may catch up or wait is not.
+pub(crate) fn is_missed(spec: &ScheduleSpec, age_ms: i64) -> bool {
+    spec.missed == MissPolicy::Skip && spec.overlap == Overlap::Skip && age_ms > GRACE_MS
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cofferdam_contracts::schedule::Overlap;
 
     const MINUTE: i64 = 60_000;
 
@@ -163,16 +167,20 @@ mod tests {
     fn many_missed_instants_have_a_bound_and_a_count() {
         let now = 1_000 * MINUTE + 40_000;
         let look = seen("* * * * *", MissPolicy::All, MINUTE, now, 0);
-        assert_eq!((look.firings.len(), fired(&look).len()), (MAX_ROWS, MAX_ROWS - 1));
-        assert_eq!(look.firings[0].detail.as_deref(), Some("and 900 earlier instants"));
+        assert_eq!((look.firings.len(), fired(&look).len()), (MAX_ROWS + 1, MAX_ROWS));
+        assert_eq!(look.firings[0].detail.as_deref(), Some("and 899 earlier instants"));
         assert_eq!(look.next.unwrap().at_ms, 1_001 * MINUTE);
+        // One more than may run, and none before it.
+        let look = seen("* * * * *", MissPolicy::All, 900 * MINUTE, now, 0);
+        assert_eq!((look.firings.len(), fired(&look).len()), (MAX_ROWS + 1, MAX_ROWS));
+        assert_eq!(look.firings[0].detail, None);
     }
 
     #[test]
     fn a_year_of_seconds_is_looked_at_in_bounded_steps() {
         let year = 365 * 24 * 60 * MINUTE;
         let look = seen("* * * * * *", MissPolicy::Once, 1_000, year, 0);
-        assert_eq!(look.firings.len(), MAX_ROWS);
+        assert_eq!(look.firings.len(), MAX_ROWS + 1);
         assert!(look.firings[0].detail.as_deref().unwrap().starts_with("and at least "));
         assert_eq!(look.next.unwrap().at_ms, year + 1_000);
     }
@@ -182,6 +190,17 @@ mod tests {
         let look = seen("* * * * *", MissPolicy::All, MINUTE, 5 * MINUTE, MAX_WAITING - 2);
         assert_eq!(fired(&look).len(), 2);
         assert_eq!(look.firings[4].skip, Some(SkipReason::QueueFull));
+    }
+
+    #[test]
+    fn an_instant_taken_down_is_missed_after_its_grace_unless_it_may_catch_up() {
+        let spec = |text: &str| serde_json::from_str::<ScheduleSpec>(text).unwrap();
+        let skips = spec(r#""* * * * *""#);
+        assert!(!is_missed(&skips, GRACE_MS) && is_missed(&skips, GRACE_MS + 1));
+        for kept in ["\"missed\": \"once\"", "\"overlap\": \"queue\""] {
+            let spec = spec(&format!("{{\"cron\": \"* * * * *\", {kept}}}"));
+            assert!(!is_missed(&spec, 10 * GRACE_MS), "{kept}");
+        }
     }
 
     #[test]

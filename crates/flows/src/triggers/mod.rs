@@ -17,17 +17,20 @@ use std::sync::Arc;
 
 use cofferdam_ambient::clock::now_ms;
 use cofferdam_ambient::random::secret_hex;
+use cofferdam_contracts::config::{self, ConfigKey};
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::{Digest, TriggerId, TriggerName};
+use cofferdam_contracts::instant::Instant;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef};
 use cofferdam_contracts::schedule::{ScheduleSpec, Timetable};
 use cofferdam_contracts::trigger::{
     FiringRow, HookRequest, HookRow, ScheduleRequest, ScheduleRow, TriggerKind, TriggerState,
+    hook_path,
 };
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
-use cofferdam_ledger::keys::{KEYLESS, Principal};
+use cofferdam_ledger::keys::{DEFAULT_TENANT, KEYLESS, Principal};
 use cofferdam_ledger::recipes::RecipeQuery;
 use cofferdam_ledger::triggers::{NewTrigger, NextInstant, Trigger, TriggerSpec};
 use serde_json::json;
@@ -50,10 +53,10 @@ fn violation(path: &str, message: impl Into<String>) -> Refusal {
     Refusal::violations(&[Violation { instance_path: path.into(), message: message.into() }])
 }
 
-/// The first instant of a schedule after now.
-fn first(id: &TriggerId, spec: &ScheduleSpec) -> Result<NextInstant> {
+/// The first instant of a schedule after now, and after an instant that is on record: the clock may have gone back since.
+fn first(id: &TriggerId, spec: &ScheduleSpec, newest_ms: i64) -> Result<NextInstant> {
     let table = Timetable::new(spec).map_err(|why| violation("/schedule", why))?;
-    let next = table.next(now_ms()).map(|at_ms| look::instant(id, spec, at_ms));
+    let next = table.next(now_ms().max(newest_ms)).map(|at_ms| look::instant(id, spec, at_ms));
     Ok(next
         .ok_or_else(|| violation("/schedule/cron", "the pattern has no instant: it never fires"))?)
 }
@@ -113,7 +116,7 @@ impl Triggers {
         kind: TriggerKind,
         name: &TriggerName,
     ) -> Result<Trigger> {
-        let found = self.ledger.triggers().by_name(Some(&who.tenant), kind, name).await?;
+        let found = self.ledger.triggers().by_name(&who.tenant, kind, name).await?;
         Ok(found.ok_or_else(|| Refusal::not_found(kind.as_str()))?)
     }
 
@@ -144,12 +147,13 @@ impl Triggers {
             })?;
         recipe.schedule = Some(spec.clone());
         recipe.check().map_err(|why| violation("/schedule", why))?;
+        self.within_interval(who, &spec).await?;
         let id = fresh("sc")?;
         let name = match &request.name {
             Some(name) => name.clone(),
             None => TriggerName::parse(recipe.id.as_str()).map_err(Error::corrupt("name"))?,
         };
-        let next = Some(first(&id, &spec)?);
+        let next = Some(first(&id, &spec, 0)?);
         let (reference, spec) = (recipe.reference(), TriggerSpec::Schedule(spec));
         let new = NewTrigger {
             id: &id,
@@ -161,6 +165,26 @@ impl Triggers {
         };
         let added = self.add(who, "schedule.add", &recipe, &new).await?;
         self.schedule_row(added).await
+    }
+
+    /// Refuses a schedule whose instants are closer than the host allows.
+    async fn within_interval(&self, who: &Principal, spec: &ScheduleSpec) -> Result<()> {
+        let table = Timetable::new(spec).map_err(|why| violation("/schedule", why))?;
+        let key = ConfigKey::ScheduleInterval;
+        let rows = self.ledger.config().rows(&who.tenant).await?;
+        let value = config::entries(&rows).into_iter().find(|entry| entry.key == key);
+        let least_s = value.and_then(|entry| entry.value.as_i64());
+        let least_s = least_s.or_else(|| key.default_value().as_i64()).unwrap_or(i64::MAX);
+        match table.shortest_gap_ms() {
+            Some(gap_ms) if gap_ms.div_euclid(1_000) < least_s => {
+                let gap_s = gap_ms.div_euclid(1_000);
+                let why = format!(
+                    "instants are {gap_s} s apart, and this host allows {least_s} s at least; an admin changes {key}"
+                );
+                Err(violation("/schedule/cron", why).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn schedule_row(&self, trigger: Trigger) -> Result<ScheduleRow> {
@@ -202,7 +226,11 @@ impl Triggers {
     ) -> Result<ScheduleRow> {
         let trigger = self.named(who, TriggerKind::Schedule, name).await?;
         let next = match (&trigger.spec, state) {
-            (TriggerSpec::Schedule(spec), TriggerState::Active) => Some(first(&trigger.id, spec)?),
+            (TriggerSpec::Schedule(spec), TriggerState::Active) => {
+                let newest = self.ledger.triggers().firings(&trigger.id, 1).await?;
+                let at = newest.first().and_then(|row| row.event.parse::<Instant>().ok());
+                Some(first(&trigger.id, spec, at.map_or(0, Instant::ms))?)
+            }
             _ => None,
         };
         let op = if state == TriggerState::Active { "schedule.resume" } else { "schedule.pause" };
@@ -252,6 +280,10 @@ impl Triggers {
     /// Adds a hook: the caller's consent to runs by whoever can sign with the secret.
     pub async fn hook_add(&self, who: &Principal, request: &HookRequest) -> Result<HookRow> {
         request.hook.check().map_err(|why| violation("/hook", why))?;
+        if !who.has(Role::Submitter) {
+            let why = "its runs have your key's rights, and those start no run: this needs the role submitter too";
+            return Err(Refusal::new(ErrorCode::Forbidden, why).into());
+        }
         let recipe = self.recipe(who, &request.recipe_ref, request.recipe_hash.as_ref()).await?;
         let secret = &request.hook.secret;
         if self.ledger.secrets().sealed(&who.tenant, secret, None).await?.is_none() {
@@ -286,11 +318,13 @@ fn hook_row(trigger: Trigger) -> Result<HookRow> {
     };
     Ok(HookRow {
         hook_id: trigger.id,
-        path: format!("/api/hooks/{}", trigger.name),
+        path: hook_path(&trigger.id, &trigger.name, trigger.tenant.as_str() == DEFAULT_TENANT),
         name: trigger.name,
         recipe_ref: trigger.recipe,
         recipe_hash: trigger.recipe_hash,
-        hook,
+        scheme: hook.scheme,
+        events: hook.events,
+        inputs: hook.inputs,
         state: trigger.state,
         key_id: trigger.key_id,
         firings: trigger.firings,

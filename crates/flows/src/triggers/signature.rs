@@ -11,6 +11,8 @@ use sha2::Sha256;
 
 /// Seconds that a signed time may differ from ours, as Standard Webhooks says.
 const TOLERANCE_S: i64 = 300;
+/// GitHub's header of a signature.
+const GITHUB: &str = "x-hub-signature-256";
 /// Signatures of one delivery that are looked at: a sender that rotates its secret sends two.
 const MAX_SIGNATURES: usize = 8;
 
@@ -39,6 +41,22 @@ pub(super) enum SignatureFault {
     Signature,
     #[error("the signed time is more than 5 minutes from this server's: check both clocks")]
     Time,
+}
+
+/// Whether headers have any scheme's form: what does not is refused before a statement, whatever hook it names.
+pub(super) fn is_in_form(headers: &DeliveryHeaders) -> bool {
+    let said = |name: &str| headers.get(name).map_or("", String::as_str);
+    let hex = said(GITHUB).strip_prefix("sha256=").unwrap_or_default();
+    let is_github = hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_standard = id(said("webhook-id")).is_some()
+        && said("webhook-timestamp").parse::<i64>().is_ok()
+        && said("webhook-signature").split(' ').any(|one| one.starts_with("v1,"));
+    is_github || is_standard || !said("x-gitlab-token").is_empty()
+}
+
+/// Whether a scheme's signature leaves out the event's name, so that a body may come again under another one.
+pub(super) fn leaves_event_out(scheme: HookScheme) -> bool {
+    scheme == HookScheme::Github
 }
 
 /// The id of a delivery whose signature and time hold.
@@ -93,10 +111,9 @@ fn mac(secret: &[u8], parts: &[&[u8]]) -> Result<Hmac<Sha256>, SignatureFault> {
 
 /// The body alone is signed, so the body alone tells deliveries apart: `X-GitHub-Delivery` could be another one each time.
 fn github(secret: &[u8], headers: &DeliveryHeaders, body: &[u8]) -> Result<String, SignatureFault> {
-    const NAME: &str = "x-hub-signature-256";
     let signed =
-        header(headers, NAME)?.strip_prefix("sha256=").and_then(|hex| hex::decode(hex).ok());
-    let signed = signed.ok_or(SignatureFault::Header(NAME))?;
+        header(headers, GITHUB)?.strip_prefix("sha256=").and_then(|hex| hex::decode(hex).ok());
+    let signed = signed.ok_or(SignatureFault::Header(GITHUB))?;
     mac(secret, &[body])?.verify_slice(&signed).map_err(|_| SignatureFault::Signature)?;
     Ok(of_body(body))
 }
@@ -152,6 +169,28 @@ mod tests {
 
     fn headers(list: &[(&'static str, &str)]) -> DeliveryHeaders {
         list.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_is_signed_by_no_scheme_is_seen_without_a_secret() {
+        let hex = format!("sha256={}", "a".repeat(64));
+        let time = ("webhook-timestamp", "1");
+        for sent in [
+            headers(&[("x-hub-signature-256", &hex)]),
+            headers(&[("x-gitlab-token", "t")]),
+            headers(&[("webhook-id", "m"), time, ("webhook-signature", "v2,x v1,y")]),
+        ] {
+            assert!(is_in_form(&sent), "{sent:?}");
+        }
+        for sent in [
+            headers(&[]),
+            headers(&[("x-hub-signature-256", &hex[..70]), ("x-github-event", "push")]),
+            headers(&[("x-gitlab-token", "")]),
+            headers(&[("webhook-id", "m"), ("webhook-signature", "v1,y")]),
+            headers(&[("webhook-id", "m m"), time, ("webhook-signature", "v1,y")]),
+        ] {
+            assert!(!is_in_form(&sent), "{sent:?}");
+        }
     }
 
     #[test]

@@ -157,7 +157,8 @@ mod tests {
         ];
         let TreeDigests { content, copy } = digests(&entries, &[[0; 32], [0xab; 32], [0; 32]]);
         let sha256 = "ab".repeat(32);
-        let text = format!("cofferdam-tree 1\nd 755 0 - 0 \nf 644 5 {sha256} 1 a\nl 777 0 - 1 b 2 to\n");
+        let text =
+            format!("cofferdam-tree 1\nd 755 0 - 0 \nf 644 5 {sha256} 1 a\nl 777 0 - 1 b 2 to\n");
         assert_eq!(content, digest_bytes(text.as_bytes()));
         let text = format!(
             "cofferdam-copy 1\nd 755 0 - 0  1 2 0.0\nf 644 5 {sha256} 1 a 1 2 3.4\nl 777 0 - 1 b 2 to 1 2 0.0\n"

@@ -29,10 +29,5 @@ pub(super) fn of_draft(draft: &Path) -> io::Result<Option<FileLock>> {
 }
 
 fn file(store: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(store.join(NAME))
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(store.join(NAME))
 }

@@ -42,9 +42,7 @@ impl TreeRoom {
             && entries.saturating_add(INODES_LEFT) <= inodes;
         match is_room {
             true => Ok(()),
-            false => {
-                Err(TreeError::Room { wanted, entries, left, inodes, dir: self.dir.clone() })
-            }
+            false => Err(TreeError::Room { wanted, entries, left, inodes, dir: self.dir.clone() }),
         }
     }
 

@@ -275,7 +275,9 @@ impl Survey {
     /// Bytes of the files that nothing is known of, unlike those that are only too new to be known for sure.
     fn unknown(&self) -> impl Iterator<Item = u64> {
         let unread = self.unread();
-        unread.filter(|(place, _)| matches!(self.known.get(*place), Some(None))).map(|(_, size)| size)
+        unread
+            .filter(|(place, _)| matches!(self.known.get(*place), Some(None)))
+            .map(|(_, size)| size)
     }
 
     /// What a copy takes: bytes of the files that the last copy does not have, entries that are no link to it, and directories of them.

@@ -198,7 +198,11 @@ fn what_a_program_writes_into_mapped_memory_is_read() {
     let (first, second) = (write(b"a"), write(b"b"));
     let key = world.known("one").key;
     let third = write(b"c");
-    assert_eq!(world.known("one").key, key, "the kernel moved no time, as this page is to be written back");
+    assert_eq!(
+        world.known("one").key,
+        key,
+        "the kernel moved no time, as this page is to be written back"
+    );
     assert!(first != second && second != third);
     assert_eq!(fs::read(world.copy(&third, "one")).unwrap(), b"c");
     drop(program.stdin.take());

@@ -43,6 +43,7 @@ async fn view(call: &Call, id: &LiveId) -> Result<LiveView, Error> {
 pub(crate) async fn list(call: Call) -> AnswerResult {
     let filter = LiveFilter {
         states: call.one_of("state", LiveState::ALL, LiveState::as_str)?.into_iter().collect(),
+        metadata: call.label("label")?.into_iter().collect(),
         limit: call.number("limit", 1..=1_000, 100)?,
         ..LiveFilter::default()
     };

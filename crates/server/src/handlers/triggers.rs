@@ -1,7 +1,7 @@
 //! Handlers of `/api/schedules` and `/api/hooks`.
 
 use axum::http::StatusCode;
-use cofferdam_contracts::id::TriggerName;
+use cofferdam_contracts::id::{HookAddress, TriggerName};
 use cofferdam_contracts::trigger::{TriggerKind, TriggerRemoval, TriggerState};
 
 use crate::answer::{AnswerResult, json as answer, ok};
@@ -68,8 +68,8 @@ pub(crate) async fn hook_add(mut call: Call) -> AnswerResult {
 
 /// 201 where the delivery started its run; 200 where it came before, or its event starts none.
 pub(crate) async fn deliver(call: Call) -> AnswerResult {
-    let name: TriggerName = call.id("hook")?;
-    let receipt = call.flows().triggers.deliver(&name, &call.delivery, &call.bytes).await?;
+    let address: HookAddress = call.id("hook")?;
+    let receipt = call.flows().triggers.deliver(&address, &call.delivery, &call.bytes).await?;
     match receipt.run_id.is_some() && !receipt.is_replay {
         true => answer(StatusCode::CREATED, &receipt),
         false => ok(&receipt),

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cofferdam_sandbox::{AllowedPaths, BoundTree, HostHandle, HostPath, Links, TreeBounds, TreeStore};
+use cofferdam_sandbox::{
+    AllowedPaths, BoundTree, HostHandle, HostPath, Links, TreeBounds, TreeStore,
+};
 use serde_json::json;
 
 use crate::figures::{emit, median};
