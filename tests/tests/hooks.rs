@@ -250,7 +250,7 @@ async fn heard(up: &Server, address: &str) -> (u16, Value, Value) {
     let mut wrong = github(&body, "push");
     wrong[0].1 = format!("sha256={}", "0".repeat(64));
     let (status, said) = send(up, address, &wrong, &body).await;
-    (status, said["code"].clone(), said["message"].clone())
+    (status, said["code"].clone(), said["error"].clone())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -325,7 +325,8 @@ async fn s5_what_the_admins_run_bound_is_not_given_as_it_is_now_once_its_path_is
     let (status, said) = world.up.post_as(&operator, &path, &json!({})).await;
     assert_eq!(status, 202, "{said}");
     let refused = |header: &serde_json::Value| {
-        header["retryCount"] == 1 && header["error"].to_string().contains("files[0].from")
+        let why = header["error"].to_string();
+        header["retryCount"] == 1 && (why.contains("files[0].from") || why.contains("not within"))
     };
     world.up.wait_for(&run, "refused", refused).await;
     assert!(!world.words(&run).await.contains("NEW-CONTENT"));

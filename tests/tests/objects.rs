@@ -134,7 +134,9 @@ async fn what_is_left_again_is_stored_once_and_archives_have_it() {
         count(&sql, "SELECT count(*) FROM app.artifacts WHERE object_id IS NOT NULL").await,
         4
     );
-    assert_eq!((stored(&home, "kept").len(), stored(&home, "parts").len()), (1, 0));
+    // What it wrote itself goes once its end is on record.
+    until("nothing is left of it", SOON, async || stored(&home, "parts").is_empty()).await;
+    assert_eq!(stored(&home, "kept").len(), 1);
     let run = text(&second, "runId");
     let tar = home.path().join("all.tar");
     let got = home.run(&["artifacts", "get", &run, "--tar", tar.to_str().unwrap()]);
@@ -258,6 +260,45 @@ async fn prove_reads_every_object_and_names_what_was_tampered_with() {
     assert_proven(&home);
 }
 
+/// Whether a process has a file of the store open at this moment.
+fn reads(pid: i32) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut open = open.filter_map(|file| fs::read_link(file.path()).ok());
+    open.any(|path| path.to_string_lossy().contains("/objects/kept/"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_erased_while_a_proof_reads_is_not_a_fault() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    ended(&up, &yaml("large", "head -c 500000000 /dev/zero > big", &json!(["*"]))).await;
+    let other = ended(&up, &yaml("other", "seq 1 100000 > numbers", &json!(["*"]))).await;
+    until("both are kept", SOON, async || stored(&home, "kept").len() == 2).await;
+    until("all is at rest", SOON, async || {
+        count(&sql, "SELECT count(*) FROM app.runs WHERE NOT app.is_at_rest(id)").await == 0
+    })
+    .await;
+    let small = |file: &PathBuf| fs::metadata(file).unwrap().len() < 1_000_000;
+    let file = stored(&home, "kept").into_iter().find(small).unwrap();
+    let pid = up.pid();
+    let erasing = async {
+        let begun = tokio::task::spawn_blocking(move || (0..1_000_000).any(|_| reads(pid)));
+        assert!(begun.await.unwrap(), "the first object is read");
+        let erase =
+            "SELECT runs FROM app.erase_runs('{}', ARRAY[$1], 'asked', 'k', 'why', 'manual')";
+        let run = text(&other, "runId");
+        let runs: i64 = sqlx::query_scalar(erase).bind(&run).fetch_one(&sql).await.unwrap();
+        fs::remove_file(&file).unwrap();
+        runs
+    };
+    let ((status, report), runs) = tokio::join!(up.get("/api/proofs"), erasing);
+    assert_eq!((status, runs), (200, 1));
+    let objects = &report["objects"];
+    assert_eq!((&report["verdict"], &objects["faulty"]), (&json!("GO"), &json!(0)), "{report}");
+    assert_eq!(objects["lookedAt"], 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_store_is_an_error_and_leaves_nothing() {
     let home = Home::new();
@@ -317,6 +358,70 @@ async fn kill_9_in_the_middle_of_a_collection_leaves_nothing() {
         usize::try_from(count(&sql, "SELECT count(*) FROM app.stored_objects").await).unwrap();
     assert_eq!((rows, stored(&home, "kept").len()), (2, 2), "each file has its row");
     assert_eq!(count(&sql, "SELECT count(*) FROM (SELECT task_key, count(*) FROM app.sbx_runs GROUP BY 1 HAVING count(*) > 1) x").await, 0);
+    assert_proven(&home);
+}
+
+/// What was just written well is not thrown away for a twin that is faulty.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_whose_stored_twin_is_faulty_are_stored_again() {
+    let home = Home::new();
+    let up = home.up();
+    let make = yaml("first", "seq 1 100000 > numbers", &json!(["*"]));
+    assert_eq!(ended(&up, &make).await["status"], "succeeded");
+    let kept = || stored(&home, "kept");
+    until("it is kept", SOON, async || kept().len() == 1).await;
+    let file = kept().pop().unwrap();
+    let whole = fs::read(&file).unwrap();
+    let mut flipped = whole.clone();
+    flipped[300_000] ^= 1;
+    fs::write(&file, &flipped).unwrap();
+    let second = ended(&up, &make.replace("id: first", "id: again")).await;
+    assert_eq!(second["status"], "succeeded", "{second}");
+    until("another is kept", SOON, async || kept().len() == 2).await;
+    let read = home.run(&["artifacts", "cat", &text(&second, "runId"), "numbers"]);
+    assert_eq!((code(&read), read.stdout.len()), (0, 588_895), "{}", said(&read));
+    let (status, report) = proved(&home, &[]);
+    let objects = &report["objects"];
+    assert_eq!((status, &objects["lookedAt"], &objects["faulty"]), (1, &json!(2), &json!(1)));
+    fs::write(&file, &whole).unwrap();
+    assert_proven(&home);
+}
+
+/// What a task shares with an earlier one is erased between its collection and its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_goes_before_the_end_is_stored_again() {
+    let home = Home::new();
+    let up = home.up();
+    let sql = up.sql().await;
+    let yaml = yaml("shared", "seq 1 200000 > big; sleep ${form.s | sh}", &json!(["big"]))
+        .replace("plan:", "form: {type: object, properties: {s: {type: string}}}\nplan:");
+    let first = over(&up, &yaml, json!({"s": "0"}), "a").await;
+    let header = up.run_recipe(&yaml, json!({"s": "4"}), json!({"runKey": "b"})).await;
+    let second = text(&header, "runId");
+    let executing = "SELECT count(*) FROM app.remote_execution_sessions WHERE state = 'EXECUTING'";
+    until("it executes", SOON, async || count(&sql, executing).await == 1).await;
+    let mut hold = sql.begin().await.unwrap();
+    let held = "SELECT 1 FROM app.sbx_runs WHERE run_id = $1 FOR NO KEY UPDATE";
+    assert_eq!(sqlx::query(held).bind(&second).fetch_all(&mut *hold).await.unwrap().len(), 1);
+    until("its end waits", SOON, async || {
+        let wanted = "SELECT count(*) FROM app.stored_objects WHERE wanted_at IS NOT NULL";
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+        count(&sql, wanted).await == 1 && count(&sql, waiting).await > 0
+    })
+    .await;
+    let old = "UPDATE app.stored_objects SET wanted_at = now() - interval '11 minutes'";
+    sqlx::query(old).execute(&sql).await.unwrap();
+    erase(&up, &first, "output").await;
+    let keys = "SELECT count(*) FROM app.stored_objects WHERE sealed_key IS NOT NULL";
+    assert_eq!(count(&sql, keys).await, 0);
+    hold.commit().await.unwrap();
+    let header = up.wait_terminal(&second).await;
+    assert_eq!(header["status"], "succeeded", "{header}");
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.sbx_runs").await, 2, "no second attempt");
+    let kept = || (stored(&home, "kept").len(), stored(&home, "parts").len());
+    until("its own is kept", SOON, async || kept() == (1, 0)).await;
+    let read = home.run(&["artifacts", "cat", &second, "big"]);
+    assert_eq!((code(&read), read.stdout.len()), (0, 1_288_895), "{}", said(&read));
     assert_proven(&home);
 }
 

@@ -211,7 +211,7 @@ async fn copies_of_a_fork_and_inputs_of_a_removed_schedule_go_too() {
     until("it is refused for its fork", Duration::from_secs(30), async || {
         let (status, refused) = up.post(&format!("/api/runs/{run}/erase"), &erase_output).await;
         assert_eq!((status, &refused["code"]), (409, &json!("state_conflict")), "{refused}");
-        refused["message"].as_str().is_some_and(|why| why.contains("fork"))
+        refused["error"].as_str().is_some_and(|why| why.contains("fork"))
     })
     .await;
     assert_eq!(up.request("DELETE", "/api/schedules/yearly", Some(&up.key), None).await.0, 200);

@@ -118,7 +118,7 @@ pub struct ScheduleRow {
     pub key_id: String,
     /// Its next instant, ms since the epoch, without jitter; absent where it has none.
     pub next_at: Option<i64>,
-    /// Firings on record.
+    /// Firings so far.
     pub firings: i64,
     /// The newest firing.
     pub last: Option<FiringRow>,

@@ -6,7 +6,8 @@ use cofferdam_contracts::session::Attestation;
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::tasks::{TaskContext, TaskEnd};
 use cofferdam_ledger::test_reports::NewReport;
-use cofferdam_store::ObjectDraft;
+
+use crate::draft_objects::DraftObject;
 
 /// How an attempt ended, before it is committed.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub struct End {
     /// What is kept of it.
     pub artifacts: Vec<NewArtifact>,
     /// Objects of these that are not yet on record. Dropped, their files are removed.
-    pub staged: Vec<ObjectDraft>,
+    pub staged: Vec<DraftObject>,
     /// What its test reports say.
     pub reports: Vec<NewReport>,
     /// That nothing is left of its sandbox.

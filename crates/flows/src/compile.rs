@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::admission::{HostAdmission, HostReach};
 use crate::error::{Error, Result};
-use crate::file_lister::FileLister;
+use crate::file_lister::{FileLister, TreeSource};
 use crate::plan_text::{COMPILE, Compilation, PlanText};
 use crate::trees::{self, RunTrees};
 use crate::{checks, config, decide};
@@ -238,7 +238,7 @@ pub(crate) async fn planned(
     let mut opened = Vec::with_capacity(bound.len());
     for tree in &bound {
         match here.open(tree, &run.tenant, run.by_host_admin).await {
-            Ok(copy) => opened.push((tree.source.clone(), copy)),
+            Ok(copy) => opened.push(TreeSource { source: tree.source.clone(), opened: copy }),
             Err(error) => return Ok(Err(trees::refusal(&tree.source, &error))),
         }
     }

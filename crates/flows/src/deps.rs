@@ -1,5 +1,7 @@
 //! The cached dependencies of one task: found, or built and kept.
 
+use std::ops::Deref;
+
 use cofferdam_ambient::clock;
 use cofferdam_contracts::cache::{CacheOutcome, CacheReport};
 use cofferdam_contracts::sandbox::SandboxRequest;
@@ -38,13 +40,13 @@ pub(crate) enum DepsError {
 }
 
 /// What the task asks for and the base that it gets, both `None` where it asks for nothing. Waits while
-/// another task of this host builds the same base.
+/// another task of this host builds the same base; `inputs` are let go before that.
 pub(crate) async fn prepare(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
     on: &HostPlan<'_>,
-    inputs: &[Input],
+    inputs: impl Deref<Target = [Input]>,
     wakes: &mut Receiver<Wake>,
 ) -> Result<(Option<Deps>, Option<CacheBase>), DepsError> {
     let Some(asked) = request.spec.as_ref().and_then(|spec| spec.cache.as_ref()) else {
@@ -54,7 +56,9 @@ pub(crate) async fn prepare(
         return Err(DepsError::Refused(FOREIGN.to_owned()));
     }
     let looking = clock::Stopwatch::start();
-    let wanted = on.host.base_request(&on.plan, inputs, &task.tenant).await;
+    let wanted = on.host.base_request(&on.plan, &inputs, &task.tenant).await;
+    // Another's build may take an hour: what the files hold of the worker's memory is not waited with.
+    drop(inputs);
     let wanted = wanted.map_err(|error| DepsError::Refused(error.to_string()))?;
     let Some(wanted) = wanted else { return Ok((None, None)) };
     let (base, flight) = match flight::base_or_lead(executor, task, &wanted, wakes).await {

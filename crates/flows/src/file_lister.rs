@@ -9,12 +9,20 @@ use cofferdam_sandbox::{AllowedPaths, HostHandle, HostPath, Links};
 /// Entries that one `glob` looks at: a large repository, not a whole disk.
 const MAX_GLOB_ENTRIES: usize = 500_000;
 
+/// A bound path with its copy.
+#[derive(Debug)]
+pub(crate) struct TreeSource {
+    /// Path of the host as the plan names it.
+    pub source: String,
+    pub opened: HostHandle,
+}
+
 /// Where files are listed.
 #[derive(Debug)]
 pub(crate) struct FileLister {
     allowed: AllowedPaths,
     /// Bound paths, each with its copy.
-    bound: Vec<(String, HostHandle)>,
+    bound: Vec<TreeSource>,
     /// Whether a plan listed any.
     pub has_listed: bool,
 }
@@ -26,7 +34,7 @@ impl FileLister {
     }
 
     /// From now on these copies stand for their sources.
-    pub(crate) fn bind(&mut self, bound: Vec<(String, HostHandle)>) {
+    pub(crate) fn bind(&mut self, bound: Vec<TreeSource>) {
         self.bound = bound;
     }
 
@@ -39,7 +47,7 @@ impl FileLister {
             .map_err(|e| e.to_string())?
             .compile_matcher();
         let refused = || format!("{dir} is not a directory that this run may read");
-        let of_bound = self.bound.iter().filter_map(|(source, opened)| {
+        let of_bound = self.bound.iter().filter_map(|TreeSource { source, opened }| {
             Some((opened, Path::new(dir).strip_prefix(source).ok()?))
         });
         // The deepest one is the one that the task sees there.

@@ -31,8 +31,10 @@ const MAX_TASK_FILE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 const HELD_BYTES: u64 = 1024 * 1024;
 /// Pieces of a stream that wait for its sandbox, 1 MiB each.
 const AHEAD: usize = 2;
-/// MiB of them that a worker holds for all of its tasks: others wait.
+/// MiB of files in memory that a worker holds for all of its tasks: others wait.
 const MAX_WAITING_MIB: usize = 512;
+/// Bytes of files in memory of one task: not more than there ever is for all, or it would wait for ever, and all others behind it.
+const MAX_HELD_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Why an input cannot be given.
 pub(crate) enum NoInput {
@@ -80,7 +82,7 @@ pub(crate) async fn inputs(
                 Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) }
             }
             (None, Some(uri)) if uri.starts_with("artifact://") => {
-                read(executor, task, uri, path, mode(file.access)).await?
+                read(executor, task, uri, path, mode(file.access), false).await?
             }
             (None, Some(uri)) if let Some(files) = AttemptFiles::parse(uri) => {
                 chosen.extend(left.files(executor, task, file, &files).await?);
@@ -103,7 +105,7 @@ pub(crate) async fn inputs(
         inputs.push(input);
     }
     apart(&chosen)?;
-    let share = share(&chosen).await;
+    let share = share(held_mib(&mut chosen)?).await;
     for file in chosen {
         inputs.push(file.read(executor, task).await?);
     }
@@ -126,14 +128,32 @@ fn apart(chosen: &[SourceFile]) -> Result<(), NoInput> {
     Ok(())
 }
 
+/// MiB of memory for the files that are not streamed. Once they have all that one task may, further ones of the store are streamed,
+/// however small. Pure.
+fn held_mib(chosen: &mut [SourceFile]) -> Result<u32, NoInput> {
+    let in_database = chosen.iter().filter(|file| !file.is_in_store);
+    let mut held: u64 = in_database.map(|file| file.file.size).sum();
+    if held > MAX_HELD_BYTES {
+        return Err(NoInput::Lasting(format!(
+            "files of other tasks that lie in the database are more than {} MiB; match fewer, or pack them",
+            MAX_HELD_BYTES / (1024 * 1024)
+        )));
+    }
+    for file in chosen.iter_mut().filter(|file| file.is_in_store && !file.is_streamed) {
+        match held.saturating_add(file.file.size) {
+            all if all <= MAX_HELD_BYTES => held = all,
+            _ => file.is_streamed = true,
+        }
+    }
+    Ok(u32::try_from(held.div_ceil(1024 * 1024)).unwrap_or(u32::MAX))
+}
+
 /// Waits for its part of the memory, all at once: two that had a half each would wait for ever.
-async fn share(chosen: &[SourceFile]) -> Option<SemaphorePermit<'static>> {
-    let held = chosen.iter().filter(|file| !file.is_streamed);
-    let bytes: u64 = held.map(|file| file.file.size).sum();
-    match u32::try_from(bytes.div_ceil(1024 * 1024)) {
-        Ok(0) | Err(_) => None,
+async fn share(mib: u32) -> Option<SemaphorePermit<'static>> {
+    match mib {
+        0 => None,
         // It is never closed.
-        Ok(mib) => SHARES.acquire_many(mib).await.ok(),
+        _ => SHARES.acquire_many(mib).await.ok(),
     }
 }
 
@@ -144,24 +164,27 @@ struct SourceFile {
     /// Where it is inside.
     path: String,
     mode: u32,
-    /// It lies in a store, and is too large for memory.
+    is_in_store: bool,
+    /// It lies in a store, and has no room in memory.
     is_streamed: bool,
 }
 
 impl SourceFile {
     async fn read(self, executor: &Executor, task: &TaskContext) -> Result<Input, NoInput> {
-        let Self { file, path, mode, .. } = self;
-        read(executor, task, &file.uri, path, mode).await
+        let Self { file, path, mode, is_streamed, .. } = self;
+        read(executor, task, &file.uri, path, mode, is_streamed).await
     }
 }
 
-/// An artifact of this tenant as the file that a task is given: in memory, or as a stream of its store.
+/// An artifact of this tenant as the file that a task is given: in memory, or, where it is large or `is_streamed` wants it, as a stream
+/// of its store.
 async fn read(
     executor: &Executor,
     task: &TaskContext,
     uri: &str,
     path: String,
     mode: u32,
+    is_streamed: bool,
 ) -> Result<Input, NoInput> {
     let artifacts = executor.flows.ledger.artifacts();
     let passing = |e: Error| NoInput::Passing(format!("{uri}: {e}"));
@@ -180,10 +203,13 @@ async fn read(
         }
         Some(row) => {
             let reader = executor.flows.objects.open(&row).await.map_err(unread)?;
-            if row.size > HELD_BYTES {
-                let (sender, pieces) = mpsc::channel(AHEAD);
-                tokio::spawn(feed(reader.stream(0..row.size), sender));
-                let pieces = InputPieces::new(row.size, pieces);
+            if is_streamed || row.size > HELD_BYTES {
+                let begin = move || {
+                    let (sender, pieces) = mpsc::channel(AHEAD);
+                    tokio::spawn(feed(reader.stream(0..row.size), sender));
+                    pieces
+                };
+                let pieces = InputPieces::new(row.size, begin);
                 return Ok(Input::Stream { path, pieces, sha256: row.sha256, mode });
             }
             let bytes = reader.part(0..row.size).await.map_err(ObjectError::from);
@@ -260,8 +286,9 @@ impl TaskFileAllowance {
             })?;
             let x = if found.mode == ArtifactMode::Executable { 0o111 } else { 0 };
             let (path, mode) = (format!("{}/{name}", file.path), mode(file.access) | x);
-            let is_streamed = object.is_some() && found.size > HELD_BYTES;
-            chosen.push(SourceFile { file: found, path, mode, is_streamed });
+            let is_in_store = object.is_some();
+            let is_streamed = is_in_store && found.size > HELD_BYTES;
+            chosen.push(SourceFile { file: found, path, mode, is_in_store, is_streamed });
         }
         if chosen.is_empty() && !file.optional {
             let why = "no file that the task left matches; add it to the `artifacts` of that task";
@@ -343,6 +370,31 @@ mod tests {
             "path": "x", "sha256": key, "size": size, "uri": "artifact://x", "createdAt": 5}),
         )
         .unwrap()
+    }
+
+    fn source(size: u64, is_in_store: bool) -> SourceFile {
+        let is_streamed = is_in_store && size > HELD_BYTES;
+        SourceFile { file: file(size), path: "x".into(), mode: 0o644, is_in_store, is_streamed }
+    }
+
+    #[test]
+    fn no_task_waits_for_more_memory_than_there_is() {
+        let all = u32::try_from(MAX_WAITING_MIB).unwrap();
+        let streamed =
+            |chosen: &[SourceFile]| chosen.iter().filter(|file| file.is_streamed).count();
+        // Two GiB of files of 1 MiB, one of which is larger than memory takes.
+        let mut chosen: Vec<SourceFile> = (0..2_047).map(|_| source(HELD_BYTES, true)).collect();
+        chosen.push(source(HELD_BYTES + 1, true));
+        assert!(matches!(held_mib(&mut chosen), Ok(mib) if mib == all));
+        assert_eq!(streamed(&chosen), 2_048 - MAX_WAITING_MIB);
+        // The database's cannot be streamed, and come first.
+        let mut chosen = vec![source(HELD_BYTES, true), source(MAX_HELD_BYTES - 5, false)];
+        assert!(matches!(held_mib(&mut chosen), Ok(mib) if mib == all));
+        assert_eq!(streamed(&chosen), 1);
+        let mut chosen = vec![source(MAX_HELD_BYTES, false), source(1, false)];
+        assert!(matches!(held_mib(&mut chosen), Err(NoInput::Lasting(_))));
+        assert!(matches!(held_mib(&mut [source(0, false), source(5, true)]), Ok(1)));
+        assert!(matches!(held_mib(&mut []), Ok(0)));
     }
 
     #[test]

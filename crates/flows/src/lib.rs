@@ -40,7 +40,7 @@
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
 //!    outbound output output_values patches run_files tenant_slots sign slots active_workflows vault
 //! client_input
-//! input_queue
+//! input_queue draft_objects
 //! ```
 
 mod active_workflows;
@@ -88,6 +88,7 @@ pub mod intents;
 pub mod keys;
 pub mod links;
 
+mod draft_objects;
 mod live_sandboxes;
 mod memory;
 mod models;

@@ -1,12 +1,14 @@
 //! Large artifacts in a store beside the database: written, put on record, opened, and read again by a proof.
 //!
 //! ```text
-//! begin --bytes--> finish --known before? that one : sealed key--> NewObject --the task's end commits--> record
+//! begin --bytes--> finish --known and whole? that one : sealed key--> NewObject --the task's end commits--> record
+//!                        '-- kept until then: the known one may be erased meanwhile --------------^
 //! row --store, key, tenant--> ObjectReader
 //! ```
 //! A process without a store, or without the key of secrets, leaves everything in the database, within its bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
@@ -21,15 +23,25 @@ use cofferdam_sandbox::CollectBounds;
 use cofferdam_store::{ObjectDraft, ObjectHead, ObjectWriter};
 pub use cofferdam_store::{ObjectReader, ObjectStream, Store, StoreError};
 use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
+use crate::draft_objects::DraftObject;
 use crate::error::{Error, Result};
+use crate::patience::patiently;
 use crate::secrets::Secrets;
+use crate::tenant_slots::TenantSlots;
 use crate::vault::Vault;
 
 /// Faulty objects that a report names.
 const MAX_FAULTS: usize = 100;
 /// Rows of one read.
 const PAGE: i64 = 256;
+/// A tenant reads its objects once at a time: that takes a processor and the disk for minutes.
+static READINGS: LazyLock<TenantSlots> = LazyLock::new(|| TenantSlots::of(1));
+/// So does the host's admin, who reads those of all tenants.
+static WHOLE_READING: Semaphore = Semaphore::const_new(1);
+/// How long a reading waits for the one before it.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The objects of this installation's tenants, as far as this process reaches them.
 #[derive(Debug, Clone)]
@@ -81,7 +93,7 @@ impl Objects {
 
     /// What a task of this tenant's may leave, and whether large files of it go to a store.
     pub(crate) async fn bounds(&self, tenant: &TenantId) -> Result<(CollectBounds, bool)> {
-        let rows = self.ledger.config().rows(tenant).await?;
+        let rows = patiently(|| self.ledger.config().rows(tenant)).await?;
         let mib = lower_of_both(ConfigKey::ArtifactsMb, &rows);
         let bytes = mib.saturating_mul(1024 * 1024);
         let files = lower_of_both(ConfigKey::ArtifactFiles, &rows);
@@ -101,57 +113,68 @@ impl Objects {
         Ok(ObjectWriter::begin(store, tenant).await?)
     }
 
-    /// Rows of objects that were written, in their order. What the tenant has stored before, and can be read, is taken in the place
-    /// of a new object, whose file is removed; those that remain are to be recorded once their rows are committed.
+    /// Rows of objects that were written, in their order. What the tenant has stored before, and is whole, is taken in the place of a
+    /// new object. What was written stays until the rows are committed, and is settled then.
     pub(crate) async fn rows(
         &self,
         tenant: &TenantId,
         written: Vec<ObjectDraft>,
-    ) -> Result<(Vec<NewObject>, Vec<ObjectDraft>)> {
+    ) -> Result<(Vec<NewObject>, Vec<DraftObject>)> {
         let Some((store, vault)) = self.sealing() else { return Ok((Vec::new(), Vec::new())) };
         let digests: Vec<&str> =
             written.iter().filter_map(|new| new.sha256().map(AsRef::as_ref)).collect();
-        let known = self.ledger.objects().known(tenant, store.name(), &digests).await?;
+        let asking = || self.ledger.objects().known(tenant, store.name(), &digests);
+        let known = patiently(asking).await?;
         let mut rows: BTreeMap<String, NewObject> = BTreeMap::new();
         for row in known {
-            if self.open(&row).await.is_ok() {
-                rows.extend(again(row).map(|row| (row.sha256.clone().into(), row)));
+            match self.read_whole(&row).await {
+                Ok(_) => rows.extend(again(row).map(|row| (row.sha256.clone().into(), row))),
+                Err(error) => {
+                    tracing::warn!(object = %row.id, ?error, "a stored object is faulty: its bytes are stored again");
+                }
             }
         }
         let (mut all, mut staged) = (Vec::with_capacity(written.len()), Vec::new());
-        for new in written {
+        let mut seen = BTreeSet::new();
+        for draft in written {
             let refused =
                 || Error::Corrupt { what: "object", why: "its key was not sealed".into() };
-            let sha256 = new.sha256().ok_or_else(refused)?.clone();
-            if let Some(row) = rows.get(sha256.as_str()) {
-                all.push(row.clone());
-                continue;
+            let sha256 = draft.sha256().ok_or_else(refused)?.clone();
+            if seen.insert(sha256.clone()) {
+                let sealed_key = vault.seal_object_key(tenant, draft.id(), draft.key());
+                let row = NewObject {
+                    id: draft.id().clone(),
+                    store: store.name().to_owned(),
+                    sha256: sha256.clone(),
+                    size: draft.size(),
+                    sealed_key: sealed_key.ok_or_else(refused)?,
+                    sealed_by: vault.fingerprint().clone(),
+                };
+                let is_used = !rows.contains_key(sha256.as_str());
+                if is_used {
+                    rows.insert(sha256.clone().into(), row.clone());
+                }
+                staged.push(DraftObject { draft, row, is_used });
             }
-            let sealed_key =
-                vault.seal_object_key(tenant, new.id(), new.key()).ok_or_else(refused)?;
-            let row = NewObject {
-                id: new.id().clone(),
-                store: store.name().to_owned(),
-                sha256: sha256.clone(),
-                size: new.size(),
-                sealed_key,
-                sealed_by: vault.fingerprint().clone(),
-            };
-            rows.insert(sha256.into(), row.clone());
-            all.push(row);
-            staged.push(new);
+            all.extend(rows.get(sha256.as_str()).cloned());
         }
         Ok((all, staged))
+    }
+
+    /// Reads all of an object; gives the number of its bytes.
+    async fn read_whole(&self, row: &ObjectRow) -> Result<u64, ObjectError> {
+        Ok(self.open(row).await?.check().await?)
     }
 
     /// What was stored is on record with the end that was written. Where another end was, it is asked for: a statement whose answer
     /// was lost may have written it before it was sent again. What is not on record is removed; where that is not known, the next
     /// start asks.
-    pub(crate) async fn settle(&self, is_written: Option<bool>, staged: Vec<ObjectDraft>) {
+    pub(crate) async fn settle(&self, is_written: Option<bool>, mut staged: Vec<DraftObject>) {
+        staged.retain(|object| object.is_used);
         if staged.is_empty() {
             return;
         }
-        let ids: Vec<_> = staged.iter().map(|object| object.id().clone()).collect();
+        let ids: Vec<_> = staged.iter().map(|object| object.draft.id().clone()).collect();
         let recorded = match is_written {
             Some(true) => Some(ids),
             Some(false) => {
@@ -161,11 +184,11 @@ impl Objects {
             None => None,
         };
         let recorded: Option<BTreeSet<_>> = recorded.map(|ids: Vec<_>| ids.into_iter().collect());
-        for object in staged {
+        for DraftObject { draft, .. } in staged {
             match &recorded {
-                Some(recorded) if recorded.contains(object.id()) => object.record().await,
-                Some(_) => drop(object),
-                None => object.leave(),
+                Some(recorded) if recorded.contains(draft.id()) => draft.record().await,
+                Some(_) => drop(draft),
+                None => draft.leave(),
             }
         }
     }
@@ -197,7 +220,7 @@ impl Objects {
     /// Every proof, and where `reads_objects` every object of a run or all, of a tenant or all: read and hashed.
     ///
     /// # Errors
-    /// The ledger does not answer, or a proof cannot run.
+    /// The ledger does not answer, a proof cannot run, or the tenant's objects are being read already.
     pub async fn prove(
         &self,
         run: Option<&str>,
@@ -216,6 +239,7 @@ impl Objects {
     }
 
     async fn check(&self, run: Option<&str>, tenant: Option<&str>) -> Result<ObjectReport> {
+        let _reading = ReadSlot::begin(tenant).await?;
         let mut report = ObjectReport::default();
         let mut after = None;
         loop {
@@ -223,10 +247,11 @@ impl Objects {
             let Some(last) = page.last() else { return Ok(report) };
             after = Some(last.row.id.clone());
             for object in page {
-                let read = match self.open(&object.row).await {
-                    Ok(reader) => reader.check().await.map_err(ObjectError::from),
-                    Err(error) => Err(error),
-                };
+                let read = self.read_whole(&object.row).await;
+                // Erased since its row was read: key and file are gone, as they should be.
+                if read.is_err() && self.ledger.objects().is_erased(&object.row.id).await? {
+                    continue;
+                }
                 report.looked_at = report.looked_at.saturating_add(1);
                 match read {
                     Ok(bytes) => report.bytes = report.bytes.saturating_add(bytes),
@@ -316,6 +341,38 @@ const NO_STORE: ObjectError = ObjectError::Elsewhere(
     "this process has no artifact store, or no secrets key: start it with --objects, as the worker that ran the task",
 );
 
+/// The one reading of a tenant's objects, or of all tenants', until it is dropped.
+enum ReadSlot {
+    Tenant { _slot: OwnedSemaphorePermit },
+    Whole { _slot: SemaphorePermit<'static> },
+}
+
+impl ReadSlot {
+    /// Waits for the one before it.
+    async fn begin(tenant: Option<&str>) -> Result<Self> {
+        Self::within(tenant, PATIENCE).await
+    }
+
+    async fn within(tenant: Option<&str>, patience: Duration) -> Result<Self> {
+        let begun = match tenant {
+            Some(tenant) => {
+                let tenant = TenantId::parse(tenant).map_err(Error::corrupt("tenant"))?;
+                let slot = READINGS.take(&tenant, patience).await;
+                slot.map(|slot| Self::Tenant { _slot: slot })
+            }
+            None => {
+                let slot = tokio::time::timeout(patience, WHOLE_READING.acquire()).await;
+                slot.ok().and_then(Result::ok).map(|slot| Self::Whole { _slot: slot })
+            }
+        };
+        begun.ok_or_else(|| {
+            let why = "stored objects are being read for another proof: try again when it is over, or leave them out (`--no-objects`, \
+                       `skipObjects=true`)";
+            Refusal::new(ErrorCode::Unavailable, why).into()
+        })
+    }
+}
+
 /// The row of an object that is taken again.
 fn again(row: ObjectRow) -> Option<NewObject> {
     let ObjectRow { id, store, sha256, size, sealed_key, sealed_by, .. } = row;
@@ -325,4 +382,23 @@ fn again(row: ObjectRow) -> Option<NewObject> {
 fn faulty(object: ArtifactObject, fault: ObjectFault) -> FaultyObject {
     let ArtifactObject { row, run, uri } = object;
     FaultyObject { object: row.id, sha256: row.sha256, size: row.size, run_id: run, uri, fault }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_tenant_reads_its_objects_once_at_a_time() {
+        let soon = Duration::from_millis(20);
+        let held = ReadSlot::within(Some("acme"), soon).await.unwrap();
+        let refused = ReadSlot::within(Some("acme"), soon).await.err().unwrap().refusal();
+        assert_eq!(refused.code, ErrorCode::Unavailable);
+        assert!(ReadSlot::within(Some("bravo"), soon).await.is_ok(), "another tenant");
+        let all = ReadSlot::within(None, soon).await.unwrap();
+        assert!(ReadSlot::within(None, soon).await.is_err());
+        drop((held, all));
+        assert!(ReadSlot::within(Some("acme"), soon).await.is_ok());
+        assert!(ReadSlot::within(None, soon).await.is_ok());
+    }
 }

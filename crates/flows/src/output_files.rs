@@ -20,6 +20,7 @@ use cofferdam_sandbox::{
 };
 use cofferdam_store::{ObjectDraft, ObjectWriter};
 
+use crate::draft_objects::DraftObject;
 use crate::error::Error;
 use crate::objects::{ObjectError, Objects};
 
@@ -35,8 +36,8 @@ pub(crate) struct OutputFiles {
     pub files: Vec<CollectedFile>,
     /// Those in the store.
     pub stored: Vec<StoredOutput>,
-    /// Objects that are to be recorded once their rows are committed.
-    pub staged: Vec<ObjectDraft>,
+    /// Their objects as they were written, to be settled with the end of the task.
+    pub staged: Vec<DraftObject>,
     /// Which globs matched nothing.
     pub unmatched: Vec<usize>,
     /// What is beyond a bound.

@@ -77,7 +77,7 @@ pub(crate) async fn up(
         }
         Err(MemoryRefusal::Canceled) => return Err(Box::new(canceled(executor, task, id).await)),
     };
-    let inputs = given(executor, task, request, id).await?;
+    let inputs = given(executor, task, request, id, wakes).await?;
     let making = async {
         match filling {
             Some(filling) => provision_filled(on.host, &on.plan, &inputs, filling).await,
@@ -85,7 +85,8 @@ pub(crate) async fn up(
         }
     };
     // Whoever drives the sandbox hears the same words, if it is made all the same.
-    let canceled = cancellation(executor, task, wakes.resubscribe());
+    let mut heard = wakes.resubscribe();
+    let canceled = cancellation(executor, task, &mut heard);
     let mut making = Box::pin(making);
     let made = tokio::select! {
         biased;
@@ -100,7 +101,7 @@ pub(crate) async fn up(
 }
 
 /// Until a task is canceled.
-async fn cancellation(executor: &Executor, task: &TaskContext, mut wakes: Receiver<Wake>) {
+async fn cancellation(executor: &Executor, task: &TaskContext, wakes: &mut Receiver<Wake>) {
     loop {
         let wake = wakes.recv().await;
         if matches!(wake, Err(RecvError::Closed)) {
@@ -151,8 +152,8 @@ async fn based(
         return Ok((None, None));
     }
     // The lock files are among them. They are read again when there is room.
-    let inputs = given(executor, task, request, id).await?;
-    match deps::prepare(executor, task, request, on, &inputs, wakes).await {
+    let inputs = given(executor, task, request, id, wakes).await?;
+    match deps::prepare(executor, task, request, on, inputs, wakes).await {
         Ok(prepared) => Ok(prepared),
         Err(DepsError::Refused(why)) => {
             let cause = format!("this host cannot enforce {why}");
@@ -223,14 +224,22 @@ async fn room(
     Ok(asked.share)
 }
 
-/// What the sandbox is given, or the task's end without it.
+/// What the sandbox is given, or the task's end without it. It may have to wait for memory: a task that is canceled does not.
 async fn given(
     executor: &Executor,
     task: &TaskContext,
     request: &SandboxRequest,
     id: &SandboxId,
+    wakes: &mut Receiver<Wake>,
 ) -> Result<TaskInputs, Box<End>> {
-    match inputs(executor, task, request).await {
+    let read = tokio::select! {
+        biased;
+        read = inputs(executor, task, request) => read,
+        () = cancellation(executor, task, wakes) => {
+            return Err(Box::new(canceled(executor, task, id).await));
+        }
+    };
+    match read {
         Ok(inputs) => Ok(inputs),
         Err(NoInput::Passing(cause)) => {
             Err(Box::new(unmade(executor, task, id, ErrCode::UploadFail, cause).await))

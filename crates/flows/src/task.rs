@@ -25,7 +25,9 @@ use tokio::sync::broadcast::Receiver;
 
 use crate::attempt::{End, blank};
 use crate::dispatches;
+use crate::draft_objects::take_written;
 use crate::drive::{Job, drive};
+use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::flow::{Flow, FlowError, step_error};
 use crate::host_plan::unmade;
@@ -159,15 +161,19 @@ async fn finish(
     // An agent's words may have a NUL, which no record takes.
     let hidden = |cause: String| own::hidden_but(&cause, &is_named).replace('\0', "\u{fffd}");
     end.result.cause = end.result.cause.map(hidden);
-    let staged = std::mem::take(&mut end.staged);
-    let runtime = executor.host.facts().runtime.name.as_str();
-    let committed = TaskEnd { runtime: Some(runtime), ..end.committed(task) };
+    let mut staged = std::mem::take(&mut end.staged);
     let ending = executor.handed.ending(key);
-    let written = patiently(|| ledger.tasks().finish(&committed)).await;
+    let mut written = committed(executor, task, &end).await;
+    // An object that its files shared was erased: what it wrote itself is there.
+    if matches!(&written, Err(Error::Ledger(error)) if error.is_restrict_violation())
+        && take_written(&mut end.artifacts, &mut staged)
+    {
+        written = committed(executor, task, &end).await;
+    }
     executor.flows.objects.settle(written.as_ref().ok().copied(), staged).await;
     if written.map_err(step_error)? {
         // Of a second execution an earlier sandbox may still hold the run.
-        let is_gone = committed.evidence.is_some_and(|gone| gone.status == WipeStatus::Verified);
+        let is_gone = end.evidence.as_ref().is_some_and(|gone| gone.status == WipeStatus::Verified);
         if is_gone && task.execution_no == 1 && end.result.err_code == ErrCode::None {
             ending.succeeded();
         }
@@ -178,6 +184,13 @@ async fn finish(
         Some(code) => Ok(code),
         None => Err(dbos::Error::Interrupted { workflow_id: key.to_string() }),
     }
+}
+
+/// `false`: another end stands, or will.
+async fn committed(executor: &Executor, task: &TaskContext, end: &End) -> Result<bool> {
+    let runtime = executor.host.facts().runtime.name.as_str();
+    let committed = TaskEnd { runtime: Some(runtime), ..end.committed(task) };
+    patiently(|| executor.flows.ledger.tasks().finish(&committed)).await
 }
 
 /// The end of an attempt that only keeps a text, which its parent can write as well as a worker could.

@@ -6,9 +6,9 @@ use cofferdam_contracts::sandbox::{SandboxResult, SessionState};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{CollectedFile, Plan, Sandbox, ServiceEnd};
-use cofferdam_store::ObjectDraft;
 
 use crate::dispatches;
+use crate::draft_objects::DraftObject;
 use crate::executor::Executor;
 use crate::output::Outputs;
 use crate::output_files::{self, StoredOutput};
@@ -25,7 +25,7 @@ pub(crate) struct TaskOutputs {
     /// Files in the store.
     stored: Vec<StoredOutput>,
     /// Their objects that are not yet on record.
-    pub staged: Vec<ObjectDraft>,
+    pub staged: Vec<DraftObject>,
     /// What its agent leaves beside files.
     pub notes: Vec<NewArtifact>,
     patch: Vec<NewArtifact>,

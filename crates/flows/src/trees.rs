@@ -5,10 +5,9 @@
 //! CompileST:  plan --sources--> bound before? else bind --> files of the plan name the digest --> plan digest, consent, task keys
 //! ```
 //! **What is bound first stands for the intent**: for each task, retry and fork. A process that does not execute binds nothing; the worker
-//! that compiles does. **What is to be bound and was not is never given**: such a plan is refused, and such a task again. Not bound are: what is written through (`access: full`) or is
-//! said to be `live`, the directory of a command of `exec`, which begins at
-//! once and is seen as it is, the project that an agent plans for, whose patch is made for a commit, and a repository that a plan pins to
-//! one.
+//! that compiles does. **What is to be bound and was not is never given**: its plan is refused, and so is its task. Not bound are: what is
+//! written through (`access: full`) or is said to be `live`, the directory of a command of `exec`, which begins at once and is seen as it
+//! is, the project that an agent plans for, whose patch is made for a commit, and a repository that a plan pins to one.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -383,7 +382,7 @@ mod tests {
         let shard = async || second.held(&tree, &tenant, false).await.unwrap();
         let shards = tokio::join!(shard(), shard(), shard());
         assert_eq!(<[Digest; 3]>::from(shards), [(); 3].map(|()| tree.copy.clone()));
-        // Its own copy needs no one else's.
+        // It has its own now.
         std::fs::remove_dir_all(at("one")).unwrap();
         assert!(open(&second).await.is_ok());
         assert!(matches!(open(&maker).await, Err(TreeError::Gone(_))));

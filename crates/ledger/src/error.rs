@@ -142,6 +142,12 @@ impl LedgerError {
         matches!(self, Self::Refused(_, sqlx::Error::Database(db)) if db.code().as_deref() == Some("23505"))
     }
 
+    /// Whether a trigger of ours refused the statement (SQLSTATE 23001).
+    #[must_use]
+    pub fn is_restrict_violation(&self) -> bool {
+        matches!(self, Self::Refused(_, sqlx::Error::Database(db)) if db.code().as_deref() == Some("23001"))
+    }
+
     /// What the caller gets; the operator's log gets the source.
     #[must_use]
     pub fn refusal(&self) -> Refusal {

@@ -51,6 +51,7 @@ migrations! {
     "0063_schedules_and_hooks",
     "0064_retention",
     "0065_names_and_rows_of_triggers",
+    "0066_objects_of_a_run",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -60,6 +60,17 @@ pub struct ArtifactObject {
 pub(crate) const COLUMNS: &str = "o.id AS object_id, o.tenant_id AS object_tenant, o.store AS object_store, o.sha256 AS object_sha256, \
      o.size AS object_size, o.sealed_key AS object_key, o.sealed_by AS object_by";
 
+/// Objects `o` of the run `$1` after `$3`, each with the first artifact `a` of it. They come by the index on run and object, so that a page
+/// costs what it has, however much the other runs have.
+const OF_RUN: &str = "(SELECT DISTINCT ON (x.object_id) x.object_id, x.run_id, x.uri FROM app.artifacts x
+                        WHERE x.run_id = $1 AND x.object_id > coalesce($3::text, '') AND x.erased_in IS NULL
+                        ORDER BY x.object_id, x.created_at, x.idx) a
+                      JOIN app.stored_objects o ON o.id = a.object_id";
+/// All objects `o`, each with the first artifact `a` of it, if it has one.
+const OF_ALL: &str = "app.stored_objects o
+                      LEFT JOIN LATERAL (SELECT x.run_id, x.uri FROM app.artifacts x WHERE x.object_id = o.id AND $1::text IS NULL
+                                          ORDER BY x.created_at, x.idx LIMIT 1) a ON true";
+
 /// The object of a row with [`COLUMNS`]; `None` where it has none.
 pub(crate) fn object_of(row: &PgRow) -> Result<Option<ObjectRow>> {
     let Some(object): Option<String> = row.try_get("object_id")? else { return Ok(None) };
@@ -158,6 +169,20 @@ impl Objects<'_> {
         parsed.collect()
     }
 
+    /// Whether the key of an object is destroyed.
+    ///
+    /// # Errors
+    /// The ledger does not answer.
+    pub async fn is_erased(self, object: &ObjectId) -> Result<bool> {
+        let found = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM app.stored_objects WHERE id = $1 AND erased_at IS NOT NULL)",
+        )
+        .bind(object.as_str())
+        .fetch_one(self.patient())
+        .await?;
+        Ok(found)
+    }
+
     /// Objects of a store whose keys are destroyed and whose files are not known to be gone, by id: those after `after`.
     ///
     /// # Errors
@@ -207,13 +232,10 @@ impl Objects<'_> {
         after: Option<&ObjectId>,
         most: i64,
     ) -> Result<Vec<ArtifactObject>> {
+        let from = if run.is_some() { OF_RUN } else { OF_ALL };
         let text = format!(
-            "SELECT {COLUMNS}, a.run_id, a.uri FROM app.stored_objects o
-               LEFT JOIN LATERAL (SELECT x.run_id, x.uri FROM app.artifacts x
-                                   WHERE x.object_id = o.id AND ($1::text IS NULL OR x.run_id = $1)
-                                   ORDER BY x.created_at, x.idx LIMIT 1) a ON true
-              WHERE o.erased_at IS NULL AND ($3::text IS NULL OR o.id > $3)
-                AND ($2::text IS NULL OR o.tenant_id = $2) AND ($1::text IS NULL OR a.run_id IS NOT NULL)
+            "SELECT {COLUMNS}, a.run_id, a.uri FROM {from}
+              WHERE o.erased_at IS NULL AND ($3::text IS NULL OR o.id > $3) AND ($2::text IS NULL OR o.tenant_id = $2)
               ORDER BY o.id LIMIT $4"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(text))

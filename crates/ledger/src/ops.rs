@@ -1,5 +1,6 @@
-//! Workflow operations: reading and steering the engine's workflows. Every action commits with its audit
-//! row, and an action on a run acts on everything that belongs to it.
+//! One file: each action is one statement with its audit row, and they share their locks.
+//!
+//! Workflow operations: reading and steering the engine's workflows. An action on a run acts on everything that belongs to it.
 
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::gate::GateMessage;

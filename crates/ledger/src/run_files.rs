@@ -30,6 +30,15 @@ pub struct StoredFile {
     pub position: FilePosition,
 }
 
+/// Names of files, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileNames {
+    /// Number of the files.
+    pub count: u64,
+    /// Bytes of their names, and of the names of their steps for each.
+    pub bytes: u64,
+}
+
 /// Which files a page has.
 #[derive(Debug, Clone, Copy)]
 pub struct FileQuery<'a> {
@@ -111,6 +120,27 @@ impl Artifacts<'_> {
         .fetch_all(self.pool())
         .await?;
         rows.iter().map(|row| stored(row, encode)).collect()
+    }
+
+    /// Names of a run's files, or of those of one task, of `most` files at most.
+    ///
+    /// # Errors
+    /// The ledger does not answer.
+    pub async fn names(self, run: &RunId, task: Option<&str>, most: i64) -> Result<FileNames> {
+        let (count, bytes): (i64, i64) = sqlx::query_as(
+            "SELECT count(*), coalesce(sum(f.bytes), 0)::bigint FROM (
+               SELECT octet_length(a.name) + octet_length(s.step_id) AS bytes
+                 FROM app.last_ended_attempts s JOIN app.artifacts a ON a.task_key = s.task_key AND a.run_id = $1
+                WHERE s.run_id = $1 AND ($2::text IS NULL OR s.task_name = $2)
+                  AND a.kind = 'file' AND a.erased_in IS NULL AND starts_with(a.name, 'files/') LIMIT $3) f",
+        )
+        .bind(run.as_str())
+        .bind(task)
+        .bind(most)
+        .fetch_one(self.pool())
+        .await?;
+        let number = |of: i64| u64::try_from(of).unwrap_or(0);
+        Ok(FileNames { count: number(count), bytes: number(bytes) })
     }
 
     /// How many tasks a run has: steps that are or were in a sandbox.

@@ -88,6 +88,19 @@ async fn objects_are_found_by_digest_by_id_and_in_pages() {
     assert_eq!(ids(rest), [id('3')]);
     assert_eq!(ids(objects().page(None, Some("bravo"), None, 9).await.unwrap()), [id('2')]);
     assert_eq!(ids(objects().page(Some(RUN), None, None, 9).await.unwrap()), [id('1')]);
+    // Each once, with its first artifact, in pages, of the tenant alone.
+    for (idx, digit) in [(2, '3'), (3, '1'), (4, '3')] {
+        artifact(&one, idx, digit, 9).await.unwrap();
+    }
+    let first = objects().page(Some(RUN), Some("acme"), None, 1).await.unwrap();
+    assert_eq!(first[0].uri.as_deref(), Some("artifact://1"));
+    assert_eq!(first[0].run.as_ref().map(AsRef::as_ref), Some(RUN));
+    assert_eq!(ids(first), [id('1')]);
+    let second = objects().page(Some(RUN), Some("acme"), Some(&id('1')), 9).await.unwrap();
+    assert_eq!(second[0].uri.as_deref(), Some("artifact://2"));
+    assert_eq!(ids(second), [id('3')]);
+    assert!(objects().page(Some(RUN), Some("bravo"), None, 9).await.unwrap().is_empty());
+    assert!(objects().page(Some("rn_other"), None, None, 9).await.unwrap().is_empty());
     one.stop().await;
 }
 
@@ -112,11 +125,17 @@ async fn a_key_is_destroyed_with_the_last_artifact_and_not_under_a_promise() {
     assert_eq!(change(&one, old).await, Ok(1));
     let early = "UPDATE app.stored_objects SET file_gone_at = now() WHERE id = repeat('3', 32)";
     assert!(change(&one, early).await.unwrap_err().contains("append-only"));
+    let id = ObjectId::parse(&object('3')).unwrap();
+    assert!(!one.ledger.objects().is_erased(&id).await.unwrap());
     assert_eq!(erase('3').await, 1);
+    assert!(one.ledger.objects().is_erased(&id).await.unwrap());
+    let unknown = ObjectId::parse(&object('9')).unwrap();
+    assert!(!one.ledger.objects().is_erased(&unknown).await.unwrap(), "lost is not erased");
     assert!(change(&one, old).await.unwrap_err().contains("append-only"));
     let leaving = one.ledger.objects().leaving(&name, None, 9).await.unwrap();
-    let id = ObjectId::parse(&object('3')).unwrap();
     assert_eq!(leaving, [(id.clone(), Digest::parse(&digest).unwrap())]);
+    let behind = one.ledger.objects().leaving(&name, Some(&id), 9).await.unwrap();
+    assert!(behind.is_empty(), "one that cannot be removed is not looked at twice");
     assert!(one.ledger.objects().leaving(&"e".repeat(32), None, 9).await.unwrap().is_empty());
     one.ledger.objects().files_gone(&[id]).await.unwrap();
     assert!(one.ledger.objects().leaving(&name, None, 9).await.unwrap().is_empty());

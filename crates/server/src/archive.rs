@@ -12,6 +12,7 @@ use cofferdam_contracts::run_file::FilesFormat;
 
 use self::tar::TarWriter;
 use self::zip::ZipWriter;
+pub(crate) use self::zip::{MAX_LIST_BYTES, listed_bytes};
 
 /// Why an archive cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +23,9 @@ pub(crate) enum ArchiveError {
     /// The path does not fit the archive's header.
     #[error("a path of {0} bytes has no place in an archive")]
     Name(usize),
+    /// A zip lists its entries at its end, and they are held until then.
+    #[error("the list of a zip's entries is larger than {} MiB", MAX_LIST_BYTES / (1024 * 1024))]
+    List,
     /// A header could not be written.
     #[error("an archive's header could not be written: {0}")]
     Header(String),

@@ -10,8 +10,10 @@ use cofferdam_contracts::object::ObjectFault;
 /// Why bytes were not stored or not read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No space, or no quota of the file system.
-    #[error("the artifact store is full: free space on its disk")]
+    /// No space beyond what is left to others, or no quota of the file system.
+    #[error(
+        "the artifact store is full (a tenth of its disk, at most 1 GiB, is left to others): free space on its disk"
+    )]
     Full,
     /// No file for an object on record.
     #[error("the file of object {0} is missing from the artifact store")]

@@ -14,13 +14,14 @@
 //! reader writer
 //! store
 //! sweep
-//! location seal
+//! location reserve seal
 //! error
 //! ```
 
 mod error;
 mod location;
 mod reader;
+mod reserve;
 mod seal;
 mod store;
 mod sweep;

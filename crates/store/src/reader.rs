@@ -37,7 +37,10 @@ pub struct ObjectReader {
     store: Store,
     head: Arc<ObjectHead>,
     cipher: Arc<PieceCipher>,
+    /// Where it was when it was opened.
     path: ObjectPath,
+    /// Where it is once it is on record.
+    kept: ObjectPath,
 }
 
 impl std::fmt::Debug for ObjectReader {
@@ -76,7 +79,8 @@ impl ObjectReader {
                 return Err(StoreError::Cut { object: name, found, wanted });
             }
             let (head, cipher) = (Arc::new(head), Arc::new(cipher));
-            return Ok(Self { store: store.clone(), head, cipher, path });
+            let kept = ObjectPath::from(whole.as_str());
+            return Ok(Self { store: store.clone(), head, cipher, path, kept });
         }
         Err(error)
     }
@@ -96,8 +100,7 @@ impl ObjectReader {
         let range = range.start.min(size)..range.end.min(size);
         let found = locate(size, &range);
         let name = object_name(&self.head.sha256, &self.head.id);
-        let read = self.store.files().get_range(&self.path, found.sealed.clone());
-        let sealed = self.store.in_time(read, &name).await?;
+        let sealed = self.sealed(&found.sealed, &name).await?;
         let changed = || StoreError::Changed(name.clone());
         if wide(sealed.len()) != found.sealed.end.saturating_sub(found.sealed.start) {
             return Err(changed());
@@ -114,6 +117,19 @@ impl ObjectReader {
         match wide(plain.len()) == count {
             true => Ok(plain),
             false => Err(changed()),
+        }
+    }
+
+    /// Sealed bytes of a range. Every read opens the file anew, and one that was a part may have its name by now: it never becomes a
+    /// part again.
+    async fn sealed(&self, range: &Range<u64>, name: &str) -> Result<Bytes, StoreError> {
+        let read = self.store.files().get_range(&self.path, range.clone());
+        match self.store.in_time(read, name).await {
+            Err(StoreError::Missing(_)) if self.path != self.kept => {
+                let again = self.store.files().get_range(&self.kept, range.clone());
+                self.store.in_time(again, name).await
+            }
+            read => read,
         }
     }
 

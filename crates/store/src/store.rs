@@ -12,6 +12,7 @@ use object_store::{ObjectStoreExt as _, Result as ObjectResult};
 
 use crate::error::StoreError;
 use crate::location::{self, Process};
+use crate::reserve::has_room;
 use crate::sweep::{Leftovers, remove};
 
 /// How long one operation may take: a disk that answers no read or write of 1 MiB for so long answers none.
@@ -97,6 +98,19 @@ impl Store {
     pub fn remove(&self, sha256: &Digest, id: &ObjectId) -> Result<(), StoreError> {
         remove(&self.0.dir.join(location::part(id)))?;
         remove(&self.0.dir.join(location::kept(sha256, id)))
+    }
+
+    /// Whether another piece may be written.
+    pub(crate) async fn room(&self) -> Result<(), StoreError> {
+        let store = self.clone();
+        let look = tokio::task::spawn_blocking(move || has_room(&store.0.dir));
+        let found = tokio::time::timeout(self.0.patience, look).await;
+        let found = found.map_err(|_| StoreError::Slow(self.0.patience))?;
+        let found = found.map_err(|_| StoreError::Broken("a look at its disk ended early"))?;
+        match found.map_err(|errno| StoreError::file(&self.0.dir)(errno.into()))? {
+            true => Ok(()),
+            false => Err(StoreError::Full),
+        }
     }
 
     pub(crate) fn files(&self) -> &LocalFileSystem {

@@ -104,8 +104,9 @@ impl ObjectWriter {
         Ok(())
     }
 
-    /// Has what is sealed written beside us.
+    /// Has what is sealed written beside us, while there is room: others write at this moment as well.
     async fn send(&mut self) -> Result<(), StoreError> {
+        self.store.room().await?;
         while self.writes.len() >= WAITING {
             self.written().await?;
         }

@@ -165,6 +165,28 @@ async fn a_file_that_is_missing_cut_or_changed_is_named_as_such() {
 }
 
 #[tokio::test]
+async fn a_reader_of_a_part_goes_on_once_that_has_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let content = bytes(9 * PIECE);
+    let staged = written(&store, &content).await;
+    let head = ObjectHead {
+        id: staged.id().clone(),
+        tenant: staged.tenant().clone(),
+        sha256: staged.sha256().unwrap().clone(),
+        size: staged.size(),
+    };
+    let reader = ObjectReader::open(&store, head, &staged.key().clone()).await.unwrap();
+    assert_eq!(reader.part(0..5).await.unwrap(), content[..5]);
+    staged.record().await;
+    assert_eq!(below(dir.path(), "kept").len(), 1);
+    assert_eq!(reader.part(0..5).await.unwrap(), content[..5]);
+    assert_eq!(reader.clone().check().await.unwrap(), reader.head().size);
+    fs::remove_file(below(dir.path(), "kept").pop().unwrap()).unwrap();
+    assert_eq!(reader.part(0..5).await.unwrap_err().fault(), ObjectFault::Missing);
+}
+
+#[tokio::test]
 async fn what_is_not_recorded_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
@@ -212,6 +234,57 @@ async fn leftovers_of_a_dead_process_are_found_and_those_of_a_living_one_are_not
     let head = ObjectHead { id: kept_id, tenant: tenant("acme"), sha256: kept_digest, size: 10 };
     assert_eq!(read(&second, &head, &key).await.unwrap(), bytes(10));
     assert!(second.leftovers().unwrap().objects().is_empty());
+}
+
+/// A file system of its own, unmounted with this.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn of(options: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let args = ["-t", "tmpfs", "-o", options, "tmpfs"];
+        assert!(Command::new("mount").args(args).arg(dir.path()).status().unwrap().success());
+        Self(dir)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily: the store may be open.
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test]
+async fn a_reserve_of_bytes_and_of_entries_is_left_to_others() {
+    let write = async |store: &Store, size: usize| {
+        let mut writer = ObjectWriter::begin(store, &tenant("acme")).await?;
+        writer.write(&bytes(size)).await?;
+        writer.finish().await
+    };
+    let disk = Mounted::of("size=40m,mode=0700");
+    let store = Store::open(&disk.0.path().join("objects")).unwrap();
+    let (head, key) = kept(&store, &bytes(PIECE)).await;
+    // 6 MiB are free, of which 4 are the reserve.
+    fs::write(disk.0.path().join("database"), vec![0; (40 << 20) - (6 << 20) - PIECE]).unwrap();
+    let refused = write(&store, 5 << 20).await.unwrap_err();
+    assert_eq!(refused.fault(), ObjectFault::Full);
+    for _ in 0..200 {
+        if below(disk.0.path(), "objects/parts").is_empty() {
+            break;
+        }
+        cofferdam_ambient::clock::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(below(disk.0.path(), "objects/parts").is_empty());
+    drop(write(&store, PIECE).await.unwrap());
+    assert_eq!(read(&store, &head, &key).await.unwrap(), bytes(PIECE), "reads go on");
+    let disk = Mounted::of("size=40m,nr_inodes=100,mode=0700");
+    let store = Store::open(&disk.0.path().join("objects")).unwrap();
+    drop(write(&store, 9).await.unwrap());
+    for n in 0..85 {
+        fs::write(disk.0.path().join(n.to_string()), b"").unwrap();
+    }
+    assert_eq!(write(&store, 9).await.unwrap_err().fault(), ObjectFault::Full, "entries");
 }
 
 #[tokio::test]

@@ -71,7 +71,12 @@ async fn ids(world: &World, route: &Route, param: &str) {
         "{delegation}" => "999999998".to_owned(),
         _ => "nobody".to_owned(),
     };
-    let wants: Wants = if param == "{token}" { &[(403, "link_invalid")] } else { NOT_FOUND };
+    let wants: Wants = match (param, route.roles.is_empty()) {
+        ("{token}", _) => &[(403, "link_invalid")],
+        // A stranger is not told which hooks there are.
+        ("{hook}", true) => &[(401, "signature_invalid")],
+        _ => NOT_FOUND,
+    };
     world.refused("nobody's id", route.method, &with(&nobody), body, wants).await;
 }
 

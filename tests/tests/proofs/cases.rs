@@ -479,6 +479,9 @@ pub const TAMPERINGS: &[Tampering] = &[
     tamper!("erasures_are_whole": "$ERASED", "UPDATE app.graph_events SET event = '{}'"),
     tamper!("erasures_are_whole": "$ERASED", "UPDATE app.runs SET error = 'x'"),
     tamper!("erasures_are_whole": "$ERASED", "UPDATE app.dispatch_runs SET request = '{}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.live_sandboxes SET end_reason = 'x' WHERE ended_at IS NOT NULL"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.live_sandboxes SET metadata = '{}'"),
+    tamper!("erasures_are_whole": "$ERASED", "UPDATE app.model_calls SET why = 'x'"),
     tamper!("erasures_are_whole":
         "INSERT INTO app.secrets (tenant_id, name, version, hosts, sealed, sealed_by, key_id) VALUES ('default', 's', 1, '{}', decode(repeat('00', 40), 'hex'), '$H', 'k')",
         "INSERT INTO app.erasures (tenant_id, content, secret, cause, key_id, reason, bytes, removed, origin) VALUES ('default', 'secret', 's', 'asked', 'k', 'why', 40, '{\"version\":1}', 'manual')"),

@@ -57,8 +57,9 @@ fn pushed(home: &Home, local: &Path, commit: &str, key: &str) -> (i32, Value) {
 async fn said_of(up: &Server, run: &Value) -> Value {
     let path = format!("/api/runs/{}/artifacts", text(run, "runId"));
     let (_, rows) = up.get(&path).await;
-    let mut rows = rows.as_array().unwrap_or_else(|| panic!("{rows}")).iter();
-    let row = rows.find(|row| row["name"] == "push.json").unwrap();
+    let mut found = rows.as_array().unwrap_or_else(|| panic!("{rows}")).iter();
+    let row =
+        found.find(|row| row["name"] == "files/push.json").unwrap_or_else(|| panic!("{rows}"));
     assert_eq!(row["sha256"].as_str().unwrap().len(), 64, "{row}");
     row.clone()
 }

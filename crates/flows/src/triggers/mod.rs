@@ -317,8 +317,8 @@ fn hook_row(trigger: Trigger) -> Result<HookRow> {
         return Err(Error::corrupt("hook")("it is a schedule"));
     };
     Ok(HookRow {
-        hook_id: trigger.id,
         path: hook_path(&trigger.id, &trigger.name, trigger.tenant.as_str() == DEFAULT_TENANT),
+        hook_id: trigger.id,
         name: trigger.name,
         recipe_ref: trigger.recipe,
         recipe_hash: trigger.recipe_hash,

@@ -1,5 +1,6 @@
 //! What a task finds in its sandbox.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -48,19 +49,28 @@ pub enum Input {
 /// A piece of a file, or why there is no more of it, in words.
 pub type InputPiece = Result<Bytes, String>;
 
+type InputSource = Box<dyn FnOnce() -> Receiver<InputPiece> + Send>;
+
 /// Content that comes in pieces. Clones are one content.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct InputPieces {
     /// Bytes of all pieces: fewer or more are an error.
     size: u64,
-    pieces: Arc<Mutex<Option<Receiver<InputPiece>>>>,
+    source: Arc<Mutex<Option<InputSource>>>,
+}
+
+impl fmt::Debug for InputPieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InputPieces").field("size", &self.size).finish_non_exhaustive()
+    }
 }
 
 impl InputPieces {
-    /// Content of this size.
+    /// Content of this size. `source` begins to read it, once, when its file is written: of a thousand files one at a time is in
+    /// memory.
     #[must_use]
-    pub fn new(size: u64, pieces: Receiver<InputPiece>) -> Self {
-        Self { size, pieces: Arc::new(Mutex::new(Some(pieces))) }
+    pub fn new(size: u64, source: impl FnOnce() -> Receiver<InputPiece> + Send + 'static) -> Self {
+        Self { size, source: Arc::new(Mutex::new(Some(Box::new(source)))) }
     }
 
     /// Number of bytes of the whole content.
@@ -71,15 +81,39 @@ impl InputPieces {
 
     /// The pieces; `None` once they were taken.
     pub(crate) fn take(&self) -> Option<Receiver<InputPiece>> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
+        source.map(|begin| begin())
     }
 }
 
 /// One content is equal to itself.
 impl PartialEq for InputPieces {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.pieces, &other.pieces)
+        Arc::ptr_eq(&self.source, &other.source)
     }
 }
 
 impl Eq for InputPieces {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn content_is_read_when_it_is_taken_and_once() {
+        let begun = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&begun);
+        let content = InputPieces::new(3, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            mpsc::channel(1).1
+        });
+        let clone = content.clone();
+        assert_eq!((begun.load(Ordering::Relaxed), &clone), (0, &content));
+        assert!(content.take().is_some() && clone.take().is_none());
+        assert_eq!(begun.load(Ordering::Relaxed), 1);
+    }
+}

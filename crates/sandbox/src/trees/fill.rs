@@ -15,9 +15,9 @@ use rustix::fs::{
 use rustix::process::{getegid, geteuid};
 use sha2::{Digest as _, Sha256 as Hasher};
 
+use super::allowance::DiskAllowance;
 use super::entry::{Entry, EntryKind, FileKey, FileOwner, Sha256, Time};
 use super::error::TreeError;
-use super::room::TreeRoom;
 use super::walk::{fault, look};
 use crate::host::hostpath::HostHandle;
 
@@ -49,7 +49,7 @@ pub(super) struct TreeDraft {
     root: PathBuf,
     /// The directory that is filled; of a tree that is one file, the one that holds it.
     top: OwnedFd,
-    room: TreeRoom,
+    allowance: DiskAllowance,
     has_reflinks: AtomicBool,
 }
 
@@ -104,6 +104,13 @@ pub(super) fn on_all<T: Send>(
     Ok(all)
 }
 
+/// What a file's bytes are written to as they are hashed.
+#[derive(Clone, Copy)]
+struct CopyTarget<'a> {
+    file: &'a File,
+    allowance: &'a DiskAllowance,
+}
+
 impl TreeReader<'_> {
     /// Reads a file; `None`: it is gone. `draft`: copies it there.
     pub(super) fn read(
@@ -123,12 +130,15 @@ impl TreeReader<'_> {
         let (sha256, size) = match draft {
             None => self.hash(&file, None, buffer, io_fault)?,
             Some(draft) => {
-                draft.room.file()?;
+                draft.allowance.file()?;
                 let copy = draft.create(entry).map_err(io_fault)?;
                 let read = match draft.is_clone(&copy, &file) {
                     // What was cloned cannot change any more.
                     true => self.hash(&copy, None, buffer, io_fault)?,
-                    false => self.hash(&file, Some((&copy, &draft.room)), buffer, io_fault)?,
+                    false => {
+                        let target = CopyTarget { file: &copy, allowance: &draft.allowance };
+                        self.hash(&file, Some(target), buffer, io_fault)?
+                    }
                 };
                 finish(&copy, owner, key.modified).map_err(io_fault)?;
                 read
@@ -142,7 +152,7 @@ impl TreeReader<'_> {
     fn hash(
         &self,
         mut file: &File,
-        copy: Option<(&File, &TreeRoom)>,
+        copy: Option<CopyTarget<'_>>,
         buffer: &mut [u8],
         io_fault: impl Fn(io::Error) -> TreeError,
     ) -> Result<(Sha256, u64), TreeError> {
@@ -164,9 +174,9 @@ impl TreeReader<'_> {
             }
             size = size.saturating_add(more);
             hasher.update(bytes);
-            if let Some((mut copy, room)) = copy {
-                copy.write_all(bytes).map_err(&io_fault)?;
-                room.written(more)?;
+            if let Some(CopyTarget { mut file, allowance }) = copy {
+                file.write_all(bytes).map_err(&io_fault)?;
+                allowance.written(more)?;
             }
         }
     }
@@ -184,7 +194,7 @@ impl TreeReader<'_> {
 
 impl TreeDraft {
     /// An empty draft: `root` is made as the directory, or will be the file.
-    pub(super) fn new(root: &Path, is_dir: bool, room: TreeRoom) -> io::Result<Self> {
+    pub(super) fn new(root: &Path, is_dir: bool, allowance: DiskAllowance) -> io::Result<Self> {
         let dir = match is_dir {
             true => {
                 std::fs::create_dir(root)?;
@@ -194,7 +204,7 @@ impl TreeDraft {
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = openat(CWD, dir, flags, Mode::empty())?;
-        Ok(Self { root: root.to_owned(), top, room, has_reflinks: AtomicBool::new(true) })
+        Ok(Self { root: root.to_owned(), top, allowance, has_reflinks: AtomicBool::new(true) })
     }
 
     /// Directories and links of the tree.

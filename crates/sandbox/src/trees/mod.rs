@@ -12,12 +12,13 @@
 //! only of a file that had not changed for a minute when it was read. Copies are written by one draft that is renamed; equal files of
 //! the directory's last copy are hard links, which is safe as every copy is a read-only lower layer.
 
+mod allowance;
+mod bounds;
 mod entry;
 mod error;
 mod fill;
 mod index;
 mod lock;
-mod room;
 mod store;
 mod sweep;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod tests;
 mod times;
 mod walk;
 
+pub use bounds::TreeBounds;
 pub use error::TreeError;
-pub use store::{BoundTree, TreeBounds, TreeStore};
+pub use store::{BoundTree, TreeStore};
 pub use sweep::StoredTree;

@@ -14,40 +14,22 @@ use cofferdam_contracts::id::Digest;
 use cofferdam_guest::removal::remove_tree;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 
+use super::allowance::DiskAllowance;
+use super::bounds::TreeBounds;
 use super::entry::{Entry, EntryKind, Sha256, digests};
 use super::error::TreeError;
 use super::fill::{FileRead, TreeDraft, TreeReader, on_all};
 use super::index::{self, FileRecord, TreeIndex, boot};
 use super::lock;
-use super::room::TreeRoom;
 use super::times;
 use super::walk::walk;
 use crate::host::hostpath::{HostHandle, HostPath};
 
-/// Entries of one tree: the sources of a large project with what its package manager brought.
-const MAX_ENTRIES: usize = 500_000;
-/// Bytes of one tree.
-const MAX_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 /// Files that nothing is known of are read before anything is copied where they are fewer bytes than this: most often the tree is one
 /// that is there already.
 pub(super) const MAX_READ_FIRST: u64 = 64 * 1024 * 1024;
 /// Bytes that a copy leaves free on the file system of the state directory.
 pub(super) const ROOM_LEFT: u64 = 1024 * 1024 * 1024;
-/// What a tree may have at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TreeBounds {
-    /// Files, directories and links.
-    pub entries: usize,
-    /// Bytes of the files.
-    pub bytes: u64,
-}
-
-impl Default for TreeBounds {
-    fn default() -> Self {
-        Self { entries: MAX_ENTRIES, bytes: MAX_BYTES }
-    }
-}
-
 /// A directory, or one file, whose content is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundTree {
@@ -131,14 +113,14 @@ impl TreeStore {
         survey: &mut Survey,
         index: &TreeIndex,
     ) -> Result<BoundTree, TreeError> {
-        let room = TreeRoom::below(&self.dir, ROOM_LEFT);
+        let allowance = DiskAllowance::below(&self.dir, ROOM_LEFT);
         let (bytes, entries, dirs) = survey.made();
-        room.fits(bytes, entries, dirs)?;
+        allowance.fits(bytes, entries, dirs)?;
         let draft_dir = self.dir.join(format!(".draft-{}", random::secret_hex(8)));
         let failed = |source| TreeError::Io { path: draft_dir.clone(), source };
         DirBuilder::new().mode(0o700).create(&draft_dir).map_err(failed)?;
         let _filling = lock::of_draft(&draft_dir).map_err(failed)?;
-        let filled = self.fill_draft(reader, survey, index, &draft_dir, room);
+        let filled = self.fill_draft(reader, survey, index, &draft_dir, allowance);
         let place = filled.and_then(|()| {
             let bound = survey.bound();
             fs::write(draft_dir.join("boot"), boot()).map_err(failed)?;
@@ -158,11 +140,11 @@ impl TreeStore {
         survey: &mut Survey,
         index: &TreeIndex,
         draft_dir: &Path,
-        room: TreeRoom,
+        allowance: DiskAllowance,
     ) -> Result<(), TreeError> {
         let is_dir = reader.source.is_dir();
         let root = draft_dir.join("root");
-        let draft = TreeDraft::new(&root, is_dir, room)
+        let draft = TreeDraft::new(&root, is_dir, allowance)
             .map_err(|source| TreeError::Io { path: root.clone(), source })?;
         draft.outline(&survey.entries)?;
         // After a power cut it may be damaged, and a link to a damaged file would be, too.

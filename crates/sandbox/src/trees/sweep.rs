@@ -64,8 +64,9 @@ impl TreeStore {
         let changing = lock::changing(&self.dir)?;
         match fs::symlink_metadata(&at) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-            found if used_ns(&found?) != looked_at.used_ns => return Ok(false),
-            _ => fs::rename(&at, &gone)?,
+            Err(error) => return Err(error),
+            Ok(found) if used_ns(&found) != looked_at.used_ns => return Ok(false),
+            Ok(_) => fs::rename(&at, &gone)?,
         }
         drop(changing);
         remove_left(&gone)?;

@@ -25,14 +25,17 @@ const WRITE_MS: i64 = 20_000;
 pub(super) fn tell_of_changes(opened: impl AsFd) -> bool {
     let is_written_back = fstatfs(opened).is_ok_and(|found| is_written_back(found.f_type));
     let setting = |at| fs::read_to_string(at).ok()?.trim().parse::<i64>().ok();
-    is_written_back && setting(EXPIRE).zip(setting(INTERVAL)).is_some_and(is_soon)
+    is_written_back
+        && setting(EXPIRE)
+            .zip(setting(INTERVAL))
+            .is_some_and(|(expire, interval)| is_soon(expire, interval))
 }
 
 fn is_written_back(kind: i64) -> bool {
     u64::try_from(kind).is_ok_and(|kind| WRITTEN_BACK.contains(&kind))
 }
 
-fn is_soon((expire, interval): (i64, i64)) -> bool {
+fn is_soon(expire: i64, interval: i64) -> bool {
     let ms = expire.saturating_add(interval).saturating_mul(10).saturating_add(WRITE_MS);
     expire >= 0 && interval > 0 && ms <= SETTLE_MS
 }
@@ -43,9 +46,9 @@ mod tests {
 
     #[test]
     fn only_where_pages_are_written_back_within_the_minute() {
-        assert!(is_soon((3_000, 500)), "as Linux is set up");
+        assert!(is_soon(3_000, 500), "as Linux is set up");
         for (expire, interval) in [(3_000, 0), (60_000, 500), (3_000, 60_000), (i64::MAX, 1)] {
-            assert!(!is_soon((expire, interval)), "{expire} {interval}");
+            assert!(!is_soon(expire, interval), "{expire} {interval}");
         }
         let tmpfs = 0x0102_1994;
         assert!(is_written_back(0xef53) && !is_written_back(tmpfs));

@@ -12,9 +12,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::bounds::TreeBounds;
 use super::entry::{Entry, EntryKind, FileKey, FileOwner, Time};
 use super::error::TreeError;
-use super::store::TreeBounds;
 use crate::host::hostpath::{HostHandle, is_state};
 
 const DIRECTORY: OFlags =

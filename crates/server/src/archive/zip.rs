@@ -12,6 +12,16 @@ use crc32fast::Hasher;
 
 use super::{ArchiveEntry, ArchiveError};
 
+/// Bytes of an archive's list, which is in memory until its end: half a million entries with names of 40 characters.
+pub(crate) const MAX_LIST_BYTES: u64 = 64 * 1024 * 1024;
+/// Bytes of an entry in the list beside its name, at most: its fields, a directory's `/`, and the extra fields of time and zip64.
+const LISTED: u64 = 46 + 1 + 9 + 28;
+
+/// Bytes that an entry takes in the list, at most.
+pub(crate) fn listed_bytes(name: usize) -> u64 {
+    LISTED.saturating_add(u64::try_from(name).unwrap_or(u64::MAX))
+}
+
 /// What fields of 32 and 16 bits say where zip64's field has the number.
 const LARGE: u64 = 0xffff_ffff;
 const MANY: u64 = 0xffff;
@@ -54,6 +64,10 @@ impl ZipWriter {
         mut entry: ArchiveEntry,
         out: &mut Vec<u8>,
     ) -> Result<(), ArchiveError> {
+        let list = u64::try_from(self.central.len()).unwrap_or(u64::MAX);
+        if list.saturating_add(listed_bytes(entry.name.len())) > MAX_LIST_BYTES {
+            return Err(ArchiveError::List);
+        }
         if entry.mode == ArtifactMode::Directory {
             entry.name.push(b'/');
         }
@@ -309,6 +323,27 @@ mod tests {
         let end = *found(&out, 0x0605_4b50).last().unwrap();
         assert_eq!((number(&out, end + 8, 2), end + 22), (4, out.len()));
         assert_eq!(number(&out, end + 16, 4), u64::try_from(central[0]).unwrap());
+    }
+
+    #[test]
+    fn the_list_of_entries_has_a_bound() {
+        let (mut out, mut zip) = (Vec::new(), ZipWriter::default());
+        zip.begin(entry(b"long/name", ArtifactMode::Directory, b""), &mut out).unwrap();
+        zip.end(&mut out).unwrap();
+        let listed = u64::try_from(zip.central.len()).unwrap();
+        assert!(listed <= listed_bytes(9) && listed + 28 >= listed_bytes(9), "{listed}");
+        let large = ArchiveEntry { size: LARGE + 5, ..entry(b"a", ArtifactMode::File, b"") };
+        zip.central.clear();
+        zip.list(&large, 0, LARGE + 7, 1);
+        assert!(u64::try_from(zip.central.len()).unwrap() <= listed_bytes(1));
+        let room = usize::try_from(MAX_LIST_BYTES - listed_bytes(1)).unwrap();
+        zip.central = vec![0; room];
+        zip.begin(entry(b"a", ArtifactMode::File, b""), &mut out).unwrap();
+        zip.end(&mut out).unwrap();
+        zip.central = vec![0; room + 1];
+        let before = out.len();
+        let refused = zip.begin(entry(b"a", ArtifactMode::File, b""), &mut out);
+        assert_eq!((refused, out.len()), (Err(ArchiveError::List), before));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::io;
 
 use axum::body::{Body, Bytes};
 use cofferdam_contracts::artifact::ArtifactMode;
+use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::RunId;
 use cofferdam_contracts::retention::Content;
 use cofferdam_contracts::run_file::{FilesFormat, MAX_RUN_FILES, RunFiles};
@@ -22,7 +23,7 @@ use cofferdam_ledger::run_files::{FilePosition, FileQuery, StoredFile};
 use futures_util::stream;
 
 use crate::answer::{Answer, AnswerResult, ArchiveAnswer, ok};
-use crate::archive::{ArchiveEntry, ArchiveWriter};
+use crate::archive::{ArchiveEntry, ArchiveWriter, MAX_LIST_BYTES, listed_bytes};
 use crate::call::Call;
 
 /// Files of one read.
@@ -40,7 +41,10 @@ pub(crate) async fn run_files(call: Call) -> AnswerResult {
     let run = call.run_with(Content::Output).await?;
     let tasks = call.flows().ledger.artifacts().tasks(&run).await?;
     let task = call.query.get("task").cloned();
-    let pages = FilePages { call, run, task, choice, after: None, is_last: false };
+    let mut pages = FilePages { call, run, task, choice, after: None, is_last: false };
+    if format == Some(FilesFormat::Zip) {
+        listed(&mut pages, tasks).await?;
+    }
     match ArchiveWriter::of(format.unwrap_or(FilesFormat::List)) {
         None => list(pages, tasks).await,
         Some(archive) => Ok(streamed(pages, tasks, archive)),
@@ -59,6 +63,34 @@ async fn list(mut pages: FilePages, tasks: u64) -> AnswerResult {
         }
     }
     ok(&found)
+}
+
+/// A zip's list is held until its end: one that would be too large is refused before its first byte.
+async fn listed(pages: &mut FilePages, tasks: u64) -> Result<(), Error> {
+    let artifacts = pages.call.flows().ledger.artifacts();
+    let task = pages.task.as_deref();
+    let most = i64::try_from(MAX_LIST_BYTES / listed_bytes(0)).unwrap_or(i64::MAX);
+    // Every name as it is on record, behind its task's: in the archive none is longer.
+    let all = artifacts.names(&pages.run, task, most.saturating_add(1)).await?;
+    let heads = all.count.saturating_mul(listed_bytes(0));
+    if heads.saturating_add(all.bytes) <= MAX_LIST_BYTES {
+        return Ok(());
+    }
+    let (mut list, choice) = (0_u64, pages.choice.clone());
+    while let Some(page) = pages.next(0).await? {
+        for stored in page {
+            list = list.saturating_add(listed_bytes(stored.file.path_among(tasks).len()));
+        }
+        if list > MAX_LIST_BYTES {
+            let why = format!(
+                "the names of these files take more than {} MiB in a zip: take a tar, or choose fewer by `glob` or `task`",
+                MAX_LIST_BYTES / (1024 * 1024)
+            );
+            return Err(Refusal::new(ErrorCode::PolicyViolation, why).into());
+        }
+    }
+    (pages.choice, pages.after, pages.is_last) = (choice, None, false);
+    Ok(())
 }
 
 /// A run's files that were chosen, in pages.

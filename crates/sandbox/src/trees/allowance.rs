@@ -1,4 +1,4 @@
-//! Room on the file system of the copies: looked at before one is begun, and while it is written, since others write too.
+//! What copies may take of their file system: looked at before one is begun, and while it is written, since others write too.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,23 +10,23 @@ use super::walk::fault;
 
 /// Inodes that a copy leaves free, where the file system counts them.
 pub(super) const INODES_LEFT: u64 = 10_000;
-/// After so many bytes the room is looked at again: the copies that are written at once take a part of [`super::store::ROOM_LEFT`].
+/// After so many bytes it is looked at again: the copies that are written at once take a part of [`super::store::ROOM_LEFT`].
 const LOOK_BYTES: u64 = 16 * 1024 * 1024;
 /// A file counts as so many bytes at least, so that small ones are looked at for their inodes.
 const FILE_BYTES: u64 = 16 * 1024;
 /// What a directory takes at least.
 const DIR_BYTES: u64 = 4 * 1024;
 
-/// The room for one copy.
+/// What one copy may take.
 #[derive(Debug)]
-pub(super) struct TreeRoom {
+pub(super) struct DiskAllowance {
     dir: PathBuf,
     /// Bytes that stay free.
     reserve: u64,
     written: AtomicU64,
 }
 
-impl TreeRoom {
+impl DiskAllowance {
     pub(super) fn below(dir: &Path, reserve: u64) -> Self {
         Self { dir: dir.to_owned(), reserve, written: AtomicU64::new(0) }
     }
@@ -39,7 +39,7 @@ impl TreeRoom {
         let inodes = if found.f_files == 0 { u64::MAX } else { found.f_favail };
         let wanted = bytes.saturating_add(dirs.saturating_mul(DIR_BYTES));
         let is_room = wanted.saturating_add(self.reserve) <= left
-            && entries.saturating_add(INODES_LEFT) <= inodes;
+            && entries.saturating_add(INODES_LEFT) < inodes;
         match is_room {
             true => Ok(()),
             false => Err(TreeError::Room { wanted, entries, left, inodes, dir: self.dir.clone() }),
@@ -68,16 +68,16 @@ mod tests {
     #[test]
     fn what_is_kept_free_is_looked_at_before_and_while_a_copy_is_written() {
         let dir = tempfile::tempdir().unwrap();
-        let room = TreeRoom::below(dir.path(), 0);
-        assert!(room.fits(1, 1, 1).is_ok());
+        let allowance = DiskAllowance::below(dir.path(), 0);
+        assert!(allowance.fits(1, 1, 1).is_ok());
         for (bytes, entries, dirs) in [(u64::MAX, 0, 0), (0, u64::MAX, 0), (0, 0, u64::MAX)] {
-            let full = room.fits(bytes, entries, dirs);
+            let full = allowance.fits(bytes, entries, dirs);
             assert!(matches!(full, Err(TreeError::Room { .. })), "{bytes} {entries} {dirs}");
         }
-        let room = TreeRoom { reserve: u64::MAX, ..room };
-        assert!(room.file().is_err(), "the first file is looked at");
-        let looks = (0..3_000).filter(|_| room.file().is_err()).count();
+        let allowance = DiskAllowance { reserve: u64::MAX, ..allowance };
+        assert!(allowance.file().is_err(), "the first file is looked at");
+        let looks = (0..3_000).filter(|_| allowance.file().is_err()).count();
         assert_eq!(looks, 2, "small files are looked at for every 1,024");
-        assert!(room.written(LOOK_BYTES).is_err());
+        assert!(allowance.written(LOOK_BYTES).is_err());
     }
 }
