@@ -316,20 +316,19 @@ async fn s5_what_the_admins_run_bound_is_not_given_as_it_is_now_once_its_path_is
     std::fs::write(&secret, "OLD-CONTENT").unwrap();
     let (_, operator) = world.up.new_key(&json!({"roles": ["operator", "submitter"]})).await;
     let recipe = fails("allowed-since", &secret, false).to_string();
-    let run = text(&world.up.run_recipe(&recipe, json!({}), json!({})).await, "runId");
+    let header = world.up.run_recipe(&recipe, json!({}), json!({})).await;
+    let (run, workflow) = (text(&header, "runId"), text(&header, "workflowID"));
     assert!(world.words(&run).await.contains("OLD-CONTENT"));
     std::fs::write(&secret, "NEW-CONTENT").unwrap();
     world.up.kill();
     world.up = world.home.up_with(&["--allow-dir", outside.path().to_str().unwrap()], &[]);
-    let path = format!("/api/runs/{run}/retry");
-    let (status, said) = world.up.post_as(&operator, &path, &json!({})).await;
-    assert_eq!(status, 202, "{said}");
-    let refused = |header: &serde_json::Value| {
-        let why = header["error"].to_string();
-        header["retryCount"] == 1 && (why.contains("files[0].from") || why.contains("not within"))
-    };
-    world.up.wait_for(&run, "refused", refused).await;
-    assert!(!world.words(&run).await.contains("NEW-CONTENT"));
+    // It is compiled again, without what only the admin's run is given.
+    let fork = json!({"actor": "operator", "reason": "again", "stepN": 0});
+    let path = format!("/api/ops/wf/{workflow}/fork");
+    let (status, forked) = world.up.post_as(&operator, &path, &fork).await;
+    assert_eq!(status, 202, "{forked}");
+    let said = world.words(&text(&forked, "newRunId")).await;
+    assert!(said.contains("files[0].from") && !said.contains("CONTENT"), "{said}");
     // A run of the operator's own binds what is there now.
     let (_, header) =
         world.up.start_recipe_as(&operator, &recipe, json!({}), json!({"runKey": "own"})).await;

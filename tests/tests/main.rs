@@ -66,6 +66,7 @@ mod own_names;
 mod own_runs;
 mod packages;
 mod permanent;
+mod pipeline_gates;
 mod pipelines;
 mod pipes;
 mod places;

@@ -84,7 +84,6 @@ async fn e3_what_would_be_refused_again_is_tried_once() {
             json!({"name": "t", "exec": {"run": "true", "workdir": "/no/such", "timeout": "30s"}}),
             "working directory",
         ),
-        (json!({"name": "t", "exec": exec, "image": "image:no-such-image"}), "no-such-image"),
         (
             json!({"name": "t", "exec": exec, "files": [{"from": gone, "to": "/work/x"}]}),
             "no such artifact",
@@ -100,4 +99,10 @@ async fn e3_what_would_be_refused_again_is_tried_once() {
         let why = text(&attempt, "error");
         assert!(why.contains(words), "{words}: {why}");
     }
+    // An image that is not there is known before anything starts.
+    let task = json!({"name": "t", "exec": exec, "image": "image:no-such-image"});
+    let recipe = json!({"id": "absent", "v": "1", "plan": {"tasks": [task]}}).to_string();
+    let (status, refused) = up.start_recipe_as(&up.key, &recipe, json!({}), json!({})).await;
+    assert_eq!((status, &refused["code"]), (400, &json!("recipe_invalid")), "{refused}");
+    assert!(refused.to_string().contains("no-such-image"), "{refused}");
 }

@@ -48,7 +48,7 @@ async fn make_runs(up: &Server) -> Vec<String> {
     let read = |name: &str| {
         std::fs::read_to_string(cofferdam_tests::repository().join("examples").join(name)).unwrap()
     };
-    let graph = "id: graph\nv: \"1\"\nplan:\n  tasks:\n    - {name: first, value: x}\n    - {name: second, needs: [first], value: y}\n    - {name: sorry, when: {task: first, is: failed}, value: z}\n";
+    let graph = "id: graph\nv: \"1\"\nplan:\n  tasks:\n    - {name: first, value: x}\n    - {name: second, needs: [first], value: y}\n    - {name: sorry, when: {task: first, is: failed}, value: z}\n    - {name: third, needs: [first], gate: release, value: w}\n";
     let mut runs = Vec::new();
     for yaml in [big.to_owned(), read("value.yaml"), read("hello-gated.yaml"), graph.to_owned()] {
         let header = up.run_recipe(&yaml, json!({}), json!({})).await;
@@ -62,6 +62,11 @@ async fn make_runs(up: &Server) -> Vec<String> {
     assert_eq!(status, 201, "{link}");
     let reply = json!({"payload": {"choice": "yes"}});
     let (status, body) = up.post(link["path"].as_str().unwrap(), &reply).await;
+    assert_eq!(status, 200, "{body}");
+    let graph = &runs[3];
+    up.wait_for(graph, "waiting", |h| h["status"] == "waiting_input").await;
+    let reply = json!({"payload": {"choice": "yes"}, "dedupeKey": "release"});
+    let (status, body) = up.post(&format!("/api/runs/{graph}/gates/release/reply"), &reply).await;
     assert_eq!(status, 200, "{body}");
     for run in &runs {
         assert_eq!(up.wait_terminal(run).await["status"], "succeeded");

@@ -10,6 +10,7 @@ use crate::error::{Refusal, Violation};
 use crate::id::{Digest, GateKey, RunId, WorkflowId};
 use crate::instant::Instant;
 use crate::model::BudgetAsk;
+use crate::start_ask::StartAsk;
 
 /// How long a plan gate waits when nobody says, in seconds.
 pub const DEFAULT_TTL_S: u32 = 3_600;
@@ -251,6 +252,9 @@ pub struct GateView {
     /// The bound of a budget that a task asks to raise, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetAsk>,
+    /// The task group that waits to start, where the gate stands before one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartAsk>,
     /// The answers that count, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub votes: Vec<VoteRow>,
@@ -365,6 +369,9 @@ pub struct InboxRow {
     /// The bound of a budget that a task asks to raise, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetAsk>,
+    /// The task group that waits to start, where the gate stands before one; without its files and outputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartAsk>,
     /// Raised by an escalation; higher first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,

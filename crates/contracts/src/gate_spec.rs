@@ -25,6 +25,8 @@ pub const MAX_QUORUM: u32 = 16;
 pub const MAX_EDITABLE: usize = 32;
 /// Reminders of one wait: one an hour over the longest deadline.
 pub const MAX_REMINDERS: u64 = 24;
+/// How keys begin of gates that no recipe's task has.
+const OTHERS: [&str; 3] = ["approve-plan", "egress-", "models-"];
 /// What a round's suffix may add to a gate's key, so that every round's key is one.
 const MAX_KEY: usize = 120;
 /// The shortest wait: nobody answers faster.
@@ -35,7 +37,7 @@ const MAX_WAIT: Duration = Duration::from_ms(MAX_TIMEOUT_MS);
 /// What a recipe says of its gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateSpec {
-    /// The key of its first round; it starts with `approve-plan`.
+    /// The key of its first round; that of a plan starts with `approve-plan`.
     pub key: GateKey,
     /// Only keys of this group answer, by themselves or by delegation.
     pub group: Option<GroupId>,
@@ -120,7 +122,7 @@ pub struct Escalate {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "GateSpecFields")]
 struct Fields {
-    /// Key of the gate's first round; it starts with `approve-plan`.
+    /// Key of the gate's first round; that of the plan starts with `approve-plan`, and that of a task does not.
     key: GateKey,
     /// Only keys of this group answer, by themselves or by delegation.
     group: Option<GroupId>,
@@ -145,7 +147,7 @@ struct Fields {
     /// What silence means. Default: no.
     #[serde(default, skip_serializing_if = "is_default")]
     on_timeout: TimeoutPolicy,
-    /// Properties of the form that an approver may change; needs a quorum of 1. Default: none of them.
+    /// Properties of the form that an approver may change; needs a quorum of 1, and only at the plan's gate. Default: none of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     edit: Vec<String>,
@@ -244,6 +246,32 @@ impl GateSpec {
         if !self.key.as_str().starts_with("approve-plan") {
             return Err("key: must start with `approve-plan`".into());
         }
+        self.check_rules()?;
+        self.check_edit(form)
+    }
+
+    /// What the types cannot say of a gate before a task.
+    pub fn check_of_task(&self) -> Result<(), String> {
+        let key = self.key.as_str();
+        if OTHERS.iter().any(|begin| key.starts_with(begin)) {
+            return Err(format!(
+                "key: other gates have keys that begin like {key:?}; call it by what it lets start, such as `release`"
+            ));
+        }
+        let round = key.rsplit_once("-r").map(|(_, round)| round);
+        if round.is_some_and(|round| !round.is_empty() && round.bytes().all(|b| b.is_ascii_digit()))
+        {
+            return Err(
+                "key: must not end in `-r` and a number, as the keys of later rounds do".into()
+            );
+        }
+        match self.edit.is_empty() {
+            true => self.check_rules(),
+            false => Err("edit: only the gate of a plan has inputs to change; remove it".into()),
+        }
+    }
+
+    fn check_rules(&self) -> Result<(), String> {
         if self.key.as_str().len() > MAX_KEY {
             return Err(format!("key: must be at most {MAX_KEY} characters"));
         }
@@ -264,7 +292,7 @@ impl GateSpec {
                 return Err("on_timeout.escalate.priority: must be 1 to 1000".into());
             }
         }
-        self.check_edit(form)
+        Ok(())
     }
 
     fn check_edit(&self, form: Option<&Value>) -> Result<(), String> {
@@ -368,6 +396,23 @@ mod tests {
         assert_eq!(serde_json::to_value(&long).unwrap(), json!("approve-plan"));
         let rich = spec(json!({"key": "approve-plan", "group": "sre", "quorum": 2})).unwrap();
         assert_eq!(spec(serde_json::to_value(&rich).unwrap()).unwrap(), rich);
+    }
+
+    #[test]
+    fn a_gate_of_a_task_has_a_key_of_its_own_and_nothing_to_edit() {
+        assert!(spec(json!({"key": "release", "quorum": 2})).unwrap().check_of_task().is_ok());
+        assert!(spec(json!("release-rc")).unwrap().check_of_task().is_ok());
+        for (bad, field) in [
+            (json!("approve-plan-2"), "key"),
+            (json!("egress-1"), "key"),
+            (json!("models-1"), "key"),
+            (json!("release-r2"), "key"),
+            (json!({"key": "release", "edit": ["n"]}), "edit"),
+            (json!({"key": "release", "quorum": 17}), "quorum"),
+        ] {
+            let error = spec(bad.clone()).unwrap().check_of_task().unwrap_err();
+            assert!(error.starts_with(field), "{bad}: {error}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@
 //! live_network model patch::build rollback sandbox::input schedule task_outputs
 //! patch patch::mail patch::raw policy proof schema secret tree_change wipe
 //! artifact artifact_spec canonical delegation egress input key limit wipe_subject ops output patch::apply
-//!    object patch::commit patch::path retention run_name service shell::scan start_spec test_report usage
+//!    object patch::commit patch::path retention run_name service shell::scan start_ask start_spec test_report usage
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    quota shell::quote shell::reader user yaml
 //! form own_schema
@@ -99,6 +99,7 @@ pub mod service;
 pub mod session;
 pub mod shell;
 pub mod snapshot;
+pub mod start_ask;
 pub mod start_condition;
 pub mod start_spec;
 pub mod step;

@@ -8,6 +8,7 @@ use crate::egress::EgressAsk;
 use crate::gate::Choice;
 use crate::id::{Digest, GateKey, RunId, TenantId};
 use crate::model::BudgetAsk;
+use crate::start_ask::StartAsk;
 
 /// Body of `POST /api/runs/:id/gates/:gate/links`: who may answer, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -59,7 +60,7 @@ pub struct LinkClaim {
     pub gate: GateKey,
     /// Topic of the gate, `human:<gate>`, which the link's reply names.
     pub topic: String,
-    /// What is approved: the plan's digest, or that of the form where there is no plan.
+    /// What is approved: the plan's digest, that of what a task would start with, or that of the form where it is neither.
     pub digest: Digest,
     /// The only choice that it may make.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,6 +102,9 @@ pub struct LinkView {
     /// The bound of a budget that a task asks to raise, where the gate is such a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetAsk>,
+    /// The task group that waits to start, where the gate stands before one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartAsk>,
 }
 
 /// `POST` to a link.

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::gate_spec::GateSpec;
 use crate::id::GroupName;
 use crate::late::{LatePart, OutputRef};
 use crate::retry_spec::RetrySpec;
@@ -35,6 +36,8 @@ pub struct PlanGroup {
     pub needs: Vec<GroupName>,
     /// When its tasks start. Absent: once all needs succeeded.
     pub when: Option<StartCondition>,
+    /// The gate that opens then: its tasks start after a yes. Absent: at once.
+    pub gate: Option<GateSpec>,
     /// How often each of its tasks is tried. Absent: faults of the host, twice more.
     pub retry: Option<RetrySpec>,
     /// Whether it has as many tasks as a list or a matrix says. Their files lie apart where others are given them.

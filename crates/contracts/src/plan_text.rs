@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::egress::{Egress, Entry};
+use crate::gate_spec::GateSpec;
 use crate::id::GroupName;
 use crate::late::OutputRef;
 use crate::plan::{Plan, PlanGraph, late};
@@ -58,6 +59,11 @@ fn groups(graph: &PlanGraph, lines: &mut Vec<String>) {
         lines.push(format!("  group {}: waits for {needs}", group.name));
         if let Some(when) = &group.when {
             lines.push(format!("    when {}", json!(when)));
+        }
+        if let Some(gate) = &group.gate {
+            let is_plain = *gate == GateSpec::plain(gate.key.clone());
+            let law = if is_plain { String::new() } else { format!(": {}", json!(gate)) };
+            lines.push(format!("    starts after a yes at gate {}{law}", gate.key));
         }
         if let Some(retry) = &group.retry {
             lines.push(format!("    retry {}", json!(retry)));

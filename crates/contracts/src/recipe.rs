@@ -305,6 +305,9 @@ pub struct TaskSpec {
     pub needs: Vec<GroupName>,
     /// Condition of its start, once its needs have ended: `always`, or on an outcome or a value.
     pub when: Option<StartSpec>,
+    /// A gate before it: its key, or its key and rules. It opens once its needs have ended and `when` holds; its task starts after a
+    /// yes to what they left. A fan-out has one gate.
+    pub gate: Option<GateSpec>,
     /// Fan-out: a list, or an expression that yields one, such as `${tasks.list.outputs.shards}`.
     pub each: Option<Value>,
     /// Fan-out over every combination of these values, in the order of their names: `${matrix.NAME}`. Not beside `each`.

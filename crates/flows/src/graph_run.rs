@@ -21,9 +21,10 @@ use cofferdam_contracts::run::RunStatus;
 use cofferdam_contracts::run_file;
 use cofferdam_contracts::sandbox::{ErrCode, InputFile};
 use cofferdam_contracts::task_outputs::TaskOutputs;
+use cofferdam_ledger::graph_gates::NewStartAnswer;
 use cofferdam_ledger::graphs::{
     AdvanceOutcome, AttemptRecord, GraphAdvance, GraphEventRow, GraphRecord, NewGraphEvent,
-    NewGroup, NewGroupEnd, NewMember, NewSkip,
+    NewGroup, NewGroupEnd, NewSkip,
 };
 use cofferdam_ledger::policies::NewPolicySnapshot;
 use cofferdam_ledger::runs::RunContext;
@@ -33,9 +34,9 @@ use crate::decide::{BudgetExcess, GraphOutcome, Round};
 use crate::error::{Error, Result};
 use crate::flow::{Flow, step_error};
 use crate::gates::consent::{self, ActiveConsent};
-use crate::graph::{
-    GraphAction, GraphEvent, GraphProgress, GraphState, SkipReason, StepProgress, TaskEnd,
-};
+use crate::graph::{GraphAction, GraphEvent, GraphProgress, GraphState, TaskEnd};
+use crate::graph_gates::StartGates;
+use crate::graph_rows::{member, progress_of, reason};
 use crate::patience::patiently;
 use crate::plan_text::new_task;
 use crate::round::{
@@ -89,6 +90,7 @@ struct GraphRun<'a> {
     skipped: BTreeSet<StepId>,
     /// When the pause before a task's next attempt is over, ms since the epoch.
     backoffs: BTreeMap<usize, i64>,
+    gates: StartGates<'a>,
     canceled: Vec<TaskKey>,
     batch: Batch<'a>,
     events: u32,
@@ -116,20 +118,6 @@ pub(crate) async fn graph_run(
     Ok(Round { ok: counts.ok, blocked: graph.blocked, over: Some(over), ..Round::none() })
 }
 
-/// What earlier lives of the run left, by step.
-fn progress_of(record: &GraphRecord) -> GraphProgress {
-    let mut progress = GraphProgress::new();
-    for one in record.attempts.iter().filter(|one| one.is_earlier) {
-        let step: &mut StepProgress = progress.entry(one.step_id.clone()).or_default();
-        step.attempts = step.attempts.max(one.attempt);
-        if one.err_code == ErrCode::None {
-            step.is_done = true;
-            step.outputs.clone_from(&one.outputs);
-        }
-    }
-    progress
-}
-
 impl<'a> GraphRun<'a> {
     fn new(
         run: &'a RunContext,
@@ -152,6 +140,7 @@ impl<'a> GraphRun<'a> {
             open: BTreeMap::new(),
             skipped: BTreeSet::new(),
             backoffs: BTreeMap::new(),
+            gates: StartGates::new(run, plan),
             canceled: Vec::new(),
             batch: Batch::default(),
             events: 0,
@@ -199,6 +188,7 @@ impl<'a> GraphRun<'a> {
             GraphEvent::BackoffOver { index } => {
                 self.backoffs.remove(index);
             }
+            GraphEvent::Answered { group, choice, .. } => self.answer(group, choice.as_str()),
             GraphEvent::Blocked(excess) => self.blocked = Some(excess.clone()),
             GraphEvent::Canceled => {}
         }
@@ -221,9 +211,38 @@ impl<'a> GraphRun<'a> {
                 name: &group.name,
                 needs: &group.needs,
                 is_late: group.fanout.is_some(),
+                is_gated: group.gate.is_some(),
             })
             .collect();
         self.batch.advance.members = self.plan.tasks.iter().filter_map(member).collect();
+    }
+
+    /// A gate of a group opens: a yes to it binds the last attempts of what the group needs.
+    fn ask(&mut self, group: &GroupName, at_ms: i64) {
+        let Some(group) = self.gates.group(group) else { return };
+        let members = group.needs.iter().flat_map(|need| self.state.members(need));
+        let keys = members.filter_map(|index| self.last_of(index)).map(|last| last.key.clone());
+        let keys = keys.collect();
+        self.batch.advance.gates.extend(self.gates.ask(group, keys, at_ms));
+    }
+
+    /// A gate is answered, or nobody is asked any more.
+    fn answer(&mut self, group: &GroupName, choice: &'static str) {
+        self.gates.close(group);
+        let opened = self.batch.advance.gates.len();
+        self.batch.advance.gates.retain(|gate| gate.group_name != group);
+        // One that is not on record yet is never opened.
+        if self.batch.advance.gates.len() == opened {
+            let answer = NewStartAnswer { group_name: group.clone(), choice };
+            self.batch.advance.answers.push(answer);
+        }
+    }
+
+    /// The last attempt of a task that this life starts, or leaves as it was.
+    fn last_of(&self, index: usize) -> Option<&LastAttempt> {
+        let step = self.state.task(index)?.step_id();
+        let earlier = || self.earlier.get(&step).filter(|_| !self.skipped.contains(&step));
+        self.last.get(&index).or_else(earlier)
     }
 
     /// An attempt is no longer open.
@@ -252,6 +271,8 @@ impl<'a> GraphRun<'a> {
                 let pause = i64::try_from(backoff_ms).unwrap_or(i64::MAX);
                 self.backoffs.insert(index, at_ms.saturating_add(pause));
             }
+            GraphAction::Ask { group } => self.ask(&group, at_ms),
+            GraphAction::Withdraw { group } => self.answer(&group, "withdrawn"),
             GraphAction::Skip { group, tasks, why } => {
                 let (reason, detail) = reason(why);
                 let steps = tasks.iter().filter_map(|index| self.state.task(*index));
@@ -296,9 +317,7 @@ impl<'a> GraphRun<'a> {
         let groups = self.plan.graph.iter().flat_map(|graph| &graph.groups);
         let fans_out = groups.clone().any(|group| group.name == files.task && group.fans_out);
         let one = |index: usize| {
-            let step = self.state.task(index)?.step_id();
-            let earlier = || self.earlier.get(&step).filter(|_| !self.skipped.contains(&step));
-            let last = self.last.get(&index).or_else(earlier)?;
+            let (step, last) = (self.state.task(index)?.step_id(), self.last_of(index)?);
             let path = match fans_out {
                 true => format!("{}/{}", files.to, run_file::directory_of(&step)),
                 false => files.to.clone(),
@@ -345,7 +364,8 @@ impl<'a> GraphRun<'a> {
             if over.is_empty() {
                 // Once it has passed, only the ends of what was stopped are waited for.
                 let deadline = deadline_of(self.run).filter(|_| self.blocked.is_none());
-                let left = self.backoff_left().map_or(pause, |left| left.min(pause));
+                let due = [self.backoff_left(), self.gates.left()];
+                let left = due.into_iter().flatten().fold(pause, Duration::min);
                 let woken =
                     wait_for_end(&mut wakes, &self.run.id, this.workflow, deadline, left).await;
                 pause =
@@ -358,6 +378,7 @@ impl<'a> GraphRun<'a> {
             };
             self.settle(ended).map_err(step_error)?;
             self.backoffs_over().map_err(step_error)?;
+            self.gates_look(this).await?;
             let is_due = summed.as_ref().is_none_or(|at| at.elapsed() >= BUDGET_EVERY)
                 || deadline_of(self.run).is_some_and(|deadline| clock::now_ms() >= deadline);
             if self.blocked.is_none() && self.finish.is_none() && is_due {
@@ -382,6 +403,8 @@ impl<'a> GraphRun<'a> {
         }
         let mut batch = std::mem::take(&mut self.batch);
         batch.advance.life = self.run.retries;
+        batch.advance.waits = self.gates.waits(self.is_idle());
+        self.gates.parked(batch.advance.waits);
         let ends: Vec<_> = batch.fresh.iter().filter_map(|task| kept(self.run, task)).collect();
         let values: Vec<_> = ends.iter().map(|(task, end)| end.committed(task)).collect();
         let wave = TaskBatch {
@@ -423,6 +446,26 @@ impl<'a> GraphRun<'a> {
         Ok(())
     }
 
+    /// Whether nothing is queued, runs, or is about to.
+    fn is_idle(&self) -> bool {
+        self.open.is_empty() && self.backoffs.is_empty()
+    }
+
+    /// Takes the answers that gates of the graph have.
+    async fn gates_look(&mut self, this: &WorkflowContext<'_>) -> Flow<()> {
+        // A gate that is not on record yet is looked at once it is.
+        let has_news = !self.batch.advance.gates.is_empty();
+        if self.gates.is_empty() || self.finish.is_some() || has_news {
+            return Ok(());
+        }
+        // What happened and is not on record yet says it with its commit.
+        let is_idle = self.batch.is_empty().then(|| self.is_idle());
+        let ledger = this.ledger;
+        let look = self.gates.look(ledger, this.workflow, is_idle).await.map_err(step_error)?;
+        let now = clock::now_ms();
+        look.into_iter().try_for_each(|event| self.happened(event, now)).map_err(step_error)
+    }
+
     fn backoff_left(&self) -> Option<Duration> {
         let due = self.backoffs.values().min()?;
         let left = due.saturating_sub(clock::now_ms()).max(0);
@@ -439,20 +482,4 @@ impl<'a> GraphRun<'a> {
 
 fn has_outputs(work: &Work) -> bool {
     work.request().is_some_and(|request| request.outputs.is_some())
-}
-
-fn member(task: &PlanTask) -> Option<NewMember> {
-    let (step_id, name) = (task.step_id(), task.name.clone());
-    Some(NewMember { step_id, group_name: task.group.clone()?, name })
-}
-
-/// A skip as it is on record: its kind, and more in words.
-fn reason(why: SkipReason) -> (&'static str, Option<String>) {
-    match why {
-        SkipReason::Condition => ("condition", None),
-        SkipReason::FailFast => ("fail_fast", None),
-        SkipReason::Budget => ("budget", None),
-        SkipReason::Late(fault) => ("late", Some(fault.to_string())),
-        SkipReason::Fanout(why) => ("late", Some(why)),
-    }
 }

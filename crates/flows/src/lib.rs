@@ -17,6 +17,7 @@
 //! run
 //! retry_entry stages
 //! graph_run round
+//! graph_gates graph_rows
 //! task
 //! live_sandboxes resume
 //! drive ready_sandbox
@@ -31,6 +32,7 @@
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
 //! admission graph trees
+//! graph::refusal
 //! graph::state
 //! graph::failure graph::group
 //! graph::action
@@ -76,6 +78,8 @@ mod flow;
 mod fresh_ids;
 mod gates;
 pub mod graph;
+mod graph_gates;
+mod graph_rows;
 mod graph_run;
 mod guesses;
 mod handoff;

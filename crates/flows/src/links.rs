@@ -98,6 +98,7 @@ impl Gates {
             plan_left_out,
             asks: gate.asks,
             budget: gate.budget,
+            start: gate.start,
             run_id: claim.run,
             gate_key: claim.gate,
             name: claim.name,

@@ -222,7 +222,7 @@ pub(crate) fn deadline_of(run: &RunContext) -> Option<i64> {
     decide::deadline(run.began_at, run.timeout_ms, &run.budget)
 }
 
-/// Returns when a task of the run ended, the run was canceled, its deadline came, or the pause is
+/// Returns when a task of the run ended or a gate of it moved, the run was canceled, its deadline came, or the pause is
 /// over. Whether it was woken.
 pub(crate) async fn wait_for_end(
     wakes: &mut tokio::sync::broadcast::Receiver<Wake>,
@@ -235,7 +235,8 @@ pub(crate) async fn wait_for_end(
         deadline.map(|d| Duration::from_millis(u64::try_from(d - clock::now_ms()).unwrap_or(0)));
     let pause = left.map_or(pause, |l| l.min(pause));
     let moved = |wake: &Wake| match wake {
-        Wake::Task(r) => r == run.as_str(),
+        // A gate before one of its tasks was answered.
+        Wake::Task(r) | Wake::Gate(r) => r == run.as_str(),
         Wake::Cancel(w) => w == workflow,
         _ => false,
     };

@@ -11,7 +11,8 @@ WITH cards AS (
      AND EXISTS (SELECT FROM app.sbx_runs s WHERE s.run_id = r.id)),
 graphs AS (SELECT run_id, text::jsonb AS plan FROM cards WHERE text::jsonb ? 'graph'),
 planned AS (
-  SELECT g.run_id, x.value->>'name' AS name, coalesce(x.value->'needs', '[]') AS needs, x.value ? 'fanout' AS is_late
+  SELECT g.run_id, x.value->>'name' AS name, coalesce(x.value->'needs', '[]') AS needs, x.value ? 'fanout' AS is_late,
+         x.value->'gate' AS gate
     FROM graphs g CROSS JOIN LATERAL jsonb_array_elements(g.plan #> '{graph,groups}') x),
 members AS (
   SELECT g.run_id, x.value->>'name' AS name, x.value->>'group' AS group_name
@@ -20,6 +21,14 @@ SELECT coalesce(g.run_id, p.run_id) AS run_id, coalesce(g.name, p.name) AS task_
   FROM (SELECT g.* FROM app.graph_groups g WHERE NOT app.is_erased(g.run_id, 'prompt')) g
   FULL JOIN planned p ON p.run_id = g.run_id AND p.name = g.name
  WHERE g.name IS NULL OR p.name IS NULL OR p.needs <> to_jsonb(g.needs) OR p.is_late <> g.is_late
+    OR (p.gate IS NOT NULL) <> g.is_gated
+ UNION ALL
+-- A gate has the rules that the plan says.
+SELECT e.run_id, e.group_name, p.gate, ARRAY[h.spec::text]
+  FROM app.graph_gates e
+  JOIN planned p ON p.run_id = e.run_id AND p.name = e.group_name
+  LEFT JOIN app.human_gates h ON h.run_id = e.run_id AND h.gate_key = e.gate_key
+ WHERE h.spec IS DISTINCT FROM p.gate
  UNION ALL
 SELECT coalesce(t.run_id, m.run_id), coalesce(t.name, m.name), to_jsonb(m.group_name), ARRAY[t.group_name]
   FROM (SELECT t.* FROM app.graph_tasks t

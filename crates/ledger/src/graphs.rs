@@ -16,6 +16,7 @@ use sqlx::Row;
 
 use crate::error::{Result, id, json, load};
 use crate::families::Tasks;
+use crate::graph_gates::{NewStartAnswer, NewStartGate};
 use crate::rounds::{kept, round_query};
 use crate::tasks::TaskBatch;
 
@@ -28,6 +29,8 @@ pub struct NewGroup<'a> {
     pub needs: &'a [GroupName],
     /// Whether an output says which tasks it has.
     pub is_late: bool,
+    /// Whether its tasks start after a yes.
+    pub is_gated: bool,
 }
 
 /// A task of a group.
@@ -55,7 +58,7 @@ pub struct NewGraphEvent {
 pub struct NewSkip {
     /// The step of its attempts.
     pub step_id: StepId,
-    /// `condition`, `fail_fast`, `budget` or `late`.
+    /// `condition`, `fail_fast`, `budget`, `late` or `gate`.
     pub reason: &'static str,
     /// More, in words.
     pub detail: Option<String>,
@@ -87,6 +90,12 @@ pub struct GraphAdvance<'a> {
     pub skips: Vec<NewSkip>,
     /// Groups that are over.
     pub ends: Vec<NewGroupEnd>,
+    /// Gates to be opened, but for those with a yes of an earlier life to the same.
+    pub gates: Vec<NewStartGate<'a>>,
+    /// Answers of gates that were opened before.
+    pub answers: Vec<NewStartAnswer>,
+    /// Whether the run waits for people alone; `None`: its plan has no such gate.
+    pub waits: Option<bool>,
 }
 
 /// An attempt that has ended.
@@ -186,7 +195,7 @@ impl Tasks<'_> {
         let query = "SELECT g.state, CASE WHEN g.state = 'down'
                                   THEN app.round_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) END AS kept
                FROM (SELECT CASE WHEN r.status = 'canceled' THEN 'canceled'
-                                 ELSE app.graph_advance($1, $12, $13, $14, $15, $16, $17) END AS state
+                                 ELSE app.graph_advance($1, $12, $13, $14, $15, $16, $17, $18, $19, $20) END AS state
                        FROM (SELECT status FROM app.runs WHERE id = $1 FOR NO KEY UPDATE) r OFFSET 0) g";
         let row = round_query(query, wave)?
             .bind(i32::try_from(advance.life).unwrap_or(i32::MAX))
@@ -195,6 +204,9 @@ impl Tasks<'_> {
             .bind(json("graph_events", &advance.events)?)
             .bind(json("graph_skips", &advance.skips)?)
             .bind(json("graph_ends", &advance.ends)?)
+            .bind(json("graph_gates", &advance.gates)?)
+            .bind(json("graph_answers", &advance.answers)?)
+            .bind(advance.waits)
             .fetch_one(self.pool())
             .await?;
         match row.try_get::<String, _>("state")?.as_str() {

@@ -9,6 +9,7 @@
 //! ```text
 //! ends firings links ops run_pages settlements
 //! graphs
+//! graph_gates
 //! remote_commands gates live_start rounds run_files sessions template_views
 //! artifacts builds collections dispatches forks steps tasks
 //! intents recipes retries runs storage template_layers
@@ -42,6 +43,7 @@ pub mod firings;
 mod forks;
 pub mod gates;
 pub mod grants;
+pub mod graph_gates;
 pub mod graphs;
 pub mod health;
 pub mod intents;

@@ -8,13 +8,14 @@ use cofferdam_contracts::gate::Choice;
 use cofferdam_contracts::id::{Digest, GateKey, RunId, TenantId};
 use cofferdam_contracts::link::LinkClaim;
 use cofferdam_contracts::model::BudgetAsk;
+use cofferdam_contracts::start_ask::{MAX_SHOWN, MAX_SHOWN_CHARS, StartAsk};
 use serde_json::Value;
 use sqlx::Row;
 
 use crate::audit::Audit;
 use crate::error::{OpResult, Result, id};
 use crate::families::Links;
-use crate::gates::{asked, asked_budget};
+use crate::gates::{asked, asked_budget, asked_start};
 
 /// A gate as a link sees it.
 #[derive(Debug, Clone)]
@@ -27,12 +28,14 @@ pub struct LinkGate {
     pub form: Value,
     /// The plan that waits there, where one does.
     pub plan_digest: Option<Digest>,
-    /// What an answer approves: the plan's digest, or that of the form where there is no plan.
+    /// What an answer approves: the plan's digest, that of what a task would start with, or that of the form where it is neither.
     pub digest: Digest,
     /// The name that a task asks for, where the gate is such a question.
     pub asks: Option<EgressAsk>,
     /// The bound of a budget that a task asks to raise, where the gate is such a question.
     pub budget: Option<BudgetAsk>,
+    /// The task group that waits to start, where the gate stands before one.
+    pub start: Option<StartAsk>,
     /// Whether it waits, in time, for the plan that its run still has.
     pub is_waiting: bool,
     /// ms since the epoch.
@@ -69,6 +72,7 @@ impl Links<'_> {
         let row = sqlx::query(
             "SELECT g.topic, g.form, g.plan_digest, app.ms(g.deadline_at) AS deadline,
                     a.name AS asked_name, a.phase AS asked_phase, m.asked AS asked_budget,
+                    app.graph_start_asked(g.run_id, g.gate_key, $3, $4) AS asked_start,
                     g.state = 'open' AND g.deadline_at > clock_timestamp()
                       AND (g.plan_digest IS NULL OR g.plan_digest = r.plan_digest) AS waiting
                FROM app.human_gates g JOIN app.runs r ON r.id = g.run_id
@@ -78,6 +82,8 @@ impl Links<'_> {
         )
         .bind(&run)
         .bind(gate.as_str())
+        .bind(MAX_SHOWN)
+        .bind(MAX_SHOWN_CHARS)
         .fetch_optional(self.pool())
         .await?
         .ok_or_else(|| Refusal::not_found("gate"))?;
@@ -86,9 +92,11 @@ impl Links<'_> {
             .try_get::<Option<String>, _>("plan_digest")?
             .map(|text| id("human_gates.plan_digest", &text))
             .transpose()?;
-        let digest = match &plan_digest {
-            Some(plan) => Digest::clone(plan),
-            None => digest(&form)?,
+        let start = asked_start(&row)?;
+        let digest = match (&plan_digest, &start) {
+            (Some(plan), _) => Digest::clone(plan),
+            (None, Some(start)) => start.digest.clone(),
+            (None, None) => digest(&form)?,
         };
         Ok(LinkGate {
             run: id("runs.id", &run)?,
@@ -98,6 +106,7 @@ impl Links<'_> {
             digest,
             asks: asked(&row)?,
             budget: asked_budget(&row)?,
+            start,
             is_waiting: row.try_get::<Option<bool>, _>("waiting")?.unwrap_or(false),
             deadline_at: row.try_get("deadline")?,
         })

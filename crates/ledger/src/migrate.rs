@@ -52,6 +52,7 @@ migrations! {
     "0064_retention",
     "0065_names_and_rows_of_triggers",
     "0066_objects_of_a_run",
+    "0067_gates_of_graphs",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

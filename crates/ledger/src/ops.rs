@@ -194,7 +194,7 @@ impl Ops<'_> {
     }
 
     /// Puts a canceled workflow back on its queue: for a run an explicit, recorded repair. Its plan's gate
-    /// waits again, and of what its tasks asked, the questions of those that will run again.
+    /// waits again, so do those before tasks of its graph, and of what its tasks asked, the questions of those that will run again.
     pub async fn resume(self, workflow: &WorkflowId, audit: &Audit<'_>) -> OpResult<()> {
         let mut tx = self.pool().begin().await?;
         let target = target_lock(&mut tx, audit.tenant, workflow).await?;
@@ -215,6 +215,9 @@ impl Ops<'_> {
                               JOIN app.sbx_runs s ON s.task_key = a.task_key
                              WHERE a.run_id = $1 AND g.run_id = $1 AND g.gate_key = a.gate_key
                                AND g.state = 'canceled' AND s.response IS NULL),
+                      b AS (UPDATE app.human_gates g SET state = 'open', decided_at = NULL
+                              FROM app.graph_gates_waiting($1) e
+                             WHERE g.run_id = $1 AND g.gate_key = e.gate_key AND g.state = 'canceled'),
                       n AS (DELETE FROM dbos.notifications WHERE destination_uuid = $2 AND NOT consumed
                               AND message LIKE '%\"sys\":\"sys:cancel\"%')
                  UPDATE app.runs SET error = NULL, finished_at = NULL,

@@ -50,7 +50,7 @@ proofs! {
     "plans_are_their_digests", "recipes_are_their_hashes", "artifacts_are_in_their_index", "task_keys_hold",
     "results_are_their_raw", "approvals_are_their_replies", "wipe_evidence_is_of_its_time", "dispatches_say_what_ran",
     "applies_say_what_was_approved", "reports_are_of_artifacts",
-    "tasks_started_after_their_needs", "graphs_are_their_plans", "trees_are_what_was_bound",
+    "tasks_started_after_their_needs", "gated_tasks_were_agreed", "graphs_are_their_plans", "trees_are_what_was_bound",
     "usage_is_what_ran", "firings_are_once", "content_is_gone_on_record", "erasures_are_whole",
     "the_chain_holds",
 }

@@ -59,8 +59,8 @@ async fn an_event_has_one_place_and_who_comes_too_late_writes_nothing() {
     };
     let begun = GraphAdvance {
         groups: vec![
-            NewGroup { name: &first, needs: &[], is_late: false },
-            NewGroup { name: &second, needs: &needs, is_late: false },
+            NewGroup { name: &first, needs: &[], is_late: false, is_gated: false },
+            NewGroup { name: &second, needs: &needs, is_late: false, is_gated: false },
         ],
         members: vec![member("first"), member("second")],
         events: vec![event(0, "begin")],

@@ -269,14 +269,16 @@ async fn a_reserve_of_bytes_and_of_entries_is_left_to_others() {
     fs::write(disk.0.path().join("database"), vec![0; (40 << 20) - (6 << 20) - PIECE]).unwrap();
     let refused = write(&store, 5 << 20).await.unwrap_err();
     assert_eq!(refused.fault(), ObjectFault::Full);
+    // What was refused leaves its bytes once its file is closed, by a thread of its own.
+    let mut written = write(&store, PIECE).await;
     for _ in 0..200 {
-        if below(disk.0.path(), "objects/parts").is_empty() {
+        if written.is_ok() {
             break;
         }
         cofferdam_ambient::clock::sleep(Duration::from_millis(10)).await;
+        written = write(&store, PIECE).await;
     }
-    assert!(below(disk.0.path(), "objects/parts").is_empty());
-    drop(write(&store, PIECE).await.unwrap());
+    drop(written.unwrap());
     assert_eq!(read(&store, &head, &key).await.unwrap(), bytes(PIECE), "reads go on");
     let disk = Mounted::of("size=40m,nr_inodes=100,mode=0700");
     let store = Store::open(&disk.0.path().join("objects")).unwrap();

@@ -167,7 +167,10 @@ impl Follower<'_> {
         let steps: Vec<StepRow> = self.client.get(&format!("{}/steps", self.path)).await?;
         let ends = ends(&steps, |key| self.screen.has_shown(key))?;
         self.screen.look(steps, ends);
-        if let Some(words) = self.queue.look(header.waits_for.as_deref()) {
+        // What a person is asked for is said with the question.
+        let waits_for = header.waits_for.as_deref();
+        let waits_for = waits_for.filter(|_| header.status != RunStatus::WaitingInput);
+        if let Some(words) = self.queue.look(waits_for) {
             self.screen.note(&words);
         }
         Ok(())
@@ -177,9 +180,9 @@ impl Follower<'_> {
     async fn at_open_gate(&mut self, header: &RunHeader) -> anyhow::Result<Option<GateEnd>> {
         if header.status == RunStatus::WaitingInput
             && !self.is_canceled
-            && let Some(gate) = open_gate(self.client, &self.path).await?
-            && self.asked.insert(gate.clone())
+            && let Some(gate) = open_gate(self.client, &self.path, &self.asked).await?
         {
+            self.asked.insert(gate.gate_key.to_string());
             self.screen.clear();
             let signals = &mut self.signals;
             let end = at_gate(self.client, header, &gate, self.options, signals).await?;

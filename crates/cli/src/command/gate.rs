@@ -8,7 +8,8 @@ use cofferdam_contracts::egress::EgressAsk;
 use cofferdam_contracts::gate::{Choice, GateView, InboxRow, ReplyResponse, SlaStatus};
 use cofferdam_contracts::link::LinkResponse;
 use cofferdam_contracts::model::BudgetAsk;
-use cofferdam_contracts::plan_text;
+use cofferdam_contracts::start_ask::StartAsk;
+use cofferdam_contracts::{plan_text, printable};
 use serde_json::{Map, Value, json};
 
 use super::client::{Client, segment};
@@ -168,7 +169,7 @@ async fn list(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit> {
                 row.gate_key.to_string(),
                 relative(row.deadline, now_ms),
                 output::time(row.deadline),
-                asked(row.asks.as_ref(), row.budget.as_ref()),
+                asked(row.asks.as_ref(), row.budget.as_ref(), row.start.as_ref()),
                 row.sla_status.as_str().to_owned(),
             ]
         };
@@ -203,7 +204,7 @@ async fn show(at: &Locations, args: &GateShowArgs) -> anyhow::Result<Exit> {
                 gate.state.as_str().to_owned(),
                 decided.to_owned(),
                 output::time(gate.deadline_at),
-                asked(gate.asks.as_ref(), gate.budget.as_ref()),
+                asked(gate.asks.as_ref(), gate.budget.as_ref(), gate.start.as_ref()),
             ]
         };
         let heads = [
@@ -214,6 +215,12 @@ async fn show(at: &Locations, args: &GateShowArgs) -> anyhow::Result<Exit> {
             usual("ASKS FOR").least(12),
         ];
         table::print(&heads, gates.iter().map(row));
+        for gate in &gates {
+            let Some(start) = &gate.start else { continue };
+            output::line("");
+            output::line(&format!("gate {}:", gate.gate_key));
+            start.lines().iter().for_each(|line| output::line(&printable::line(line)));
+        }
         if let Some(plan) = plan {
             output::line("");
             plan_text::lines(&plan).iter().for_each(|line| output::line(line));
@@ -389,12 +396,13 @@ async fn delegations(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit
     .await
 }
 
-/// What a gate asks for: a task's name, more of its budget, or consent to the plan.
-fn asked(asks: Option<&EgressAsk>, budget: Option<&BudgetAsk>) -> String {
-    match (asks, budget) {
-        (Some(asks), _) => format!("{} ({})", asks.name, asks.phase.as_str()),
-        (None, Some(budget)) => budget.words(),
-        (None, None) => "consent".to_owned(),
+/// What a gate asks for: a task's name, more of its budget, the start of tasks, or consent to the plan.
+fn asked(asks: Option<&EgressAsk>, budget: Option<&BudgetAsk>, start: Option<&StartAsk>) -> String {
+    match (asks, budget, start) {
+        (Some(asks), ..) => format!("{} ({})", asks.name, asks.phase.as_str()),
+        (None, Some(budget), _) => budget.words(),
+        (None, None, Some(start)) => start.words(),
+        (None, None, None) => "consent".to_owned(),
     }
 }
 

@@ -4,10 +4,14 @@
 //! plan -> question -> a line: reply | end of input, or nobody to ask: others may | gone: answered elsewhere | Ctrl-C: left
 //! ```
 
+use std::collections::BTreeSet;
+
 use cofferdam_ambient::clock;
 use cofferdam_contracts::gate::{GateState, GateView, ReplyResponse};
 use cofferdam_contracts::plan_text;
+use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::start_ask::StartAsk;
 use serde_json::json;
 
 use super::client::{Client, segment};
@@ -26,31 +30,47 @@ pub(crate) enum GateEnd {
     Left(EndSignal),
 }
 
-/// The gate that waits for an answer.
-pub(crate) async fn open_gate(client: &Client, path: &str) -> anyhow::Result<Option<String>> {
+/// A gate that waits for an answer and was not asked about here.
+pub(crate) async fn open_gate(
+    client: &Client,
+    path: &str,
+    asked: &BTreeSet<String>,
+) -> anyhow::Result<Option<GateView>> {
     let gates: Vec<GateView> = client.get(&format!("{path}/gates")).await?;
-    let open = gates.into_iter().find(|gate| gate.state == GateState::Pending);
-    Ok(open.map(|gate| gate.gate_key.to_string()))
+    let is_new = |gate: &GateView| {
+        gate.state == GateState::Pending && !asked.contains(gate.gate_key.as_str())
+    };
+    Ok(gates.into_iter().find(is_new))
 }
 
-/// Shows the plan and asks; with `--yes` answers.
+/// Shows what is asked and asks; with `--yes` answers.
 pub(crate) async fn at_gate(
     client: &Client,
     header: &RunHeader,
-    gate: &str,
+    gate: &GateView,
     options: FollowOptions,
     signals: &mut EndSignals,
 ) -> anyhow::Result<GateEnd> {
-    if !options.quiet || (!options.yes && prompt::can_ask()) {
-        show_plan(client, header).await?;
+    // It says yes to the plan, and not to files that are not there yet.
+    let yes = options.yes && gate.start.is_none();
+    if !options.quiet || (!yes && prompt::can_ask()) {
+        match &gate.start {
+            Some(start) => show_start(header, start),
+            None => show_plan(client, header).await?,
+        }
     }
-    let choice = match options.yes {
+    let question = match &gate.start {
+        Some(start) => format!("start {}", start.group),
+        None => "execute this plan".to_owned(),
+    };
+    let gate = gate.gate_key.as_str();
+    let choice = match yes {
         true => "yes",
         false if !prompt::can_ask() => {
             elsewhere(header, gate);
             return Ok(GateEnd::Passed);
         }
-        false => match asked(client, header, gate, signals).await? {
+        false => match asked(client, header, gate, &question, signals).await? {
             Ok(choice) => choice,
             Err(at_gate) => return Ok(at_gate),
         },
@@ -62,7 +82,7 @@ pub(crate) async fn at_gate(
             }
         }
         // Whoever says yes unasked is not there to wait for others.
-        Err(error) if options.yes && !error.is::<Negative>() => return Err(error),
+        Err(error) if yes && !error.is::<Negative>() => return Err(error),
         // It was answered in the same moment, or this key may not: what follows is the run's.
         Err(error) => {
             output::note(&format!("{gate}: not answered here: {error}"));
@@ -77,10 +97,11 @@ async fn asked(
     client: &Client,
     header: &RunHeader,
     gate: &str,
+    question: &str,
     signals: &mut EndSignals,
 ) -> anyhow::Result<Result<&'static str, GateEnd>> {
     loop {
-        prompt::ask(&format!("{gate}: execute this plan? [yes/no]"));
+        prompt::ask(&format!("{gate}: {question}? [yes/no]"));
         let came = tokio::select! {
             answer = prompt::answer() => QuestionEnd::Answer(answer),
             gone = gone(client, header, gate) => QuestionEnd::Gone(gone?),
@@ -181,6 +202,16 @@ fn left(header: &RunHeader, gate: &str) {
     output::note(&format!("  answer:  cofferdam gate reply {run} {gate} --choice yes|no"));
     output::note(&format!("  follow:  cofferdam logs -f {run}"));
     output::note(&format!("  or end:  cofferdam cancel {run}"));
+}
+
+/// What the tasks behind a gate would start with. Names and values in it are a task's.
+fn show_start(header: &RunHeader, start: &StartAsk) {
+    let lines = start.lines();
+    lines.iter().take(ASKED_LINES).for_each(|line| output::note(&printable::line(line)));
+    if let Some(more) = lines.len().checked_sub(ASKED_LINES).filter(|more| *more > 0) {
+        let run = &header.run_id;
+        output::note(&format!("  {more} more lines; see `cofferdam gate show {run}`"));
+    }
 }
 
 async fn show_plan(client: &Client, header: &RunHeader) -> anyhow::Result<()> {

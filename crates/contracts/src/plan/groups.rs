@@ -56,6 +56,7 @@ impl GraphDraft {
             name: name.clone(),
             needs: needs.collect::<std::collections::BTreeSet<_>>().into_iter().collect(),
             when: spec.when.as_ref().map(|when| condition(when, scope)).transpose()?,
+            gate: spec.gate.clone(),
             retry: spec.retry.clone(),
             fans_out: spec.each.is_some() || spec.matrix.is_some(),
             outputs: spec.outputs.clone(),

@@ -1,5 +1,7 @@
 //! Reading a recipe, and what its types cannot say.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::{MAX_RECIPE_BYTES, MAX_TASKS, Recipe, TaskSpec};
@@ -64,8 +66,20 @@ impl Recipe {
     }
 
     fn check_gate(&self) -> Result<(), String> {
-        let Some(gate) = &self.plan.gate else { return Ok(()) };
-        gate.check(self.form.as_ref()).map_err(|e| format!("plan.gate.{e}"))
+        if let Some(gate) = &self.plan.gate {
+            gate.check(self.form.as_ref()).map_err(|e| format!("plan.gate.{e}"))?;
+        }
+        let mut keys = BTreeMap::new();
+        for (i, task) in self.plan.tasks.iter().enumerate() {
+            let Some(gate) = &task.gate else { continue };
+            gate.check_of_task().map_err(|e| format!("plan.tasks[{i}].gate.{e}"))?;
+            if let Some(other) = keys.insert(&gate.key, i) {
+                return Err(format!(
+                    "plan.tasks[{i}].gate.key: tasks[{other}] has a gate of this key; give each its own"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_caps(&self) -> Result<(), String> {

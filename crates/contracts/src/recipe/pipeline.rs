@@ -70,6 +70,7 @@ impl TaskSpec {
         let named = [
             (!self.needs.is_empty(), "needs"),
             (self.when.is_some(), "when"),
+            (self.gate.is_some(), "gate"),
             (self.outputs.is_some(), "outputs"),
             (self.retry.is_some(), "retry"),
             (self.is_late_fanout(), "each"),

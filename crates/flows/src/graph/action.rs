@@ -1,6 +1,7 @@
 //! What happens to a graph, and what it asks for.
 
-use cofferdam_contracts::id::GroupName;
+use cofferdam_contracts::gate::Choice;
+use cofferdam_contracts::id::{GateKey, GroupName};
 use cofferdam_contracts::late::LateFault;
 use cofferdam_contracts::plan::{PlanTask, Work};
 use cofferdam_contracts::retry_spec::AttemptEnd;
@@ -48,6 +49,17 @@ pub enum GraphEvent {
         /// The task, by its index.
         index: usize,
     },
+    /// The gate of a group was answered. One that is not awaited is ignored.
+    Answered {
+        /// The group that waits.
+        group: GroupName,
+        /// The gate's key.
+        gate: GateKey,
+        /// What was decided.
+        choice: Choice,
+        /// Whether its deadline decided.
+        is_silence: bool,
+    },
     /// A budget is reached.
     Blocked(BudgetExcess),
     /// The run is canceled: nothing more of it starts, `when: always` included.
@@ -63,6 +75,8 @@ pub enum SkipReason {
     FailFast,
     /// A budget is reached.
     Budget,
+    /// Its gate was not answered yes, in words: the group counts as failed.
+    Gate(String),
     /// A value that it needs is not there: it counts as failed.
     Late(LateFault),
     /// Its group's tasks cannot be made, in words: the group counts as failed.
@@ -96,6 +110,16 @@ pub enum GraphAction {
         index: usize,
         /// The pause in ms.
         backoff_ms: u64,
+    },
+    /// Open the gate of a group, and say [`GraphEvent::Answered`].
+    Ask {
+        /// Its name in the plan.
+        group: GroupName,
+    },
+    /// Close a gate that was asked for: no answer is awaited any more.
+    Withdraw {
+        /// Its group's name in the plan.
+        group: GroupName,
     },
     /// Record that tasks do not start.
     Skip {

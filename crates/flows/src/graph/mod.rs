@@ -4,6 +4,7 @@
 //! ```text
 //! GraphEvent --GraphState::apply--> GraphAction*
 //! Begin                    group: waiting --needs ended--> released --`when` holds--> its tasks are ready, else skipped
+//! Answered                        a gate: released --> asking --yes--> its tasks are ready, else failed
 //! Ended, BackoffOver       task:  ready --a slot--> running --> succeeded | failed | backoff --> ready
 //! Blocked, Canceled
 //! ```
@@ -13,6 +14,7 @@
 mod action;
 mod failure;
 mod group;
+mod refusal;
 mod state;
 #[cfg(test)]
 mod tests;

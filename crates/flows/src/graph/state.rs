@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use cofferdam_contracts::gate::Choice;
 use cofferdam_contracts::id::{GroupName, StepId};
 use cofferdam_contracts::late::{LateFault, MAX_LATE_BYTES, MAX_RUN_OUTPUT_BYTES};
 use cofferdam_contracts::plan::{LateFanout, Plan, PlanGroup, PlanTask, Work, late};
@@ -46,32 +47,34 @@ pub struct GraphCounts {
 /// The graph of one run: what has ended, what runs, what may start.
 #[derive(Debug)]
 pub struct GraphState<'p> {
-    plan: &'p Plan,
-    retries: Option<u32>,
+    pub(super) plan: &'p Plan,
+    pub(super) retries: Option<u32>,
     /// Tasks that there may be in all.
-    max_tasks: usize,
-    concurrency: usize,
-    progress: &'p GraphProgress,
-    groups: Vec<GroupState<'p>>,
-    tasks: Vec<TaskState>,
+    pub(super) max_tasks: usize,
+    pub(super) concurrency: usize,
+    pub(super) progress: &'p GraphProgress,
+    pub(super) groups: Vec<GroupState<'p>>,
+    pub(super) tasks: Vec<TaskState>,
     /// Tasks behind those of the plan, from late fan-outs.
-    expanded: Vec<PlanTask>,
-    steps: BTreeSet<StepId>,
-    ends: GroupEnds,
-    released: VecDeque<usize>,
-    ready: BTreeSet<usize>,
-    running: BTreeSet<usize>,
-    backoff: BTreeSet<usize>,
-    open_groups: usize,
+    pub(super) expanded: Vec<PlanTask>,
+    pub(super) steps: BTreeSet<StepId>,
+    pub(super) ends: GroupEnds,
+    pub(super) released: VecDeque<usize>,
+    pub(super) ready: BTreeSet<usize>,
+    pub(super) running: BTreeSet<usize>,
+    pub(super) backoff: BTreeSet<usize>,
+    /// Groups whose gates wait for an answer.
+    pub(super) asking: BTreeSet<usize>,
+    pub(super) open_groups: usize,
     /// Those that ended since they were asked for.
-    ended_groups: Vec<GroupEnd>,
-    failures: Vec<Failure>,
+    pub(super) ended_groups: Vec<GroupEnd>,
+    pub(super) failures: Vec<Failure>,
     /// Bytes that tasks may still have which outputs make or fill in.
-    late_left: usize,
+    pub(super) late_left: usize,
     /// Bytes that outputs may still have.
-    outputs_left: usize,
-    stop: Option<Stop>,
-    is_over: bool,
+    pub(super) outputs_left: usize,
+    pub(super) stop: Option<Stop>,
+    pub(super) is_over: bool,
 }
 
 impl<'p> GraphState<'p> {
@@ -128,6 +131,7 @@ impl<'p> GraphState<'p> {
             ready: BTreeSet::new(),
             running: BTreeSet::new(),
             backoff: BTreeSet::new(),
+            asking: BTreeSet::new(),
             ended_groups: Vec::new(),
             failures: Vec::new(),
             late_left: MAX_LATE_BYTES,
@@ -188,6 +192,16 @@ impl<'p> GraphState<'p> {
                     self.ready(index);
                 }
             }
+            GraphEvent::Answered { group, gate, choice, is_silence } => {
+                let asked =
+                    |at: &usize| self.groups.get(*at).and_then(GroupState::name) == Some(&group);
+                if let Some(at) = self.asking.iter().copied().find(asked) {
+                    let said = if is_silence { "timeout" } else { choice.as_str() };
+                    let refusal = format!("{said} at gate {gate}");
+                    let refusal = (choice == Choice::No).then_some(refusal);
+                    self.answered(at, refusal, &mut actions);
+                }
+            }
             GraphEvent::Blocked(excess) => {
                 if !matches!(self.stop, Some(Stop::Budget(_))) {
                     self.stop(Stop::Budget(excess), &mut actions);
@@ -224,7 +238,7 @@ impl<'p> GraphState<'p> {
         }
     }
 
-    fn phase(&mut self, index: usize, phase: TaskPhase) {
+    pub(super) fn phase(&mut self, index: usize, phase: TaskPhase) {
         if let Some(task) = self.tasks.get_mut(index) {
             task.phase = phase;
         }
@@ -285,20 +299,23 @@ impl<'p> GraphState<'p> {
         if tasks.is_empty() {
             self.group_over(at, None);
         }
-        for index in tasks {
-            self.enter(index);
+        match spec.filter(|spec| spec.gate.is_some()) {
+            // Only what would start is asked for.
+            Some(spec) if !tasks.iter().all(|index| is_done(self, *index)) => {
+                self.asking.insert(at);
+                actions.push(GraphAction::Ask { group: spec.name.clone() });
+            }
+            _ => tasks.into_iter().for_each(|index| self.enter(index)),
         }
     }
 
     /// A task whose group is released: ready, or done by an earlier life. One whose need was done anew is done anew.
-    fn enter(&mut self, index: usize) {
+    pub(super) fn enter(&mut self, index: usize) {
         let progress = self.progress;
         let step = self.task(index).map(PlanTask::step_id);
-        let group = self.tasks.get(index).and_then(|task| self.groups.get(task.group));
-        let is_stale = group.is_some_and(|group| group.is_stale);
         match step.and_then(|step| progress.get(&step)) {
-            Some(StepProgress { is_done: true, outputs, .. }) if !is_stale => {
-                self.succeeded(index, outputs.clone());
+            Some(found) if is_done(self, index) => {
+                self.succeeded(index, found.outputs.clone());
             }
             found => {
                 if let (Some(found), Some(task)) = (found, self.tasks.get_mut(index)) {
@@ -462,7 +479,7 @@ impl<'p> GraphState<'p> {
         self.task_over(index);
     }
 
-    fn task_over(&mut self, index: usize) {
+    pub(super) fn task_over(&mut self, index: usize) {
         self.phase(index, TaskPhase::Over);
         let Some(at) = self.tasks.get(index).map(|task| task.group) else { return };
         let Some(group) = self.groups.get_mut(at) else { return };
@@ -473,7 +490,7 @@ impl<'p> GraphState<'p> {
     }
 
     /// A group has ended; `None`: as its tasks did.
-    fn group_over(&mut self, at: usize, outcome: Option<GroupOutcome>) {
+    pub(super) fn group_over(&mut self, at: usize, outcome: Option<GroupOutcome>) {
         let Some(group) = self.groups.get(at) else { return };
         let outcome = outcome.unwrap_or_else(|| group.outcome());
         if let Some(name) = group.name() {
@@ -491,55 +508,14 @@ impl<'p> GraphState<'p> {
             }
         }
     }
+}
 
-    fn fail_fast(&mut self, actions: &mut Vec<GraphAction>) {
-        let is_asked = self.plan.graph.as_ref().is_some_and(|graph| graph.fail_fast);
-        if is_asked && self.stop.is_none() {
-            self.stop(Stop::FailFast, actions);
-        }
-    }
-
-    /// Whether a stop leaves a task alone.
-    fn is_spared(&self, stop: &Stop, index: usize) -> bool {
-        let group = self.tasks.get(index).and_then(|task| self.groups.get(task.group));
-        *stop == Stop::FailFast && group.is_some_and(GroupState::is_always)
-    }
-
-    /// Cancels what runs, and lets nothing start that the stop does not spare. It happens twice at most.
-    fn stop(&mut self, stop: Stop, actions: &mut Vec<GraphAction>) {
-        let of = |set: &BTreeSet<usize>| -> Vec<usize> {
-            set.iter().copied().filter(|index| !self.is_spared(&stop, *index)).collect()
-        };
-        let (running, backoff, ready) = (of(&self.running), of(&self.backoff), of(&self.ready));
-        let why = match stop {
-            Stop::FailFast => SkipReason::FailFast,
-            Stop::Budget(_) => SkipReason::Budget,
-        };
-        self.stop = Some(stop);
-        for index in running {
-            let Some(task) = self.tasks.get_mut(index) else { continue };
-            if !std::mem::replace(&mut task.is_canceled, true) {
-                actions.push(GraphAction::Cancel { index });
-            }
-        }
-        for index in backoff {
-            self.backoff.remove(&index);
-            self.task_over(index);
-        }
-        for index in ready {
-            self.ready.remove(&index);
-            let is_new = self.tasks.get(index).is_none_or(|task| task.tries == 0);
-            let at = self.tasks.get(index).map(|task| task.group);
-            if let Some(group) = at.and_then(|at| self.groups.get_mut(at))
-                && is_new
-            {
-                group.skipped += 1;
-                let (group, tasks) = (group.name().cloned(), vec![index]);
-                actions.push(GraphAction::Skip { group, tasks, why: why.clone() });
-            }
-            self.task_over(index);
-        }
-    }
+/// Whether an earlier life did a task, and nothing that it needs was done anew.
+pub(super) fn is_done(state: &GraphState<'_>, index: usize) -> bool {
+    let group = state.tasks.get(index).and_then(|task| state.groups.get(task.group));
+    let step = state.task(index).map(PlanTask::step_id);
+    let progress = step.and_then(|step| state.progress.get(&step));
+    progress.is_some_and(|progress| progress.is_done) && group.is_some_and(|group| !group.is_stale)
 }
 
 /// A task's work with the outputs that it waits for, within the bytes that are left.

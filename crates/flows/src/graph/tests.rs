@@ -1,5 +1,6 @@
 //! The graph by examples.
 
+mod gates;
 mod oracle;
 
 use cofferdam_contracts::late::LatePart;

@@ -21,7 +21,7 @@ pub use delegations::NewDelegation;
 pub use reply::{GateLock, Reply, ReplyReceipt};
 pub use time::Deadline;
 
-pub(crate) use read::{asked, asked_budget};
+pub(crate) use read::{asked, asked_budget, asked_start};
 
 use cofferdam_contracts::consent::Facts;
 use cofferdam_contracts::gate::GateMessage;

@@ -6,6 +6,7 @@ use cofferdam_contracts::gate::{
 };
 use cofferdam_contracts::id::{GateKey, RunId, TenantId, WorkflowId};
 use cofferdam_contracts::model::BudgetAsk;
+use cofferdam_contracts::start_ask::{MAX_SHOWN, MAX_SHOWN_CHARS, StartAsk};
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -22,6 +23,7 @@ impl Gates<'_> {
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'ui:' || g.gate_key || ':result') AS result,
                     (SELECT value FROM dbos.workflow_events e WHERE e.workflow_uuid = g.workflow_id AND e.key = 'decision:' || g.gate_key) AS decision,
                     i.origin, i.payload_hash, a.name AS asked_name, a.phase AS asked_phase, m.asked AS asked_budget,
+                    app.graph_start_asked(g.run_id, g.gate_key, $3, $4) AS asked_start,
                     (SELECT jsonb_agg(jsonb_build_object('voter', v.voter, 'authority', v.authority, 'choice', v.choice,
                               'at', app.ms(v.created_at)) ORDER BY v.interaction_id)
                        FROM app.gate_votes v WHERE v.run_id = g.run_id AND v.gate_key = g.gate_key) AS votes
@@ -34,6 +36,8 @@ impl Gates<'_> {
         )
         .bind(run.as_str())
         .bind(key.map(GateKey::as_str))
+        .bind(MAX_SHOWN)
+        .bind(MAX_SHOWN_CHARS)
         .fetch_all(self.pool())
         .await?;
         rows.iter().map(view).collect()
@@ -44,7 +48,8 @@ impl Gates<'_> {
         let rows = sqlx::query(
             "SELECT g.run_id, g.workflow_id, g.gate_key, g.topic, g.escalation_workflow_id, app.ms(g.created_at) AS created,
                     app.ms(g.deadline_at) AS deadline, g.priority, app.ms(clock_timestamp()) AS now,
-                    a.name AS asked_name, a.phase AS asked_phase, m.asked AS asked_budget
+                    a.name AS asked_name, a.phase AS asked_phase, m.asked AS asked_budget,
+                    app.graph_start_asked(g.run_id, g.gate_key, 0, 0) AS asked_start
                FROM app.human_gates g
                LEFT JOIN app.egress_asks a ON a.run_id = g.run_id AND a.gate_key = g.gate_key
                LEFT JOIN app.model_asks m ON m.run_id = g.run_id AND m.gate_key = g.gate_key
@@ -71,6 +76,7 @@ impl Gates<'_> {
                     created_at: row.try_get("created")?,
                     asks: asked(row)?,
                     budget: asked_budget(row)?,
+                    start: asked_start(row)?,
                     priority: row.try_get("priority")?,
                 })
             })
@@ -115,6 +121,12 @@ pub(crate) fn asked_budget(row: &PgRow) -> Result<Option<BudgetAsk>> {
     asked.map(|asked| load("model_asks.asked", asked)).transpose()
 }
 
+/// The task group that the row's gate stands before, if it does.
+pub(crate) fn asked_start(row: &PgRow) -> Result<Option<StartAsk>> {
+    let asked: Option<Value> = row.try_get("asked_start")?;
+    asked.map(|asked| load("graph_gates", asked)).transpose()
+}
+
 fn view(row: &PgRow) -> Result<GateView> {
     let result: Option<PromptResult> = event(row, "result")?;
     let decision = event(row, "decision")?;
@@ -147,6 +159,7 @@ fn view(row: &PgRow) -> Result<GateView> {
         deadline_at: row.try_get("deadline")?,
         asks: asked(row)?,
         budget: asked_budget(row)?,
+        start: asked_start(row)?,
         votes: row
             .try_get::<Option<Value>, _>("votes")?
             .map(|v| load::<Vec<VoteRow>>("gate_votes", v))

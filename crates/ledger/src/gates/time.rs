@@ -111,7 +111,7 @@ impl Gates<'_> {
         Ok(())
     }
 
-    /// Silence that the recipe calls a yes is a consent, and says whose.
+    /// Silence that the recipe calls a yes is a consent, where the gate is of a plan, and says whose.
     async fn silence(
         self,
         conn: &mut sqlx::PgConnection,
@@ -128,7 +128,8 @@ impl Gates<'_> {
              SELECT g.run_id, r.intent_id, g.plan_digest, 'recipe', r.key_id, 'timeout', 'engine-dbos', g.gate_key,
                     g.round, g.bindings->>'sandbox', g.bindings->>'egress', g.bindings->>'image',
                     g.bindings->>'budget', g.parts
-               FROM app.human_gates g JOIN app.runs r ON r.id = g.run_id WHERE g.run_id = $1 AND g.gate_key = $2
+               FROM app.human_gates g JOIN app.runs r ON r.id = g.run_id
+              WHERE g.run_id = $1 AND g.gate_key = $2 AND g.plan_digest IS NOT NULL
              ON CONFLICT (run_id, round) DO NOTHING",
         )
         .bind(run.as_str())

@@ -39,17 +39,18 @@ pub(crate) async fn follow(
     let running = agent.start(request, options).await?;
     let remote = running.remote();
     let mut followed = pin!(running.follow_into(heard));
-    let given = async {
+    // Kept to the end of this: dropped, it would end the command's input before the command.
+    let mut given = pin!(async {
         if let Some(input) = input {
             input.give(&remote).await;
         }
         std::future::pending::<Infallible>().await
-    };
+    });
     tokio::select! {
         biased;
         ended = &mut followed => return ended.map(Some),
         () = end.0.notified() => {}
-        never = given => match never {},
+        never = &mut given => match never {},
     }
     tokio::select! {
         biased;

@@ -92,10 +92,14 @@ fn page(view: &LinkView, nonce: &str) -> String {
         .budget
         .as_ref()
         .map(|budget| format!("<dt>Budget of models reached<dd>{}", escape(&budget.words())));
+    let start = view.start.as_ref().map(|start| {
+        let lines: Vec<String> = start.lines().iter().map(|line| escape(line)).collect();
+        format!("<dt>What would start, with what<dd><pre>{}</pre>", lines.join("\n"))
+    });
     format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Approval</title>\
          <style nonce=\"{nonce}\">{STYLE}</style>\
-         <h1>Approval for {name}</h1><dl><dt>Run<dd>{run}<dt>Gate<dd>{gate}{asks}{reached}<dt>Digest of what is approved\
+         <h1>Approval for {name}</h1><dl><dt>Run<dd>{run}<dt>Gate<dd>{gate}{asks}{reached}{start}<dt>Digest of what is approved\
          <dd><code>{digest}</code></dl>{plan}{way}<p><output></output></p>\
          <script nonce=\"{nonce}\">{SCRIPT}</script></html>",
         name = escape(&view.name),
@@ -104,6 +108,7 @@ fn page(view: &LinkView, nonce: &str) -> String {
         digest = view.digest,
         asks = asks.unwrap_or_default(),
         reached = reached.unwrap_or_default(),
+        start = start.unwrap_or_default(),
         plan = plan(view),
     )
 }

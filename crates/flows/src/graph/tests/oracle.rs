@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cofferdam_contracts::gate::Choice;
+use cofferdam_contracts::id::GroupName;
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::run::{Budget, RunStatus};
 use cofferdam_contracts::sandbox::ErrCode;
 use serde_json::json;
 
 use super::super::{GraphAction, GraphEvent, GraphProgress, GraphState};
+use super::gates::answered;
 use super::{end, plan, task};
 
 /// Numbers of one seed.
@@ -26,6 +29,8 @@ struct GraphCase {
     plan: Plan,
     /// By task: the ends of its attempts.
     ends: Vec<Vec<ErrCode>>,
+    /// By group: what its gate would say.
+    answers: BTreeMap<String, Choice>,
     is_fail_fast: bool,
 }
 
@@ -34,6 +39,7 @@ const CONDITIONS: [&str; 4] = ["succeeded", "failed", "skipped", "ended"];
 fn case(dice: &mut GraphDice) -> GraphCase {
     let count = 1 + dice.below(7);
     let (mut tasks, mut groups, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    let mut answers = BTreeMap::new();
     for g in 0..count {
         let name = format!("g{g}");
         let needs: Vec<String> =
@@ -51,6 +57,10 @@ fn case(dice: &mut GraphDice) -> GraphCase {
         if dice.below(3) == 0 {
             group["retry"] = json!({"max": dice.below(3), "on": ["oom"]});
         }
+        if dice.below(4) == 0 {
+            group["gate"] = json!(format!("gate-{g}"));
+            answers.insert(name.clone(), if dice.below(3) == 0 { Choice::No } else { Choice::Yes });
+        }
         groups.push(group);
         for i in 0..dice.below(4) {
             tasks.push(task(&format!("{name}.{i}")));
@@ -66,7 +76,7 @@ fn case(dice: &mut GraphDice) -> GraphCase {
     }
     let is_fail_fast = dice.below(3) == 0;
     let more = json!({"failFast": is_fail_fast, "concurrency": 1 + dice.below(3)});
-    GraphCase { plan: plan(tasks.into(), groups.into(), more), ends, is_fail_fast }
+    GraphCase { plan: plan(tasks.into(), groups.into(), more), ends, answers, is_fail_fast }
 }
 
 /// What comes of a case: outcome of each group, and the attempts of each task.
@@ -108,9 +118,14 @@ fn oracle(case: &GraphCase) -> OracleEnds {
             let members = case.plan.tasks.iter().enumerate();
             let members =
                 members.filter(|(_, task)| task.group.as_ref().is_some_and(|g| g.as_str() == name));
+            let is_refused = starts && case.answers.get(name) == Some(&Choice::No);
             let mut all_ok = true;
             for (index, _) in members {
                 if !starts {
+                    continue;
+                }
+                if is_refused {
+                    all_ok = false;
                     continue;
                 }
                 let retry = &group["retry"];
@@ -154,6 +169,7 @@ fn simulate(case: &GraphCase, dice: &mut GraphDice) -> GraphTrace {
     let none = GraphProgress::new();
     let mut graph = GraphState::new(&case.plan, &Budget::default(), &none);
     let (mut open, mut waits) = (Vec::<(usize, u32)>::new(), Vec::<usize>::new());
+    let mut asks = Vec::<GroupName>::new();
     let mut seen = GraphTrace {
         attempts: vec![0; case.ends.len()],
         skipped: BTreeSet::new(),
@@ -177,6 +193,14 @@ fn simulate(case: &GraphCase, dice: &mut GraphDice) -> GraphTrace {
                     open.push((index, attempt));
                 }
                 GraphAction::Wait { index, .. } => waits.push(index),
+                GraphAction::Ask { group } => {
+                    assert!(!asks.contains(&group));
+                    asks.push(group);
+                }
+                GraphAction::Withdraw { group } => {
+                    assert!(asks.contains(&group));
+                    asks.retain(|asked| *asked != group);
+                }
                 GraphAction::Skip { tasks, .. } => {
                     for index in tasks {
                         assert!(seen.skipped.insert(index) && seen.attempts[index] == 0);
@@ -188,7 +212,7 @@ fn simulate(case: &GraphCase, dice: &mut GraphDice) -> GraphTrace {
                     );
                 }
                 GraphAction::Finish { status, .. } => {
-                    assert!(open.is_empty());
+                    assert!(open.is_empty() && asks.is_empty());
                     seen.status = status;
                 }
                 GraphAction::Expand { .. } => panic!("no fan-out is late here"),
@@ -198,7 +222,12 @@ fn simulate(case: &GraphCase, dice: &mut GraphDice) -> GraphTrace {
         if seen.status != RunStatus::Running {
             return seen;
         }
-        let n = dice.below(open.len() + waits.len());
+        let n = dice.below(open.len() + waits.len() + asks.len());
+        if let Some(n) = n.checked_sub(open.len() + waits.len()) {
+            let group = asks.swap_remove(n);
+            event = answered(group.as_str(), case.answers[group.as_str()]);
+            continue;
+        }
         event = match n.checked_sub(open.len()) {
             None => {
                 let (index, attempt) = open.swap_remove(n);
@@ -220,7 +249,11 @@ fn random_graphs_end_as_the_oracle_says_in_every_order() {
         let seen = simulate(&case, &mut dice);
         let tasks = case.plan.tasks.len();
         let groups = case.plan.graph.as_ref().unwrap().groups.len();
-        assert!(seen.actions <= 8 * tasks + groups + 1, "seed {seed}: {} actions", seen.actions);
+        assert!(
+            seen.actions <= 8 * tasks + 3 * groups + 1,
+            "seed {seed}: {} actions",
+            seen.actions
+        );
         // Each task ran or was skipped, once, whatever happened.
         for index in 0..tasks {
             assert_ne!(
