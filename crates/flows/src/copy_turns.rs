@@ -1,13 +1,10 @@
-//! Turns of those that make copies of directories: of the disk, and of one copy.
+//! Copies of host directories that are looked for now, or made.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cofferdam_contracts::id::Digest;
-use tokio::sync::{OwnedMutexGuard, Semaphore};
-
-/// Directories that are read at once: one has all processors, and another may wait for its disk.
-pub(crate) static BINDINGS: Semaphore = Semaphore::const_new(4);
+use tokio::sync::OwnedMutexGuard;
 
 /// One task at a time looks for a copy, and makes it where it is not there yet; the others find it.
 #[derive(Debug)]

@@ -26,8 +26,7 @@
 //! output_files
 //! dispatches::import dispatches::watch takeover workflow_context
 //! compile dispatches flight intents models::calls ops retry settle submit triggers
-//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys retention runs service_images
-//!    strict
+//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys retention runs strict
 //! static_recipe dispatches::agents dispatches::model executor gates::reply task_secrets models::ask models::prompt
 //!    models::providers models::send notify objects project_patch recipes test_reports
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
@@ -37,11 +36,11 @@
 //! graph::state
 //! graph::failure graph::group
 //! graph::action
-//! file_lister tree_uploads
+//! file_lister
 //! ask attempt feed session_states box_future copy_turns decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output output_values patches run_files tenant_slots sign slots active_workflows toolchains vault
+//!    outbound output output_values patches run_files tenant_slots sign slots active_workflows vault
 //! client_input
 //! input_queue draft_objects
 //! ```
@@ -121,7 +120,6 @@ mod run;
 pub mod run_files;
 mod runs;
 pub mod secrets;
-mod service_images;
 mod session_states;
 pub mod settle;
 mod sign;
@@ -139,8 +137,6 @@ mod task_streams;
 mod task_trees;
 pub mod tenant_slots;
 mod test_reports;
-mod toolchains;
-mod tree_uploads;
 mod trees;
 pub mod triggers;
 mod vault;
@@ -172,7 +168,6 @@ pub use ready_sandbox::ReadySandbox;
 pub use retention::Retentions;
 pub use runs::Runs;
 pub use sign::Signer;
-pub use tree_uploads::{ManifestPart, Uploads};
 pub use vault::{FileKey, Vault, VaultError};
 pub use worker::{StartError, Worker, WorkerConfig};
 
@@ -216,8 +211,6 @@ pub struct Flows {
     pub dispatches: Dispatches,
     /// Large artifacts in a store.
     pub objects: Objects,
-    /// Directories that clients send.
-    pub uploads: Uploads,
     /// Secrets, and the key that they are sealed under.
     pub secrets: Secrets,
     /// Providers of models.
@@ -255,7 +248,7 @@ pub struct FlowsSetup<'a> {
     pub reach: Reach,
     /// Host directories that everybody may be given.
     pub roots: &'a [PathBuf],
-    /// The state directory: of it nothing may be given, and what clients send lies there.
+    /// The state directory, of which nothing may be given.
     pub state_dir: Option<&'a Path>,
     /// Whether models without a credential are refused.
     pub is_strict: bool,
@@ -296,8 +289,7 @@ impl Flows {
         let models = Models::new(&ledger, &wakes, &secrets, is_strict);
         let applies = Applies::new(&ledger);
         let objects = Objects::new(&ledger, &secrets, store);
-        let uploads = Uploads::new(&ledger, setup.state_dir);
-        let runs = Runs::new(&ledger, &ids, &quota, &models, &applies, &uploads);
+        let runs = Runs::new(&ledger, &ids, &quota, &models, &applies);
         Self {
             triggers: Triggers::new(&ledger, &runs, &secrets),
             runs,
@@ -306,7 +298,6 @@ impl Flows {
             gates: Gates::new(&ledger, signer.clone()),
             retention: Retentions::new(&ledger, &objects),
             objects,
-            uploads,
             dispatches: Dispatches::new(&ledger, &ids, allowed, &quota, &models),
             secrets,
             models,

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
-use cofferdam_contracts::error::{ErrorCode, error_chain};
+use cofferdam_contracts::error::error_chain;
 use cofferdam_contracts::id::Digest;
 use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::SandboxRequest;
-use cofferdam_contracts::tree_upload::{self, input_of};
 use cofferdam_ledger::listen::{Wake, notified};
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_ledger::trees::{IntentTree, NewTaskTree};
@@ -19,7 +18,6 @@ use crate::error::Error;
 use crate::executor::Executor;
 use crate::input_files::NoInput;
 use crate::patience::patiently;
-use crate::tree_uploads::Uploads;
 use crate::trees::{self, TreeHost};
 
 /// A failed run may be retried with its source for a week; after that it is started anew.
@@ -43,7 +41,9 @@ pub(crate) async fn given(
     let wanted: BTreeMap<&str, &Digest> = request
         .files_in
         .iter()
-        .filter_map(|file| Some((file.host_source()?, file.tree.as_ref()?)))
+        .filter_map(|file| {
+            Some((file.uri.as_deref()?.strip_prefix("host://")?, file.tree.as_ref()?))
+        })
         .collect();
     let ledger = &executor.flows.ledger;
     let passing = |e: Error| NoInput::Passing(error_chain(&e));
@@ -72,7 +72,7 @@ pub(crate) async fn given(
             let refused = OpenError::Refused(HostPath::said(*source));
             return Err(NoInput::Lasting(refused.to_string()));
         }
-        let copy = copy_of(host, &executor.flows.uploads, task, tree).await?;
+        let copy = copy_of(host, task, tree).await?;
         copies.insert((*source).to_owned(), copy);
     }
     let given: Vec<NewTaskTree<'_>> = wanted
@@ -91,50 +91,24 @@ pub(crate) async fn given(
 /// The copy of a bound path on this host, or why there is none.
 async fn copy_of(
     host: &TreeHost,
-    sent: &Uploads,
     task: &TaskContext,
     tree: &IntentTree,
 ) -> Result<Digest, NoInput> {
-    let held = host.held(tree, &task.tenant, task.by_host_admin).await;
-    // A worker of the host that bound it has it.
-    let is_here = tree.host_id == host.host_id;
-    let why = match (held, tree_upload::named_by(&tree.source)) {
-        (Ok(copy), _) => return Ok(copy),
-        (Err(TreeError::Gone(_) | TreeError::Damaged(_)), Some(named)) if is_here => {
-            return copy_again(host, sent, task, &named).await;
-        }
-        (Err(TreeError::Gone(_) | TreeError::Damaged(_)), Some(_)) => format!(
-            "{}: the directory was sent to the host {}, and this host does not have it: a worker there has to take the run",
-            tree.source, tree.host_id
-        ),
-        (Err(TreeError::Gone(_) | TreeError::Damaged(_)), None) => format!(
+    let why = match host.held(tree, &task.tenant, task.by_host_admin).await {
+        Ok(copy) => return Ok(copy),
+        Err(TreeError::Gone(_) | TreeError::Damaged(_)) => format!(
             "{}: the content that the run is bound to ({}) is not on this host, and the path has another one or none: start a new run",
             tree.source, tree.sha256
         ),
-        (Err(error), _) => return Err(no_copy(&tree.source, &error)),
+        Err(error) => {
+            let why = format!("{}: {error}", tree.source);
+            let is_lasting = error.is_permanent();
+            return Err(if is_lasting { NoInput::Lasting(why) } else { NoInput::Passing(why) });
+        }
     };
+    // A worker of the host that bound it has it.
+    let is_here = tree.host_id == host.host_id;
     Err(if is_here { NoInput::Lasting(why) } else { NoInput::Passing(why) })
-}
-
-fn no_copy(source: &str, error: &TreeError) -> NoInput {
-    let why = format!("{source}: {error}");
-    if error.is_permanent() { NoInput::Lasting(why) } else { NoInput::Passing(why) }
-}
-
-/// The copy of a directory that a client sent, made again of its files, where this process still has them.
-async fn copy_again(
-    host: &TreeHost,
-    sent: &Uploads,
-    task: &TaskContext,
-    named: &Digest,
-) -> Result<Digest, NoInput> {
-    let tree = sent.bind(&task.tenant, named).await.map_err(|refusal| {
-        let is_passing = matches!(refusal.code, ErrorCode::Unavailable | ErrorCode::Internal);
-        let why = format!("{}: {refusal}: send it again and start a new run", input_of(named));
-        if is_passing { NoInput::Passing(why) } else { NoInput::Lasting(why) }
-    })?;
-    let held = host.held(&tree, &task.tenant, task.by_host_admin).await;
-    held.map_err(|error| no_copy(&tree.source, &error))
 }
 
 /// Which copies go: those that no run needs, without a use for a day, or more than are kept. Pure.
@@ -148,7 +122,6 @@ fn unneeded(mut stored: Vec<StoredTree>, needed: &BTreeSet<Digest>) -> Vec<Store
 }
 
 async fn sweep(executor: &Executor) -> Result<(), String> {
-    executor.flows.uploads.sweep_all().await.map_err(|e| e.to_string())?;
     let Some(host) = executor.flows.runs.trees.host() else { return Ok(()) };
     let on_disk = |work: Box<dyn FnOnce() -> std::io::Result<Vec<StoredTree>> + Send>| async move {
         let done = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;

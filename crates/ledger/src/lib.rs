@@ -46,7 +46,6 @@ pub mod grants;
 pub mod graph_gates;
 pub mod graphs;
 pub mod health;
-pub mod images;
 pub mod intents;
 pub mod keys;
 pub mod links;

@@ -17,7 +17,7 @@ use support::{Bench, fresh_id, request, sh, verified, with_bench};
 use tar::{Builder, EntryType, Header};
 
 /// One entry of a layer.
-pub struct Item {
+struct Item {
     path: &'static str,
     kind: EntryType,
     link: &'static str,
@@ -29,7 +29,7 @@ fn item(path: &'static str, kind: EntryType, link: &'static str) -> Item {
     Item { path, kind, link, bytes: Vec::new(), mode: 0o755 }
 }
 
-pub fn file(path: &'static str, text: &str) -> Item {
+fn file(path: &'static str, text: &str) -> Item {
     Item { bytes: text.into(), mode: 0o644, ..item(path, EntryType::Regular, "") }
 }
 
@@ -38,7 +38,7 @@ fn dir(path: &'static str) -> Item {
 }
 
 /// The names are written raw: a library would refuse to write what a hostile one sends.
-pub fn layer(items: &[Item]) -> Vec<u8> {
+fn layer(items: &[Item]) -> Vec<u8> {
     let mut tar = Builder::new(Vec::new());
     for item in items {
         let mut header = Header::new_gnu();
@@ -57,7 +57,7 @@ pub fn layer(items: &[Item]) -> Vec<u8> {
 }
 
 /// A shell and a few tools of this host with their libraries: a root file system for tests.
-pub fn tools() -> Vec<u8> {
+fn tools() -> Vec<u8> {
     let mut tar = Builder::new(Vec::new());
     let mut paths = std::collections::BTreeSet::new();
     for tool in ["sh", "cat", "rm", "id", "mkdir", "ls", "chmod"] {
@@ -86,7 +86,7 @@ fn architecture() -> &'static str {
 }
 
 /// Blobs of an image: its layers, configuration and manifest, whose digest comes first.
-pub fn image(layers: &[Vec<u8>], settings: Value) -> (String, Vec<Vec<u8>>) {
+fn image(layers: &[Vec<u8>], settings: Value) -> (String, Vec<Vec<u8>>) {
     let sum = |bytes: &[u8]| format!("sha256:{}", digest_bytes(bytes));
     let diff_ids: Vec<String> = layers.iter().map(|layer| sum(layer)).collect();
     let config = json!({"architecture": architecture(), "os": "linux", "config": settings,
@@ -285,8 +285,7 @@ fn a_link_of_an_image_leads_nowhere_but_into_its_sandbox() {
 #[test]
 fn bombs_stop_at_the_bounds() {
     with_bench(|bench| async move {
-        let mut bounds = StoreBounds { layer_entries: 10, ..StoreBounds::default() };
-        (bounds.blob_bytes, bounds.layer_bytes) = (2_000_000, 100_000);
+        let bounds = StoreBounds { blob_bytes: 2_000_000, layer_bytes: 100_000, layer_entries: 10 };
         let store = Images::bounded(bench.state.path(), bounds).unwrap();
         let big = Item { bytes: vec![0; 1_000_000], ..file("big", "") };
         let many = (0..20).map(|n| file(format!("f{n}").leak(), "")).collect::<Vec<_>>();
@@ -529,7 +528,7 @@ fn a_step_that_fails_names_itself_and_makes_no_image() {
 }
 
 /// The distribution API's two GET routes, on loopback; ends with the process's test.
-pub fn serve(tag: &str, digest: &str, named: Vec<(String, Vec<u8>)>) -> std::net::SocketAddr {
+fn serve(tag: &str, digest: &str, named: Vec<(String, Vec<u8>)>) -> std::net::SocketAddr {
     use std::io::{BufRead as _, Write as _};
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -594,7 +593,8 @@ fn an_image_comes_from_a_registry_and_is_pinned() {
         let addr = serve("1.0", &digest, named);
         let other = Images::open(bench.shared.path()).unwrap();
         let error = other.pull(&format!("{addr}/team/tool:1.0"), Some(&name("forged"))).await;
-        assert!(error.is_err() && other.list().unwrap().is_empty());
+        assert!(error.is_err());
+        assert!(other.list().unwrap().is_empty());
         assert_eq!(images(&bench).list().unwrap().len(), 2);
     });
 }

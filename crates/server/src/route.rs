@@ -4,9 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use cofferdam_contracts::input::MAX_INPUT_BYTES;
 use cofferdam_contracts::key::Role;
-use cofferdam_contracts::tree_upload::MAX_PIECE_BYTES;
 use cofferdam_flows::Error;
 use cofferdam_ledger::LedgerError;
 use serde_json::Value;
@@ -44,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest that a caller may ask to wait for a change (`timeoutS`).
 const ASKED_WAIT: Duration = Duration::from_secs(30);
 /// What may take longer than the rest: many rows, or many bytes.
-const LONG: [&str; 17] = [
+const LONG: [&str; 14] = [
     "/api/sandboxes",
     "/api/sandboxes/{live}",
     "/api/sandboxes/{live}/exec",
@@ -59,9 +57,6 @@ const LONG: [&str; 17] = [
     "/api/runs/{id}/files",
     "/api/dispatches/import",
     "/api/dispatches/prune",
-    "/api/trees/{tree}",
-    "/api/trees/{tree}/manifest",
-    "/api/trees/{tree}/files",
 ];
 
 /// Where an equal start is the same run.
@@ -86,13 +81,9 @@ impl Route {
         self.path == "/api/artifacts/{*uri}"
     }
 
-    /// How many bytes its body has at most, where that is bytes of any kind, and no JSON.
-    pub(crate) fn bytes_bound(&self) -> Option<usize> {
-        match self.path {
-            "/api/runs/{id}/input" => Some(MAX_INPUT_BYTES),
-            "/api/trees/{tree}/manifest" | "/api/trees/{tree}/files" => Some(MAX_PIECE_BYTES),
-            _ => None,
-        }
+    /// Whether its body is bytes of any kind, and no JSON.
+    pub(crate) fn takes_bytes(&self) -> bool {
+        self.path == "/api/runs/{id}/input"
     }
 
     /// Whether it takes deliveries of other systems: JSON, whose signature is of its bytes.

@@ -12,10 +12,9 @@
 //! artifacts cache changes config df erase follow gate gc key model ops prove ps question recipe sandbox_cp sandbox_shell secret
 //!    sessions usage webhook
 //! connection dispatch_import doctor envd failure live_output plan_show run_lookup sandbox_network serve test_reports
-//!    tree_transfer
 //! client node progress signing_key template
 //! agent database image
-//! local_tree state user vault
+//! state user vault
 //! file_transfer locations dispatch_show secret_input directory_identity prompt stdin stop
 //! table
 //! artifact_notes output strict
@@ -72,7 +71,6 @@ mod key;
 mod line_buffer;
 mod live_output;
 mod local;
-mod local_tree;
 mod locations;
 mod logs;
 mod model;
@@ -119,7 +117,6 @@ mod template;
 mod test_reports;
 #[cfg(test)]
 mod tests;
-mod tree_transfer;
 mod usage;
 mod user;
 mod vault;

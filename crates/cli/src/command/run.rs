@@ -15,7 +15,6 @@ use cofferdam_contracts::recipe_book::RecipeVersionRow;
 use cofferdam_contracts::run::{ExecutionMode, RunHeader};
 use cofferdam_contracts::session::WipeView;
 use cofferdam_contracts::step::StepRow;
-use cofferdam_contracts::tree_upload;
 use cofferdam_server::recipes::RecipeImportResponse;
 use serde_json::{Map, Value, json};
 
@@ -28,7 +27,7 @@ use super::host_program::HostProgram;
 use super::locations::Locations;
 use super::progress::summary;
 use super::table::{self, extra, key, usual};
-use super::{artifact_notes, artifacts, failure, output, test_reports, tree_transfer};
+use super::{artifact_notes, artifacts, failure, output, test_reports};
 
 /// Artifacts that a summary names: a run may have thousands.
 const MAX_ARTIFACTS: usize = 20;
@@ -37,7 +36,7 @@ const MAX_ARTIFACTS: usize = 20;
 pub(crate) struct RunArgs {
     /// A recipe file, or the id (or id@v) of an imported recipe
     pub recipe: String,
-    /// An input of the recipe's form, as name=value; values are JSON or text; @./DIR or @/DIR sends a directory to the server
+    /// An input of the recipe's form, as name=value; values are JSON or text
     #[arg(short, long = "input", value_name = "NAME=VALUE")]
     pub inputs: Vec<String>,
     /// Approve the plan without asking
@@ -99,7 +98,6 @@ pub(crate) async fn run(at: &Locations, args: &RunArgs) -> anyhow::Result<Exit> 
     if let Some(recipe) = &recipe {
         check_names(&recipe.form_schema(), &inputs)?;
     }
-    tree_transfer::check(&inputs)?;
     if let Some(dir) = &args.keep {
         artifacts::check_directory(dir, args.force)?;
     }
@@ -236,9 +234,7 @@ fn typed(form: &Value, inputs: Map<String, Value>) -> Map<String, Value> {
             let is_path =
                 property.and_then(|p| p.get("format")).and_then(Value::as_str) == Some("path");
             let value = match kind {
-                Some("string") if is_path && tree_upload::named_by(&text).is_none() => {
-                    Value::String(absolute(&text))
-                }
+                Some("string") if is_path => Value::String(absolute(&text)),
                 Some("string") => value,
                 _ => serde_json::from_str(&text).unwrap_or(value),
             };
@@ -264,7 +260,6 @@ async fn submit(
     if is_known {
         check_names(&form, &inputs)?;
     }
-    let inputs = tree_transfer::sent(client, inputs).await?;
     let run_key = args.run_key.clone().unwrap_or_else(|| Ids::from_env().hex("cli:run-key", 16));
     let mut opts = json!({"runKey": run_key});
     if let (Some(fields), Some(timeout)) = (opts.as_object_mut(), args.timeout) {
@@ -325,7 +320,6 @@ fn anchor(recipe: &mut Recipe) {
             && !from.starts_with(['/', '$'])
             && !from.starts_with("artifact://")
             && !from.starts_with("task://")
-            && !from.starts_with("tree:")
         {
             *from = absolute(from);
         }

@@ -141,27 +141,6 @@ impl Agent {
         &self,
         exec: ExecRequest,
         options: ExecOptions,
-        note: String,
-    ) -> Result<CommandHandle> {
-        self.launch(None, exec, options, note).await
-    }
-
-    /// Starts a service in a root of its own, a directory of the sandbox: its program, user and working directory are of that root.
-    pub(crate) async fn start_in(
-        &self,
-        root: String,
-        exec: ExecRequest,
-        options: ExecOptions,
-    ) -> Result<CommandHandle> {
-        self.needs(14)?;
-        self.launch(Some(root), exec, options, String::new()).await
-    }
-
-    async fn launch(
-        &self,
-        root: Option<String>,
-        exec: ExecRequest,
-        options: ExecOptions,
         mut note: String,
     ) -> Result<CommandHandle> {
         self.needs(2)?;
@@ -174,7 +153,7 @@ impl Agent {
         if note.len() > MAX_NOTE || self.needs(9).is_err() {
             note.clear();
         }
-        let request = RunRequest { exec, id, stdin, terminal, service, leaves, note, root };
+        let request = RunRequest { exec, id, stdin, terminal, service, leaves, note };
         let response = self.send(Method::POST, wire::RUN, encode(&request)?).await?;
         let (mut frames, mut pid, mut first) = (Frames::of(response), None, None);
         if leaves {

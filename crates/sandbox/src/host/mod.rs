@@ -7,7 +7,7 @@
 //! | mounts and file systems | `mounts`, `file_system_end`, `holders`, `layer`, `detached_layer`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
 //! | users, ids, devices and host paths | `account`, `idrange`, `devices`, `hostpath`, `setid` |
 //! | directories of a sandbox and of the state | `traces`, `live`, `base`, `tree_watch`, `guest` |
-//! | programs, work, errors | `runtime`, `agents`, `toolchains`, `task`, `error` |
+//! | programs, work, errors | `runtime`, `agents`, `task`, `error` |
 //!
 //! **Nothing here knows what a sandbox, a plan or an isolation class is.** Every other floor may import this one.
 
@@ -46,7 +46,6 @@ pub(crate) mod starter;
 pub(crate) mod task;
 pub(crate) mod tenant_root;
 pub(crate) mod tenant_tree;
-pub(crate) mod toolchains;
 pub(crate) mod traces;
 mod tree_watch;
 pub(crate) mod upper;

@@ -85,16 +85,6 @@ pub enum ImageError {
         /// The underlying error.
         source: Box<OciDistributionError>,
     },
-    /// A registry that is too slow.
-    #[error(
-        "the registry did not give {reference:?} within {seconds} s: try again, or use a nearer registry"
-    )]
-    Late {
-        /// What was asked for.
-        reference: String,
-        /// How long it was waited for.
-        seconds: u64,
-    },
     /// A step of a build that failed.
     #[error("step {number} ({step}) failed: {why}")]
     Step {
@@ -116,16 +106,6 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// Whether the image is refused for what it is. A registry that does not answer now may a moment later.
-    #[must_use]
-    pub fn is_permanent(&self) -> bool {
-        match self {
-            Self::Registry { source, .. } => is_refusal(source),
-            Self::Late { .. } | Self::Io { .. } | Self::Busy => false,
-            _ => true,
-        }
-    }
-
     pub(crate) fn malformed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Malformed { what: what.into(), why: why.into() }
     }
@@ -133,12 +113,6 @@ impl ImageError {
     pub(crate) fn hostile(path: &Path, why: &'static str) -> Self {
         Self::Hostile { path: path.to_string_lossy().into_owned(), why }
     }
-}
-
-/// Whether a registry says that it does not have or give it. Of 408 and 429 it may say otherwise later.
-fn is_refusal(error: &OciDistributionError) -> bool {
-    let OciDistributionError::ServerError { code, .. } = error else { return false };
-    (400..500).contains(code) && !matches!(code, 408 | 429)
 }
 
 /// Names the path of a fault.

@@ -62,13 +62,8 @@ impl ImageRoots {
             }
         }
         let skipped = below.map_or(0, |index| index + 1);
-        let mut bounds = self.bounds;
         for (layer, diff) in layers.iter().zip(diff_ids).skip(skipped) {
-            let taken = self.layer(root, layer, diff, &bounds)?;
-            if bounds.of_all_layers {
-                bounds.layer_bytes = bounds.layer_bytes.saturating_sub(taken.bytes);
-                bounds.layer_entries = bounds.layer_entries.saturating_sub(taken.entries);
-            }
+            self.layer(root, layer, diff)?;
         }
         let tree = TenantRoot::open(root, 0).map_err(at(root))?;
         if let Some(name) = tree.displaced().map_err(at(root))? {
@@ -85,24 +80,17 @@ impl ImageRoots {
         }
     }
 
-    fn layer(
-        &self,
-        root: &Path,
-        layer: &Descriptor,
-        diff: &Digest,
-        bounds: &StoreBounds,
-    ) -> Result<unpack::LayerSize, ImageError> {
+    fn layer(&self, root: &Path, layer: &Descriptor, diff: &Digest) -> Result<(), ImageError> {
         let path = self.blobs.path(&layer.digest()?);
         let mut tar = HashReader::new(open(&path)?, self.tar_limit());
-        let applied = unpack::apply(root, &mut tar, bounds);
-        let taken =
-            applied.map_err(|error| if tar.is_over() { self.too_large() } else { error })?;
+        let applied = unpack::apply(root, &mut tar, &self.bounds);
+        applied.map_err(|error| if tar.is_over() { self.too_large() } else { error })?;
         let found = tar.finish().map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => self.too_large(),
             _ => ImageError::malformed("a layer", error.to_string()),
         })?;
         match found == *diff {
-            true => Ok(taken),
+            true => Ok(()),
             false => Err(ImageError::Digest { what: "a layer", wanted: diff.clone(), found }),
         }
     }

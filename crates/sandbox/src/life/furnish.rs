@@ -32,7 +32,7 @@ pub(super) async fn furnish(
         network::furnish(&sandbox.agent, &prepared, is_shown).await?;
         sandbox.network.open(prepared)?;
     }
-    service::start(&sandbox.agent, &plan.services, &mut sandbox.services).await?;
+    sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
     // Last, so that what a service tried while it started is not laid at a command's door.
     match plan.isolation().supervision.attempts() {
         Attempts::Namespace => {

@@ -59,8 +59,6 @@ pub(crate) struct Root {
     pub work: Option<String>,
     pub dirs: Vec<PathBuf>,
     pub overlays: Vec<Overlay>,
-    /// Where services have roots of their own.
-    pub services: Vec<String>,
     /// Mounts of inputs, as an OCI configuration has them.
     pub mounts: Vec<Value>,
     pub config: Value,
@@ -226,7 +224,6 @@ impl Root {
                     // Shared memory on a disk is none.
                     let dev = devices::dev(&beside);
                     oci::own_devices(&mut config, &dev, live::is_memory(layer));
-                    oci::own_roots(&mut config, &self.services, &dev);
                 }
             }
             None => {

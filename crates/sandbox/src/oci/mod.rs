@@ -32,9 +32,6 @@ const CAPABILITIES: [&str; 8] = [
     "CAP_SETUID",
 ];
 
-/// Besides, where services have roots of their own.
-const CHANGE_ROOT: &str = "CAP_SYS_CHROOT";
-
 /// What tells of the host's kernel, its devices or its other processes. Absent ones are skipped. Where others are
 /// mounted on the host (/sys/kernel/debug, tracing, security, /sys/fs/bpf, cgroup, pstore) a new sysfs has empty
 /// directories, and a mask over each would be a mount for nothing.
@@ -126,7 +123,7 @@ impl Nofile {
 }
 
 pub(crate) fn config(wanted: &OciInput<'_>) -> Value {
-    let process = process(wanted);
+    let process = process(wanted.nofile, wanted.ceilings);
     let (mounts, resources) = (mounts(wanted.shown), resources(wanted));
     let seccomp = calls::seccomp(wanted.needs, wanted.takes_program);
     let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
@@ -163,10 +160,7 @@ pub(crate) fn place(config: &mut Value, root: &Path, cgroup: &Path) {
     }
 }
 
-fn process(wanted: &OciInput<'_>) -> Value {
-    let (nofile, ceilings) = (wanted.nofile, wanted.ceilings);
-    let roots = wanted.needs.roots.then_some(CHANGE_ROOT);
-    let capabilities: Vec<&str> = CAPABILITIES.into_iter().chain(roots).collect();
+fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
     let both = |name: &str, most: u64| json!({"type": name, "soft": most, "hard": most});
     json!({
         "terminal": false,
@@ -175,9 +169,9 @@ fn process(wanted: &OciInput<'_>) -> Value {
         "env": [],
         "cwd": "/",
         "capabilities": {
-            "bounding": capabilities,
-            "effective": capabilities,
-            "permitted": capabilities,
+            "bounding": CAPABILITIES,
+            "effective": CAPABILITIES,
+            "permitted": CAPABILITIES,
             "inheritable": [],
             "ambient": [],
         },
@@ -350,16 +344,6 @@ pub(crate) fn own_devices(config: &mut Value, source: &Path, has_memory: bool) {
     if has_memory {
         mounts.retain(|mount| mount["destination"] != "/dev/shm");
     }
-}
-
-/// Gives the roots of services, which lie in the sandbox's own, the sandbox's devices. They have no `/proc`: crun mounts one at the
-/// root alone.
-pub(crate) fn own_roots(config: &mut Value, roots: &[String], dev: &Path) {
-    let Some(Value::Array(mounts)) = config.get_mut("mounts") else { return };
-    mounts.extend(roots.iter().map(|root| {
-        json!({"destination": format!("{root}/dev"), "type": "bind", "source": dev,
-               "options": ["bind", "rw", "nosuid", "noexec"]})
-    }));
 }
 
 /// Whether only the host's root may read it, which nobody with ids of a sandbox's own is: a mask would add nothing. Such a

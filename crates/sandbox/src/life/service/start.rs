@@ -8,23 +8,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random;
-use cofferdam_contracts::service::{ServiceImage, ServiceReport};
+use cofferdam_contracts::service::ServiceReport;
 use cofferdam_guest::wire::{CommandExit, ExecRequest, User};
 use tokio::sync::mpsc;
 
 use super::env::{self, HOST, POSTGRES_USER};
 use super::probe;
 use crate::agent::{Agent, AgentError, ExecOptions};
-use crate::images::RootGuard;
-use crate::spec::service::{self, PlannedService, Program, ServiceProgram};
+use crate::spec::service::{PlannedService, Program};
 use crate::spec::users;
 
 /// Where services keep their data: in the sandbox's layer, so it is wiped with it.
 const DATA: &str = "/var/lib/cofferdam";
 /// Servers refuse to run as root. The skeleton of `envRef: host` calls this one `user`.
 const UNPRIVILEGED: User = User { uid: 1_000, gid: 1_000 };
-/// What every root calls the loopback.
-const HOSTS: &[u8] = b"127.0.0.1 localhost cofferdam\n::1 localhost cofferdam\n";
 /// Between two questions to a service that is not up yet.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// What is kept of what a service says: its end, where the reasons stand.
@@ -67,15 +64,12 @@ pub(crate) struct Services {
     /// What its commands find.
     pub env: BTreeMap<String, String>,
     live: Vec<Live>,
-    /// Keep the images that they run from.
-    _roots: Vec<RootGuard>,
 }
 
 #[derive(Debug)]
 struct Live {
     name: String,
     ready_ms: u64,
-    image: Option<ServiceImage>,
     said: Arc<Mutex<LastWords>>,
 }
 
@@ -110,11 +104,6 @@ fn lock(said: &Mutex<LastWords>) -> MutexGuard<'_, LastWords> {
 }
 
 impl Services {
-    /// None yet, on these images.
-    pub(crate) fn on(roots: Vec<RootGuard>) -> Self {
-        Self { _roots: roots, ..Self::default() }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.live.is_empty()
     }
@@ -125,13 +114,9 @@ impl Services {
             .iter()
             .map(|live| {
                 let said = lock(&live.said);
-                let Live { name, ready_ms, image, .. } = live;
-                let report = ServiceReport {
-                    name: name.clone(),
-                    ready_ms: *ready_ms,
-                    exit: said.exit,
-                    image: image.clone(),
-                };
+                let Live { name, ready_ms, .. } = live;
+                let report =
+                    ServiceReport { name: name.clone(), ready_ms: *ready_ms, exit: said.exit };
                 ServiceEnd { report, log: said.tail(LOG_BYTES).to_vec() }
             })
             .collect()
@@ -143,8 +128,8 @@ impl Services {
 pub(crate) async fn start(
     agent: &Agent,
     planned: &[PlannedService],
-    services: &mut Services,
-) -> Result<(), ServiceError> {
+) -> Result<Services, ServiceError> {
+    let mut services = Services::default();
     for service in planned {
         let password = random::secret_hex(16);
         let clock = Stopwatch::start();
@@ -160,10 +145,9 @@ pub(crate) async fn start(
         })?;
         services.env.extend(env::of(service, &password));
         let ready_ms = clock.elapsed_ms();
-        let image = service.root().map(|program| program.image.clone());
-        services.live.push(Live { name: service.name.clone(), ready_ms, image, said });
+        services.live.push(Live { name: service.name.clone(), ready_ms, said });
     }
-    Ok(())
+    Ok(services)
 }
 
 /// Waits until it answers. One that has ended is not healthy, whoever answers on its port.
@@ -217,22 +201,8 @@ async fn launch(
             let (user, groups) = users::told(user.as_ref());
             (ExecRequest { user, groups, ..exec(argv.clone(), "/", whole) }, options, None)
         }
-        Program::Image(program) => {
-            let ServiceProgram { argv, env, user, cwd, .. } = &**program;
-            let hosts = format!("{}/etc/hosts", service::root_of(&service.name));
-            let written = agent.files().put(&hosts, 0o644, Bytes::from_static(HOSTS)).await;
-            written.map_err(fault)?;
-            let mut whole = earlier.clone();
-            whole.extend(env.clone());
-            let (user, groups) = users::told(user.as_ref());
-            (ExecRequest { user, groups, ..exec(argv.clone(), cwd, whole) }, options, None)
-        }
     };
-    let running = match service.root() {
-        Some(_) => agent.start_in(service::root_of(&service.name), request, options).await,
-        None => agent.start(request, options).await,
-    };
-    let running = running.map_err(fault)?;
+    let running = agent.start(request, options).await.map_err(fault)?;
     let remote = running.remote();
     let kept = Arc::clone(said);
     // Ends with the sandbox: the connection closes under it.
