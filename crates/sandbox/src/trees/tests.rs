@@ -370,7 +370,8 @@ fn a_copy_that_was_used_since_it_was_looked_at_stays() {
         fs::create_dir(world.store.dir.join(".draft")).unwrap();
         world.store.put(&world.store.dir.join(".draft"), &bound.copy).unwrap();
     };
-    for used in [&opened as &dyn Fn(), &bound_again, &made_again] {
+    let uses: [&dyn Fn(); 3] = [&opened, &bound_again, &made_again];
+    for used in uses {
         set_modified(&dir, 1_000_000_000);
         let looked_at = world.stored();
         used();
