@@ -1,4 +1,4 @@
-//! Schedules and hooks: added, paused, resumed and removed. What fires them is [`fire`] and [`deliver`].
+//! Schedules and hooks: added, paused, resumed and removed. What fires them is `fire` and `deliver`.
 //!
 //! ```text
 //! every second, each worker: due schedules --look (pure)--> firings on record --fire--> runs
