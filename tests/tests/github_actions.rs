@@ -1,7 +1,6 @@
 //! Jobs of a GitHub workflow in sandboxes: `act`, a real executor of workflows, without Docker. GitHub's own runner needs GitHub.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use cofferdam_tests::Home;
 use cofferdam_tests::not_run::not_run;
 use serde_json::Value;
 
+use crate::support::git::git;
 use crate::support::install::run_within;
 use crate::support::{assert_proven, assert_wiped, code, said, stdout};
 
@@ -28,18 +28,6 @@ jobs:
       - run: test ! -e ../left || exit 4
       - run: exit 3
 ";
-
-fn git(dir: &Path, args: &[&str]) -> String {
-    let done = Command::new("git")
-        .args(["-c", "user.name=t", "-c", "user.email=t@t.example"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .output()
-        .expect("this test needs git");
-    assert!(done.status.success(), "{args:?}: {}", said(&done));
-    stdout(&done).trim().to_owned()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_job_of_a_workflow_is_a_sandbox_and_ends_as_its_steps_do() {

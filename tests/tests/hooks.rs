@@ -4,7 +4,7 @@ use crate::support;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use cofferdam_tests::{Home, Server, row_counts, tamper, text};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
+use support::git::git_in;
 use support::{assert_proven, code, count, recipe, said, until};
 
 const SECRET: &str = "a-secret-of-the-sender-0123456789";
@@ -301,14 +302,7 @@ async fn hooks_of_two_tenants_have_one_name_and_neither_finds_the_others() {
 
 /// Git as a person of this test uses it.
 fn git(dir: &Path, args: &[&str]) -> Output {
-    Command::new("git")
-        .args(["-c", "user.name=t", "-c", "user.email=t@t.example"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_NOSYSTEM", "1")
-        .output()
-        .expect("this test needs git")
+    git_in(dir, args, b"")
 }
 
 fn good(output: Output) -> String {

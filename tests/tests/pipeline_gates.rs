@@ -8,7 +8,7 @@ use cofferdam_tests::{Home, Server, assert_nothing_left, tamper, text};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use support::gates::{answer, key, number, prompt, refused, value};
-use support::{assert_proven, assert_wiped, ended, recipe, said, until};
+use support::{assert_proven, assert_wiped, ended, recipe, said, steps, until};
 
 /// Builds, and publishes once a person agrees; `report` tells of it in any case.
 const RELEASE: &str = r#"
@@ -51,20 +51,6 @@ async fn over(up: &Server, run: &Value) -> Value {
 
 async fn say(up: &Server, run: &Value, gate: &str, choice: &str) -> (u16, Value) {
     answer(up, &up.key, run, gate, &format!("{gate} {choice}"), json!({"choice": choice})).await
-}
-
-/// Tasks of a run, each as `name attempt status`.
-async fn steps(up: &Server, run: &Value) -> Vec<String> {
-    let (_, steps) = up.get(&format!("/api/runs/{}/steps", text(run, "runId"))).await;
-    let tasks = steps.as_array().unwrap().iter();
-    let mut rows: Vec<String> = tasks
-        .filter_map(|step| {
-            let name = step["stepId"].as_str()?.strip_prefix("ExecuteST:")?;
-            Some(format!("{name} {} {}", step["attempt"], step["status"].as_str()?))
-        })
-        .collect();
-    rows.sort();
-    rows
 }
 
 const GATES: &str = "SELECT count(*) FROM app.human_gates WHERE run_id = $1";

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use cofferdam_tests::{Home, Server, assert_nothing_left, tamper, text};
 use serde_json::{Value, json};
-use support::{assert_proven, assert_wiped, count, ended, executing, recipe, said, texts, until};
+use support::{
+    assert_proven, assert_wiped, count, ended, executing, recipe, said, steps, texts, until,
+};
 
 /// A build whose outputs say how many tests there are; what a test leaves; what is skipped; what runs in any case.
 const RELEASE: &str = r#"
@@ -47,20 +49,6 @@ plan:
 async fn over(up: &Server, yaml: &str) -> Value {
     let header = up.run_recipe(yaml, json!({}), json!({})).await;
     up.wait_terminal(&text(&header, "runId")).await
-}
-
-/// Tasks of a run, each as `name attempt status`.
-async fn steps(up: &Server, run: &Value) -> Vec<String> {
-    let (_, steps) = up.get(&format!("/api/runs/{}/steps", text(run, "runId"))).await;
-    let tasks = steps.as_array().unwrap().iter();
-    let mut rows: Vec<String> = tasks
-        .filter_map(|step| {
-            let name = step["stepId"].as_str()?.strip_prefix("ExecuteST:")?;
-            Some(format!("{name} {} {}", step["attempt"], step["status"].as_str()?))
-        })
-        .collect();
-    rows.sort();
-    rows
 }
 
 async fn printed(up: &Server, run: &Value, task: &str) -> String {

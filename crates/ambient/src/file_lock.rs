@@ -1,8 +1,10 @@
 //! Locks of files, which every process of a host sees.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::ops::Deref;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 /// A file that is locked until the value is dropped, or its process ends.
 ///
@@ -10,6 +12,11 @@ use std::ops::Deref;
 /// same open file, and with it the lock. Whoever shares a lock with a child on purpose has a plain `File`.
 #[derive(Debug)]
 pub struct FileLock(File);
+
+/// A file that is there for its lock alone; made where it is not there, for its owner.
+pub fn lock_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
 
 impl FileLock {
     /// Waits until nobody else has a lock of the file.

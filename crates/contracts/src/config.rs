@@ -499,27 +499,31 @@ pub fn lower_of_both(key: ConfigKey, rows: &[ConfigRow]) -> u64 {
     of(ConfigScope::Tenant).map_or(host, |own| own.min(host))
 }
 
+/// The value in force of a key. Pure.
+#[must_use]
+pub fn value_of(key: ConfigKey, rows: &[ConfigRow]) -> Value {
+    entry(key, rows).value
+}
+
 /// Every key as it is in force.
 #[must_use]
 pub fn entries(rows: &[ConfigRow]) -> Vec<ConfigEntry> {
-    let of = |key: ConfigKey, scope: ConfigScope| {
-        rows.iter().find(|row| row.key == key && row.scope == scope)
-    };
-    ConfigKey::all()
-        .map(|key| {
-            let (global, tenant) = (of(key, ConfigScope::Global), of(key, ConfigScope::Tenant));
-            let found = [tenant, global].into_iter().flatten().find(|row| !row.value.is_null());
-            let version = |row: Option<&ConfigRow>| row.map_or(0, |row| row.version);
-            ConfigEntry {
-                key,
-                value: found.map_or_else(|| key.default_value(), |row| row.value.clone()),
-                scope: found.map_or(ConfigScope::Default, |row| row.scope),
-                version: version(found),
-                global_version: version(global),
-                tenant_version: version(tenant),
-            }
-        })
-        .collect()
+    ConfigKey::all().map(|key| entry(key, rows)).collect()
+}
+
+fn entry(key: ConfigKey, rows: &[ConfigRow]) -> ConfigEntry {
+    let of = |scope: ConfigScope| rows.iter().find(|row| row.key == key && row.scope == scope);
+    let (global, tenant) = (of(ConfigScope::Global), of(ConfigScope::Tenant));
+    let found = [tenant, global].into_iter().flatten().find(|row| !row.value.is_null());
+    let version = |row: Option<&ConfigRow>| row.map_or(0, |row| row.version);
+    ConfigEntry {
+        key,
+        value: found.map_or_else(|| key.default_value(), |row| row.value.clone()),
+        scope: found.map_or(ConfigScope::Default, |row| row.scope),
+        version: version(found),
+        global_version: version(global),
+        tenant_version: version(tenant),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::pipeline::MAX_FILE_SOURCES;
 use cofferdam_contracts::run_file::{MAX_RUN_FILES, RunFile};
 use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
+use cofferdam_ledger::objects::ObjectRow;
 use cofferdam_ledger::run_files::StoredFile;
 use cofferdam_ledger::tasks::TaskContext;
 use cofferdam_sandbox::{HostPath, Input, InputPiece, InputPieces};
@@ -82,7 +83,13 @@ pub(crate) async fn inputs(
                 Input::Bytes { path, bytes: text.clone().into_bytes(), mode: mode(file.access) }
             }
             (None, Some(uri)) if uri.starts_with("artifact://") => {
-                read(executor, task, uri, path, mode(file.access), false).await?
+                named(
+                    executor,
+                    task,
+                    uri,
+                    InputTarget { path, mode: mode(file.access), is_streamed: false },
+                )
+                .await?
             }
             (None, Some(uri)) if let Some(files) = AttemptFiles::parse(uri) => {
                 chosen.extend(left.files(executor, task, file, &files).await?);
@@ -131,7 +138,7 @@ fn apart(chosen: &[SourceFile]) -> Result<(), NoInput> {
 /// MiB of memory for the files that are not streamed. Once they have all that one task may, further ones of the store are streamed,
 /// however small. Pure.
 fn held_mib(chosen: &mut [SourceFile]) -> Result<u32, NoInput> {
-    let in_database = chosen.iter().filter(|file| !file.is_in_store);
+    let in_database = chosen.iter().filter(|file| file.object.is_none());
     let mut held: u64 = in_database.map(|file| file.file.size).sum();
     if held > MAX_HELD_BYTES {
         return Err(NoInput::Lasting(format!(
@@ -139,7 +146,7 @@ fn held_mib(chosen: &mut [SourceFile]) -> Result<u32, NoInput> {
             MAX_HELD_BYTES / (1024 * 1024)
         )));
     }
-    for file in chosen.iter_mut().filter(|file| file.is_in_store && !file.is_streamed) {
+    for file in chosen.iter_mut().filter(|file| file.object.is_some() && !file.is_streamed) {
         match held.saturating_add(file.file.size) {
             all if all <= MAX_HELD_BYTES => held = all,
             _ => file.is_streamed = true,
@@ -164,41 +171,65 @@ struct SourceFile {
     /// Where it is inside.
     path: String,
     mode: u32,
-    is_in_store: bool,
+    /// The object of a store that has it; otherwise the database has it.
+    object: Option<ObjectRow>,
     /// It lies in a store, and has no room in memory.
     is_streamed: bool,
 }
 
 impl SourceFile {
     async fn read(self, executor: &Executor, task: &TaskContext) -> Result<Input, NoInput> {
-        let Self { file, path, mode, is_streamed, .. } = self;
-        read(executor, task, &file.uri, path, mode, is_streamed).await
+        let Self { file, path, mode, object, is_streamed } = self;
+        read(executor, task, &file.uri, object, InputTarget { path, mode, is_streamed }).await
     }
 }
 
-/// An artifact of this tenant as the file that a task is given: in memory, or, where it is large or `is_streamed` wants it, as a stream
-/// of its store.
+/// Where an artifact goes in a sandbox, and how.
+struct InputTarget {
+    path: String,
+    mode: u32,
+    /// As a stream of its store, however small it is.
+    is_streamed: bool,
+}
+
+/// An artifact of this tenant that its URI alone is known of.
+async fn named(
+    executor: &Executor,
+    task: &TaskContext,
+    uri: &str,
+    target: InputTarget,
+) -> Result<Input, NoInput> {
+    let artifacts = executor.flows.ledger.artifacts();
+    let head = patiently(|| artifacts.head(&task.tenant, uri)).await;
+    let head = head.map_err(|e: Error| NoInput::Passing(format!("{uri}: {e}")))?;
+    let object = head.ok_or_else(|| missing(uri))?.object;
+    read(executor, task, uri, object, target).await
+}
+
+fn missing(uri: &str) -> NoInput {
+    NoInput::Lasting(format!("{uri}: no such artifact"))
+}
+
+/// An artifact of this tenant as the file that a task is given: in memory, or, where it is large or its target wants it, as a stream of
+/// the store that has its `object`.
 async fn read(
     executor: &Executor,
     task: &TaskContext,
     uri: &str,
-    path: String,
-    mode: u32,
-    is_streamed: bool,
+    object: Option<ObjectRow>,
+    target: InputTarget,
 ) -> Result<Input, NoInput> {
-    let artifacts = executor.flows.ledger.artifacts();
-    let passing = |e: Error| NoInput::Passing(format!("{uri}: {e}"));
-    let missing = || NoInput::Lasting(format!("{uri}: no such artifact"));
-    let head = patiently(|| artifacts.head(&task.tenant, uri)).await;
-    let head = head.map_err(passing)?.ok_or_else(missing)?;
+    let InputTarget { path, mode, is_streamed } = target;
     let unread = |error: ObjectError| match error.fault().is_passing() {
         true => NoInput::Passing(format!("{uri}: {error}")),
         false => NoInput::Lasting(format!("{uri}: {error}")),
     };
-    let (bytes, sha256) = match head.object {
+    let (bytes, sha256) = match object {
         None => {
+            let artifacts = executor.flows.ledger.artifacts();
             let stored = patiently(|| artifacts.read(&task.tenant, uri)).await;
-            let stored = stored.map_err(passing)?.ok_or_else(missing)?;
+            let stored = stored.map_err(|e: Error| NoInput::Passing(format!("{uri}: {e}")))?;
+            let stored = stored.ok_or_else(|| missing(uri))?;
             (stored.bytes, stored.sha256)
         }
         Some(row) => {
@@ -286,9 +317,8 @@ impl TaskFileAllowance {
             })?;
             let x = if found.mode == ArtifactMode::Executable { 0o111 } else { 0 };
             let (path, mode) = (format!("{}/{name}", file.path), mode(file.access) | x);
-            let is_in_store = object.is_some();
-            let is_streamed = is_in_store && found.size > HELD_BYTES;
-            chosen.push(SourceFile { file: found, path, mode, is_in_store, is_streamed });
+            let is_streamed = object.is_some() && found.size > HELD_BYTES;
+            chosen.push(SourceFile { file: found, path, mode, object, is_streamed });
         }
         if chosen.is_empty() && !file.optional {
             let why = "no file that the task left matches; add it to the `artifacts` of that task";
@@ -342,6 +372,8 @@ fn mode(access: AccessMode) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use cofferdam_contracts::id::{ObjectId, TenantId};
+
     use super::*;
 
     #[test]
@@ -374,7 +406,17 @@ mod tests {
 
     fn source(size: u64, is_in_store: bool) -> SourceFile {
         let is_streamed = is_in_store && size > HELD_BYTES;
-        SourceFile { file: file(size), path: "x".into(), mode: 0o644, is_in_store, is_streamed }
+        let file = file(size);
+        let object = is_in_store.then(|| ObjectRow {
+            id: ObjectId::parse(&"0".repeat(32)).unwrap(),
+            tenant: TenantId::parse("acme").unwrap(),
+            store: "f".repeat(32),
+            sha256: file.sha256.clone(),
+            size,
+            sealed_key: None,
+            sealed_by: file.sha256.clone(),
+        });
+        SourceFile { file, path: "x".into(), mode: 0o644, object, is_streamed }
     }
 
     #[test]

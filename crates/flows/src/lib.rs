@@ -37,10 +37,10 @@
 //! graph::failure graph::group
 //! graph::action
 //! file_lister
-//! ask attempt feed session_states box_future copy_turns decide dispatches::changes dispatches::event_line dispatches::findings
+//! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output output_values patches run_files tenant_slots sign slots active_workflows vault
+//!    outbound output output_values patches run_files keyed_slots sign slots active_workflows vault
 //! client_input
 //! input_queue draft_objects
 //! ```
@@ -58,11 +58,11 @@ mod claims;
 mod client_input;
 mod compile;
 pub mod config;
-mod copy_turns;
 pub mod decide;
 pub mod delegations;
 mod deps;
 mod dispatches;
+mod draft_objects;
 mod drive;
 mod driver;
 mod due;
@@ -89,10 +89,10 @@ mod host_plan;
 mod input_files;
 mod input_queue;
 pub mod intents;
+pub mod keyed_slots;
 pub mod keys;
 pub mod links;
 
-mod draft_objects;
 mod live_sandboxes;
 mod memory;
 mod models;
@@ -135,7 +135,6 @@ mod task_outputs;
 mod task_secrets;
 mod task_streams;
 mod task_trees;
-pub mod tenant_slots;
 mod test_reports;
 mod trees;
 pub mod triggers;

@@ -21,25 +21,24 @@ use cofferdam_ledger::Ledger;
 use cofferdam_ledger::objects::{ArtifactObject, NewObject, ObjectRow};
 use cofferdam_sandbox::CollectBounds;
 use cofferdam_store::{ObjectDraft, ObjectHead, ObjectWriter};
-pub use cofferdam_store::{ObjectReader, ObjectStream, Store, StoreError};
+pub use cofferdam_store::{ObjectReader, ObjectStream, Store, StoreError, bytes_left};
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::draft_objects::DraftObject;
 use crate::error::{Error, Result};
+use crate::keyed_slots::KeyedSlots;
 use crate::patience::patiently;
 use crate::secrets::Secrets;
-use crate::tenant_slots::TenantSlots;
 use crate::vault::Vault;
 
 /// Faulty objects that a report names.
 const MAX_FAULTS: usize = 100;
 /// Rows of one read.
 const PAGE: i64 = 256;
-/// A tenant reads its objects once at a time: that takes a processor and the disk for minutes.
-static READINGS: LazyLock<TenantSlots> = LazyLock::new(|| TenantSlots::of(1));
-/// So does the host's admin, who reads those of all tenants.
-static WHOLE_READING: Semaphore = Semaphore::const_new(1);
+/// A tenant reads its objects once at a time: that takes a processor and the disk for minutes. So does the host's admin, who reads those
+/// of all tenants.
+static READINGS: LazyLock<KeyedSlots<Option<TenantId>>> = LazyLock::new(|| KeyedSlots::of(1));
 /// How long a reading waits for the one before it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -239,7 +238,7 @@ impl Objects {
     }
 
     async fn check(&self, run: Option<&str>, tenant: Option<&str>) -> Result<ObjectReport> {
-        let _reading = ReadSlot::begin(tenant).await?;
+        let _reading = read_slot(tenant, PATIENCE).await?;
         let mut report = ObjectReport::default();
         let mut after = None;
         loop {
@@ -341,36 +340,14 @@ const NO_STORE: ObjectError = ObjectError::Elsewhere(
     "this process has no artifact store, or no secrets key: start it with --objects, as the worker that ran the task",
 );
 
-/// The one reading of a tenant's objects, or of all tenants', until it is dropped.
-enum ReadSlot {
-    Tenant { _slot: OwnedSemaphorePermit },
-    Whole { _slot: SemaphorePermit<'static> },
-}
-
-impl ReadSlot {
-    /// Waits for the one before it.
-    async fn begin(tenant: Option<&str>) -> Result<Self> {
-        Self::within(tenant, PATIENCE).await
-    }
-
-    async fn within(tenant: Option<&str>, patience: Duration) -> Result<Self> {
-        let begun = match tenant {
-            Some(tenant) => {
-                let tenant = TenantId::parse(tenant).map_err(Error::corrupt("tenant"))?;
-                let slot = READINGS.take(&tenant, patience).await;
-                slot.map(|slot| Self::Tenant { _slot: slot })
-            }
-            None => {
-                let slot = tokio::time::timeout(patience, WHOLE_READING.acquire()).await;
-                slot.ok().and_then(Result::ok).map(|slot| Self::Whole { _slot: slot })
-            }
-        };
-        begun.ok_or_else(|| {
-            let why = "stored objects are being read for another proof: try again when it is over, or leave them out (`--no-objects`, \
-                       `skipObjects=true`)";
-            Refusal::new(ErrorCode::Unavailable, why).into()
-        })
-    }
+/// The one reading of a tenant's objects, or of all tenants', until it is dropped. Waits for the one before it.
+async fn read_slot(tenant: Option<&str>, patience: Duration) -> Result<OwnedSemaphorePermit> {
+    let whose = tenant.map(TenantId::parse).transpose().map_err(Error::corrupt("tenant"))?;
+    READINGS.take(&whose, patience).await.ok_or_else(|| {
+        let why = "stored objects are being read for another proof: try again when it is over, or leave them out (`--no-objects`, \
+                   `skipObjects=true`)";
+        Refusal::new(ErrorCode::Unavailable, why).into()
+    })
 }
 
 /// The row of an object that is taken again.
@@ -391,14 +368,14 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_reads_its_objects_once_at_a_time() {
         let soon = Duration::from_millis(20);
-        let held = ReadSlot::within(Some("acme"), soon).await.unwrap();
-        let refused = ReadSlot::within(Some("acme"), soon).await.err().unwrap().refusal();
+        let held = read_slot(Some("acme"), soon).await.unwrap();
+        let refused = read_slot(Some("acme"), soon).await.err().unwrap().refusal();
         assert_eq!(refused.code, ErrorCode::Unavailable);
-        assert!(ReadSlot::within(Some("bravo"), soon).await.is_ok(), "another tenant");
-        let all = ReadSlot::within(None, soon).await.unwrap();
-        assert!(ReadSlot::within(None, soon).await.is_err());
+        assert!(read_slot(Some("bravo"), soon).await.is_ok(), "another tenant");
+        let all = read_slot(None, soon).await.unwrap();
+        assert!(read_slot(None, soon).await.is_err());
         drop((held, all));
-        assert!(ReadSlot::within(Some("acme"), soon).await.is_ok());
-        assert!(ReadSlot::within(None, soon).await.is_ok());
+        assert!(read_slot(Some("acme"), soon).await.is_ok());
+        assert!(read_slot(None, soon).await.is_ok());
     }
 }

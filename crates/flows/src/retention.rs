@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use cofferdam_ambient::clock::Stopwatch;
-use cofferdam_contracts::config::{ConfigKey, entries};
+use cofferdam_contracts::config::{ConfigKey, value_of};
 use cofferdam_contracts::id::{RunId, SecretName, TenantId};
 use cofferdam_contracts::retention::{
     EraseRequest, ErasureTotals, GcFailure, GcPosition, GcPreview, GcRequest, GcStep, Retention,
@@ -177,9 +177,8 @@ impl Retentions {
     /// The retention in force of a tenant.
     async fn rules(&self, tenant: &TenantId) -> Result<Retention> {
         let rows = self.ledger.config().rows(tenant).await?;
-        let found = entries(&rows).into_iter().find(|entry| entry.key == ConfigKey::Retention);
-        let value = found.map(|entry| entry.value).unwrap_or_default();
-        serde_json::from_value(value).map_err(Error::corrupt("dynamic_config.value"))
+        serde_json::from_value(value_of(ConfigKey::Retention, &rows))
+            .map_err(Error::corrupt("dynamic_config.value"))
     }
 
     async fn collect_runs(

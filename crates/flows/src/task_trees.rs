@@ -1,6 +1,7 @@
 //! What a task is given of paths that its intent bound, and the copies that no run needs any more.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,13 +124,9 @@ fn unneeded(mut stored: Vec<StoredTree>, needed: &BTreeSet<Digest>) -> Vec<Store
 
 async fn sweep(executor: &Executor) -> Result<(), String> {
     let Some(host) = executor.flows.runs.trees.host() else { return Ok(()) };
-    let on_disk = |work: Box<dyn FnOnce() -> std::io::Result<Vec<StoredTree>> + Send>| async move {
-        let done = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;
-        done.map_err(|e| e.to_string())
-    };
     // The disk first: what is bound after this is younger than what goes.
     let store = host.store.clone();
-    let stored = on_disk(Box::new(move || store.list())).await?;
+    let stored = on_disk(move || store.list()).await?;
     if stored.is_empty() {
         return Ok(());
     }
@@ -140,7 +137,7 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
     let gone = unneeded(stored.clone(), &needed);
     let mut kept: BTreeSet<Digest> = stored.into_iter().map(|tree| tree.copy).collect();
     let store = host.store.clone();
-    on_disk(Box::new(move || {
+    on_disk(move || {
         for tree in gone {
             // What a run took meanwhile was used, so it stays.
             if store.remove(&tree)? {
@@ -148,11 +145,17 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
                 kept.remove(&tree.copy);
             }
         }
-        store.remove_indexes(&kept, MAX_IDLE)?;
-        Ok(Vec::new())
-    }))
-    .await?;
-    Ok(())
+        store.remove_indexes(&kept, MAX_IDLE)
+    })
+    .await
+}
+
+/// Work on the disk, which leaves the runtime's own threads alone.
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;
+    done.map_err(|e| e.to_string())
 }
 
 /// Removes copies that no run needs, for as long as the worker lives.

@@ -29,17 +29,16 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 
-use crate::copy_turns::CopyTurns;
-use crate::tenant_slots::TenantSlots;
+use crate::keyed_slots::KeyedSlots;
 
 /// Directories that are read at once: one has all processors, and another may wait for its disk.
 static BINDINGS: Semaphore = Semaphore::const_new(4);
 /// A tenant binds one directory at a time: who has large ones waits for itself.
-static TENANTS: LazyLock<TenantSlots> = LazyLock::new(|| TenantSlots::of(1));
+static TENANTS: LazyLock<KeyedSlots<TenantId>> = LazyLock::new(|| KeyedSlots::of(1));
 /// How long a binding waits for the tenant's other ones.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Copies that are looked for now, or made.
-static COPIES: CopyTurns = CopyTurns::new();
+/// One task at a time looks for a copy, and makes it where it is not there yet; the others find it.
+static COPIES: LazyLock<KeyedSlots<Digest>> = LazyLock::new(|| KeyedSlots::of(1));
 /// Host paths that one plan binds: a fan-out may give each of its tasks a file.
 const MAX_SOURCES: usize = 1_024;
 
@@ -226,7 +225,7 @@ impl TreeHost {
     /// The copy of a tree that this host bound: of this state directory, or made of that of the worker that bound it. Shards that
     /// begin at once make one.
     async fn copy(&self, tree: &IntentTree) -> Result<Digest, TreeError> {
-        let one = COPIES.take(&tree.copy).await;
+        let one = COPIES.wait(&tree.copy).await;
         let (store, copy) = (self.store.clone(), tree.copy.clone());
         let source = HostPath::said(&tree.source);
         let found = tokio::task::spawn_blocking({

@@ -8,7 +8,7 @@ use sqlx::Row;
 use crate::artifacts::plain;
 use crate::error::{LedgerError, Result, load};
 use crate::families::Artifacts;
-use crate::objects::{ObjectRow, object_of};
+use crate::objects::{COLUMNS, ObjectRow, object_of};
 
 /// Where a page of files ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,9 @@ pub struct FileQuery<'a> {
 }
 
 /// `$2` to `$6`: task, step and index of the file before the first, number, bytes that come along. A link's target is its bytes.
-const PAGE: &str = "WITH l AS (
+fn page() -> String {
+    format!(
+        "WITH l AS (
        SELECT s.step_id, s.task_key, s.task_name, s.attempt FROM app.last_ended_attempts s
         WHERE s.run_id = $1 AND ($3::text IS NULL OR s.step_id >= $3)),
      p AS (
@@ -65,14 +67,14 @@ const PAGE: &str = "WITH l AS (
         WHERE a.kind = 'file' AND a.erased_in IS NULL AND starts_with(a.name, 'files/') AND ($2::text IS NULL OR l.task_name = $2)
           AND ($3::text IS NULL OR (l.step_id, a.idx) > ($3, $4))
         ORDER BY l.step_id, a.idx LIMIT $5)
-     SELECT p.step_id, p.task_key, p.task_name, p.attempt, p.idx, p.name, p.uri, p.sha256, p.size, p.mode, p.at, o.id AS object_id,
-            o.tenant_id AS object_tenant, o.store AS object_store, o.sha256 AS object_sha256, o.size AS object_size,
-            o.sealed_key AS object_key, o.sealed_by AS object_by,
+     SELECT p.step_id, p.task_key, p.task_name, p.attempt, p.idx, p.name, p.uri, p.sha256, p.size, p.mode, p.at, {COLUMNS},
             CASE WHEN p.mode = '120000' OR ($6 > 0 AND p.size <= $6)
                  THEN coalesce(convert_to(p.inline, 'UTF8'), b.bytes) END AS bytes
        FROM p LEFT JOIN app.blobs b ON b.sha256 = p.sha256 AND p.inline IS NULL AND (p.mode = '120000' OR p.size <= $6)
        LEFT JOIN app.stored_objects o ON o.id = p.object_id
-      ORDER BY p.step_id, p.idx";
+      ORDER BY p.step_id, p.idx"
+    )
+}
 
 impl Artifacts<'_> {
     /// A page of a run's files, by step and path. `encode` writes a link's target as text.
@@ -81,7 +83,7 @@ impl Artifacts<'_> {
         query: FileQuery<'_>,
         encode: fn(&[u8]) -> String,
     ) -> Result<Vec<StoredFile>> {
-        let rows = sqlx::query(PAGE)
+        let rows = sqlx::query(sqlx::AssertSqlSafe(page()))
             .bind(query.run.as_str())
             .bind(query.task)
             .bind(query.after.map(|after| after.step_id.as_str()))
@@ -101,10 +103,9 @@ impl Artifacts<'_> {
         most: i64,
         encode: fn(&[u8]) -> String,
     ) -> Result<Vec<StoredFile>> {
-        let rows = sqlx::query(
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
             "SELECT a.step_id, a.task_key, s.task_name, a.attempt, a.idx, a.name, a.uri, a.sha256, a.size, a.mode,
-                    app.ms(a.created_at) AS at, o.id AS object_id, o.tenant_id AS object_tenant, o.store AS object_store,
-                    o.sha256 AS object_sha256, o.size AS object_size, o.sealed_key AS object_key, o.sealed_by AS object_by,
+                    app.ms(a.created_at) AS at, {COLUMNS},
                     CASE WHEN a.mode = '120000' THEN coalesce(convert_to(a.inline, 'UTF8'), b.bytes) END AS bytes
                FROM app.artifacts a
                JOIN app.sbx_runs s ON s.task_key = a.task_key
@@ -112,8 +113,8 @@ impl Artifacts<'_> {
                LEFT JOIN app.blobs b ON b.sha256 = a.sha256 AND a.mode = '120000'
                LEFT JOIN app.stored_objects o ON o.id = a.object_id
               WHERE a.task_key = $1 AND r.tenant_id = $2 AND a.kind = 'file' AND a.erased_in IS NULL AND starts_with(a.name, 'files/')
-              ORDER BY a.idx LIMIT $3",
-        )
+              ORDER BY a.idx LIMIT $3"
+        )))
         .bind(task.as_str())
         .bind(tenant.as_str())
         .bind(most)

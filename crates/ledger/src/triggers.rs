@@ -1,5 +1,7 @@
 //! `app.triggers`: schedules and hooks, each a key's consent to runs of one recipe.
 
+use std::collections::BTreeMap;
+
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, HookAddress, TenantId, TriggerId, TriggerName};
 use cofferdam_contracts::recipe::RecipeRef;
@@ -290,6 +292,19 @@ impl Triggers<'_> {
         .fetch_all(self.pool())
         .await?;
         rows.iter().map(firing_of).collect()
+    }
+
+    /// The newest firing of each of these triggers that has one.
+    pub async fn newest(self, triggers: &[&str]) -> Result<BTreeMap<String, FiringRow>> {
+        let rows = sqlx::query(
+            "SELECT t.id, f.event, f.seq, f.state, f.run_id, f.reason, f.detail, app.ms(f.created_at) AS created
+               FROM unnest($1::text[]) AS t(id)
+              CROSS JOIN LATERAL (SELECT * FROM app.firings WHERE trigger_id = t.id ORDER BY seq DESC LIMIT 1) f",
+        )
+        .bind(triggers)
+        .fetch_all(self.pool())
+        .await?;
+        rows.iter().map(|row| Ok((row.try_get("id")?, firing_of(row)?))).collect()
     }
 
     /// Counts a delivery whose signature or time was refused: nothing else of it is kept.

@@ -29,6 +29,7 @@ mod writer;
 
 pub use error::StoreError;
 pub use reader::{ObjectHead, ObjectReader, ObjectStream};
+pub use reserve::bytes_left;
 pub use seal::ObjectKey;
 pub use store::Store;
 pub use sweep::Leftovers;

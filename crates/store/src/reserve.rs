@@ -1,4 +1,4 @@
-//! What a store leaves free on its file system: the database writes there too, and stops where it cannot.
+//! What is left free on the file system of a state directory: the database writes there too, and stops where it cannot.
 
 use std::path::Path;
 
@@ -12,17 +12,27 @@ const MAX_BYTES: u64 = 1 << 30;
 /// File entries of that part at most.
 const MAX_ENTRIES: u64 = 10_000;
 
+/// Bytes that are free beyond the reserve. Pure.
+#[must_use]
+pub fn bytes_left(found: &StatVfs) -> u64 {
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    usable(bytes(found.f_bavail), bytes(found.f_blocks))
+}
+
+/// Bytes of a disk that may be used, of so many in all.
+fn usable(free: u64, all: u64) -> u64 {
+    free.saturating_sub(MAX_BYTES.min(all / PART))
+}
+
 /// Whether more than the reserve is free where this directory lies. Blocking.
 pub(crate) fn has_room(dir: &Path) -> Result<bool, Errno> {
     Ok(is_beyond(&statvfs(dir)?))
 }
 
 fn is_beyond(found: &StatVfs) -> bool {
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    let has_bytes = bytes(found.f_bavail) > MAX_BYTES.min(bytes(found.f_blocks) / PART);
     // A file system that makes entries as it needs them counts none.
     let has_entries = found.f_files == 0 || found.f_favail > MAX_ENTRIES.min(found.f_files / PART);
-    has_bytes && has_entries
+    bytes_left(found) > 0 && has_entries
 }
 
 #[cfg(test)]
@@ -45,6 +55,13 @@ mod tests {
             f_flag: StatVfsMountFlags::empty(),
             f_namemax: 255,
         }
+    }
+
+    #[test]
+    fn the_database_keeps_a_part_of_its_disk() {
+        assert_eq!(usable(5 * MAX_BYTES, 100 * MAX_BYTES), 4 * MAX_BYTES);
+        assert_eq!(usable(100, 1_000), 0);
+        assert_eq!(usable(500, 1_000), 400);
     }
 
     #[test]

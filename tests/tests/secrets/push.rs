@@ -2,26 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use cofferdam_tests::{Home, Server, text};
 use serde_json::{Value, json};
 
 use super::forge::{Forge, VALUE};
 use super::set;
-use crate::support::{assert_proven, code, count, said, stdout};
-
-fn git(dir: &Path, args: &[&str]) -> String {
-    let done = Command::new("git")
-        .args(["-c", "user.name=t", "-c", "user.email=t@t.example"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .output()
-        .expect("this test needs git");
-    assert!(done.status.success(), "{args:?}: {}", said(&done));
-    stdout(&done).trim().to_owned()
-}
+use crate::support::git::git;
+use crate::support::{assert_proven, code, count, said};
 
 /// A clone of the forge's repository, whose own configuration would send the push elsewhere.
 fn cloned(forge: &Forge, dir: &Path) -> PathBuf {

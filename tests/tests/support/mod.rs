@@ -4,6 +4,7 @@ pub mod agents;
 pub mod dispatches;
 pub mod fake_model;
 pub mod gates;
+pub mod git;
 pub mod index;
 pub mod install;
 pub mod proxy;
@@ -16,8 +17,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant, SystemTime};
 
-use cofferdam_tests::Home;
 use cofferdam_tests::not_run::{left_out, not_run};
+use cofferdam_tests::{Home, Server, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -266,6 +267,20 @@ fn sandboxes_left(state: &Path, ids: &[String]) -> Vec<String> {
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Tasks of a run, each as `name attempt status`.
+pub async fn steps(up: &Server, run: &Value) -> Vec<String> {
+    let (_, steps) = up.get(&format!("/api/runs/{}/steps", text(run, "runId"))).await;
+    let tasks = steps.as_array().unwrap().iter();
+    let mut rows: Vec<String> = tasks
+        .filter_map(|step| {
+            let name = step["stepId"].as_str()?.strip_prefix("ExecuteST:")?;
+            Some(format!("{name} {} {}", step["attempt"], step["status"].as_str()?))
+        })
+        .collect();
+    rows.sort();
+    rows
 }
 
 /// The main process of this home's private database.

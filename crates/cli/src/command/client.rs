@@ -134,6 +134,33 @@ impl Client {
         read(self.send(Method::GET, path, None).await?).await
     }
 
+    /// Gives page after page of a list, of `most` rows in all or of every one; whether others follow.
+    ///
+    /// # Errors
+    /// As of [`Client::page`].
+    pub(crate) async fn pages<T: DeserializeOwned>(
+        &self,
+        mut path: String,
+        most: Option<u32>,
+        mut take: impl FnMut(&[T]),
+    ) -> anyhow::Result<bool> {
+        let mut left = most.map(usize::try_from).transpose()?;
+        loop {
+            let (mut rows, next) = self.page::<T>(&path).await?;
+            let mut has_more = next.is_some();
+            if let Some(left) = &mut left {
+                has_more |= rows.len() > *left;
+                rows.truncate(*left);
+                *left -= rows.len();
+            }
+            take(&rows);
+            match next {
+                Some(next) if left != Some(0) => path = next,
+                _ => return Ok(has_more),
+            }
+        }
+    }
+
     /// A page of a list, and the path of the page after it.
     ///
     /// # Errors

@@ -63,7 +63,7 @@ pub(crate) async fn erase(at: &Locations, args: &EraseArgs) -> anyhow::Result<Ex
     })
     .await?;
     match of.json {
-        true => output::json(&json!({"schemaVersion": 1, "erased": erased})),
+        true => output::json(&json!({"erased": erased})),
         false => output::line(&format!("{} bytes erased", erased.bytes)),
     }
     Ok(Exit::Ok)

@@ -92,9 +92,7 @@ async fn collected(client: &Client, as_json: bool) -> anyhow::Result<Exit> {
     output::progress("");
     let exit = if failed.is_empty() { Exit::Ok } else { Exit::No };
     match as_json {
-        true => output::json(
-            &json!({"schemaVersion": 1, "erased": erased, "bases": bases, "failed": failed}),
-        ),
+        true => output::json(&json!({"erased": erased, "bases": bases, "failed": failed})),
         false => output::line(&said(erased, bases)),
     }
     Ok(exit)

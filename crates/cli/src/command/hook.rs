@@ -87,22 +87,16 @@ async fn act(session: &Connection, command: &HookCommand) -> anyhow::Result<()> 
                 fields.insert("recipeHash".into(), json!(hash));
             }
             let row: HookRow = client.post("/api/hooks", &body).await?;
-            if *as_json {
-                let mut whole = json!(row);
-                if let Some(fields) = whole.as_object_mut() {
-                    fields.insert("schemaVersion".into(), json!(1));
-                }
-                output::json(&whole);
-            } else {
-                output::line(&row.path);
+            match as_json {
+                true => output::json(&json!(row)),
+                false => output::line(&row.path),
             }
         }
         HookCommand::Ls { json: as_json } => {
             let rows: Vec<HookRow> = client.get("/api/hooks").await?;
-            if *as_json {
-                output::json(&json!({"schemaVersion": 1, "hooks": rows}));
-            } else {
-                list(&rows);
+            match as_json {
+                true => output::json_rows("hooks", json!(rows)),
+                false => list(&rows),
             }
         }
         HookCommand::Firings { name, limit, json } => {

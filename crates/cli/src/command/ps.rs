@@ -52,8 +52,9 @@ pub(crate) struct PsArgs {
 
 impl PsArgs {
     /// The path of the first page. Pure.
-    fn path(&self, rows: u32) -> String {
-        let mut pairs = vec![format!("limit={}", rows.min(PAGE))];
+    fn path(&self) -> String {
+        let rows = self.rows().unwrap_or(PAGE).min(PAGE);
+        let mut pairs = vec![format!("limit={rows}")];
         let instant = |at: Option<Instant>| at.map(|at| at.to_string());
         let statuses = self.statuses.iter().fold(Vec::new(), |mut once: Vec<&str>, status| {
             if !once.contains(&status.as_str()) {
@@ -111,7 +112,8 @@ pub(crate) async fn ps(at: &Locations, args: &PsArgs) -> anyhow::Result<Exit> {
 
 async fn as_json(client: &Client, args: &PsArgs) -> anyhow::Result<()> {
     let mut rows = output::JsonRows::begin("runs");
-    each_page(client, args, |runs| runs.iter().for_each(|run| rows.row(&json!(run)))).await?;
+    let take = |runs: &[RunHeader]| runs.iter().for_each(|run| rows.row(&json!(run)));
+    client.pages(args.path(), args.rows(), take).await?;
     rows.end();
     Ok(())
 }
@@ -119,45 +121,17 @@ async fn as_json(client: &Client, args: &PsArgs) -> anyhow::Result<()> {
 async fn as_table(client: &Client, args: &PsArgs) -> anyhow::Result<()> {
     let of_tenants = args.tenant.as_deref() == Some("*");
     let columns: &[Column<'_>] = if of_tenants { &COLUMNS_OF_TENANTS } else { &COLUMNS };
-    let mut table = Table::new(columns);
-    let older = each_page(client, args, |runs| {
+    let (mut table, mut last) = (Table::new(columns), None);
+    let take = |runs: &[RunHeader]| {
+        last = runs.last().map(|run| run.run_id.clone()).or(last.take());
         let ids = run_ids(runs.iter().map(|run| &run.run_id));
         table.page(ids.into_iter().zip(runs).map(|(id, run)| row(id, run, of_tenants)));
-    })
-    .await?;
-    if let Some(last) = older.filter(|_| std::io::stdout().is_terminal()) {
+    };
+    let has_older = client.pages(args.path(), args.rows(), take).await?;
+    if let Some(last) = last.filter(|_| has_older && std::io::stdout().is_terminal()) {
         output::note(&format!("older runs follow: add --after {last}, or --all"));
     }
     Ok(())
-}
-
-/// Gives page after page, and the last run of the last one, where older runs follow.
-async fn each_page(
-    client: &Client,
-    args: &PsArgs,
-    mut take: impl FnMut(&[RunHeader]),
-) -> anyhow::Result<Option<String>> {
-    let mut left = args.rows();
-    let mut path = args.path(left.unwrap_or(PAGE));
-    loop {
-        let (mut runs, next) = client.page::<RunHeader>(&path).await?;
-        let mut has_more = next.is_some();
-        if let Some(left) = left.as_mut() {
-            let most = usize::try_from(*left).unwrap_or(usize::MAX);
-            has_more |= runs.len() > most;
-            runs.truncate(most);
-            *left = left.saturating_sub(u32::try_from(runs.len()).unwrap_or(u32::MAX));
-        }
-        take(&runs);
-        match (next, left) {
-            (_, Some(0)) => {
-                let last = runs.last().filter(|_| has_more);
-                return Ok(last.map(|last| last.run_id.to_string()));
-            }
-            (Some(next), _) => path = next,
-            (None, _) => return Ok(None),
-        }
-    }
 }
 
 fn row(id: String, run: &RunHeader, of_tenants: bool) -> Vec<String> {
@@ -189,7 +163,7 @@ mod tests {
 
     fn path(flags: &[&str]) -> String {
         let ps = Line::try_parse_from([&["ps"], flags].concat()).unwrap().ps;
-        ps.path(ps.rows().unwrap_or(PAGE))
+        ps.path()
     }
 
     #[test]

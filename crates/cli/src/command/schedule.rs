@@ -81,10 +81,9 @@ async fn act(session: &Connection, command: &ScheduleCommand) -> anyhow::Result<
         }
         ScheduleCommand::Ls { json: as_json } => {
             let rows: Vec<ScheduleRow> = client.get("/api/schedules").await?;
-            if *as_json {
-                output::json(&json!({"schemaVersion": 1, "schedules": rows}));
-            } else {
-                list(&rows);
+            match as_json {
+                true => output::json_rows("schedules", json!(rows)),
+                false => list(&rows),
             }
         }
         ScheduleCommand::Firings { name, limit, json } => {
@@ -133,11 +132,7 @@ async fn set(client: &Client, name: &str, to: &str) -> anyhow::Result<ScheduleRo
 
 fn said(row: &ScheduleRow, as_json: bool) {
     if as_json {
-        let mut whole = json!(row);
-        if let Some(fields) = whole.as_object_mut() {
-            fields.insert("schemaVersion".into(), json!(1));
-        }
-        return output::json(&whole);
+        return output::json(&json!(row));
     }
     let next = row.next_at.map(|at| format!(", next at {} UTC", output::time(at)));
     let state = row.state.as_str();
@@ -175,7 +170,7 @@ fn list(rows: &[ScheduleRow]) {
 /// Firings of a schedule or a hook.
 pub(crate) fn firings(rows: &[FiringRow], as_json: bool) {
     if as_json {
-        return output::json(&json!({"schemaVersion": 1, "firings": rows}));
+        return output::json_rows("firings", json!(rows));
     }
     let cells = rows.iter().map(|row| {
         let why = [row.reason.as_deref(), row.detail.as_deref()];

@@ -50,7 +50,7 @@ fn day(text: &str) -> Result<UsageDay, String> {
 impl UsageArgs {
     /// The path of the first page. Pure.
     fn path(&self) -> String {
-        let rows = if self.all { PAGE } else { self.limit.min(PAGE) };
+        let rows = self.rows().unwrap_or(PAGE).min(PAGE);
         let given = [
             ("tenant", self.tenant.clone()),
             ("since", self.since.map(|day| day.to_string())),
@@ -61,6 +61,10 @@ impl UsageArgs {
         };
         let given: String = given.into_iter().filter_map(pair).collect();
         format!("/api/usage?limit={rows}&by={}{given}", self.by)
+    }
+
+    fn rows(&self) -> Option<u32> {
+        (!self.all).then_some(self.limit)
     }
 
     fn is_by_day(&self) -> bool {
@@ -127,7 +131,8 @@ pub(crate) async fn usage(at: &Locations, args: &UsageArgs) -> anyhow::Result<Ex
 
 async fn as_json(client: &Client, args: &UsageArgs) -> anyhow::Result<()> {
     let mut rows = output::JsonRows::begin("usage");
-    each_page(client, args, |page| page.iter().for_each(|row| rows.row(&json!(row)))).await?;
+    let take = |page: &[UsageRow]| page.iter().for_each(|row| rows.row(&json!(row)));
+    client.pages(args.path(), args.rows(), take).await?;
     rows.end();
     Ok(())
 }
@@ -135,35 +140,12 @@ async fn as_json(client: &Client, args: &UsageArgs) -> anyhow::Result<()> {
 async fn as_table(client: &Client, args: &UsageArgs) -> anyhow::Result<()> {
     let columns = args.columns();
     let mut table = Table::new(&columns);
-    let has_more = each_page(client, args, |page| {
-        table.page(page.iter().map(|row| args.cells(row)));
-    })
-    .await?;
+    let take = |page: &[UsageRow]| table.page(page.iter().map(|row| args.cells(row)));
+    let has_more = client.pages(args.path(), args.rows(), take).await?;
     if has_more && std::io::stdout().is_terminal() {
         output::note("further rows follow: add --since and --until, or --all");
     }
     Ok(())
-}
-
-/// Gives page after page; whether others follow the last one.
-async fn each_page(
-    client: &Client,
-    args: &UsageArgs,
-    mut take: impl FnMut(&[UsageRow]),
-) -> anyhow::Result<bool> {
-    let mut left = if args.all { usize::MAX } else { usize::try_from(args.limit)? };
-    let mut path = args.path();
-    loop {
-        let (mut rows, next) = client.page::<UsageRow>(&path).await?;
-        let has_more = next.is_some() || rows.len() > left;
-        rows.truncate(left);
-        left -= rows.len();
-        take(&rows);
-        match next {
-            Some(next) if left > 0 => path = next,
-            _ => return Ok(has_more),
-        }
-    }
 }
 
 #[cfg(test)]

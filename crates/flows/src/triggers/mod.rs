@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use cofferdam_ambient::clock::now_ms;
 use cofferdam_ambient::random::secret_hex;
-use cofferdam_contracts::config::{self, ConfigKey};
+use cofferdam_contracts::config::{ConfigKey, value_of};
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
 use cofferdam_contracts::id::{Digest, TriggerId, TriggerName};
 use cofferdam_contracts::instant::Instant;
@@ -164,7 +164,7 @@ impl Triggers {
             next,
         };
         let added = self.add(who, "schedule.add", &recipe, &new).await?;
-        self.schedule_row(added).await
+        schedule_row(added, None)
     }
 
     /// Refuses a schedule whose instants are closer than the host allows.
@@ -172,9 +172,7 @@ impl Triggers {
         let table = Timetable::new(spec).map_err(|why| violation("/schedule", why))?;
         let key = ConfigKey::ScheduleInterval;
         let rows = self.ledger.config().rows(&who.tenant).await?;
-        let value = config::entries(&rows).into_iter().find(|entry| entry.key == key);
-        let least_s = value.and_then(|entry| entry.value.as_i64());
-        let least_s = least_s.or_else(|| key.default_value().as_i64()).unwrap_or(i64::MAX);
+        let least_s = value_of(key, &rows).as_i64().unwrap_or(i64::MAX);
         match table.shortest_gap_ms() {
             Some(gap_ms) if gap_ms.div_euclid(1_000) < least_s => {
                 let gap_s = gap_ms.div_euclid(1_000);
@@ -187,34 +185,16 @@ impl Triggers {
         }
     }
 
-    async fn schedule_row(&self, trigger: Trigger) -> Result<ScheduleRow> {
-        let TriggerSpec::Schedule(schedule) = trigger.spec else {
-            return Err(Error::corrupt("schedule")("it is a hook"));
-        };
-        let last = self.ledger.triggers().firings(&trigger.id, 1).await?.into_iter().next();
-        Ok(ScheduleRow {
-            schedule_id: trigger.id,
-            name: trigger.name,
-            recipe_ref: trigger.recipe,
-            recipe_hash: trigger.recipe_hash,
-            schedule,
-            state: trigger.state,
-            key_id: trigger.key_id,
-            next_at: trigger.next_ms,
-            firings: trigger.firings,
-            last,
-            created_at: trigger.created_at,
-        })
-    }
-
     /// The schedules of the caller's tenant, by name.
     pub async fn schedules(&self, who: &Principal) -> Result<Vec<ScheduleRow>> {
         let found = self.ledger.triggers().list(&who.tenant, TriggerKind::Schedule).await?;
-        let mut rows = Vec::with_capacity(found.len());
-        for trigger in found {
-            rows.push(self.schedule_row(trigger).await?);
-        }
-        Ok(rows)
+        let ids: Vec<&str> = found.iter().map(|trigger| trigger.id.as_str()).collect();
+        let mut newest = self.ledger.triggers().newest(&ids).await?;
+        let row = |trigger: Trigger| {
+            let last = newest.remove(trigger.id.as_str());
+            schedule_row(trigger, last)
+        };
+        found.into_iter().map(row).collect()
     }
 
     /// Pauses or resumes a schedule. Instants while it is paused are not firings; what waited of it is skipped.
@@ -239,7 +219,8 @@ impl Triggers {
             return Err(Refusal::new(ErrorCode::StateConflict, why).into());
         }
         let now = self.named(who, TriggerKind::Schedule, name).await?;
-        self.schedule_row(now).await
+        let last = self.ledger.triggers().firings(&now.id, 1).await?.into_iter().next();
+        schedule_row(now, last)
     }
 
     /// Removes a schedule or a hook; its firings stay on record.
@@ -310,6 +291,25 @@ impl Triggers {
         let found = self.ledger.triggers().list(&who.tenant, TriggerKind::Hook).await?;
         found.into_iter().map(hook_row).collect()
     }
+}
+
+fn schedule_row(trigger: Trigger, last: Option<FiringRow>) -> Result<ScheduleRow> {
+    let TriggerSpec::Schedule(schedule) = trigger.spec else {
+        return Err(Error::corrupt("schedule")("it is a hook"));
+    };
+    Ok(ScheduleRow {
+        schedule_id: trigger.id,
+        name: trigger.name,
+        recipe_ref: trigger.recipe,
+        recipe_hash: trigger.recipe_hash,
+        schedule,
+        state: trigger.state,
+        key_id: trigger.key_id,
+        next_at: trigger.next_ms,
+        firings: trigger.firings,
+        last,
+        created_at: trigger.created_at,
+    })
 }
 
 fn hook_row(trigger: Trigger) -> Result<HookRow> {

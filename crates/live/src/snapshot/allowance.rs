@@ -11,13 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use cofferdam_flows::Error;
+use cofferdam_flows::objects::bytes_left;
 use cofferdam_sandbox::LayerSnapshotError;
-use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, statvfs};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs, statvfs};
 
 use crate::refusal::refuse;
 
-/// Of the state directory's disk nothing that is kept takes the last bytes: a tenth of it, at most so many.
-const OTHERS: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
 /// Bytes of each tenant that are on their way to the disk and on no record: the ledger's count of a quota lacks them.
@@ -174,19 +173,9 @@ fn shown(bytes: u64) -> String {
     }
 }
 
-/// Bytes of a disk that may be used, of so many in all. Pure.
-fn usable(free: u64, all: u64) -> u64 {
-    free.saturating_sub(OTHERS.min(all / 10))
-}
-
-/// Room on the disk of a directory.
+/// Room on the disk of a directory, beyond what is the database's.
 pub(crate) fn on_disk(dir: &Path) -> io::Result<u64> {
-    Ok(left(&statvfs(dir)?))
-}
-
-fn left(found: &StatVfs) -> u64 {
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    usable(bytes(found.f_bavail), bytes(found.f_blocks))
+    Ok(bytes_left(&statvfs(dir)?))
 }
 
 /// Puts so many bytes of a file on the disk, and looks that the database's part is left: others may do the same at this moment.
@@ -196,7 +185,7 @@ pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes)?;
-    match left(&fstatvfs(file)?) {
+    match bytes_left(&fstatvfs(file)?) {
         0 => Err(io::ErrorKind::StorageFull.into()),
         _ => Ok(()),
     }
@@ -242,7 +231,7 @@ impl WriteBound for SharedAllowance {
         // Seldom enough to cost nothing, and often enough for a hundred writers to stay within what is the database's.
         if self.unseen >= MIB {
             self.unseen = 0;
-            if left(&fstatvfs(&self.file)?) == 0 {
+            if bytes_left(&fstatvfs(&self.file)?) == 0 {
                 return Err(io::ErrorKind::StorageFull.into());
             }
         }
@@ -341,12 +330,5 @@ mod tests {
         assert_eq!(second.most(), 6);
         drop((second, third));
         assert!(all.lock().is_empty());
-    }
-
-    #[test]
-    fn the_database_keeps_a_part_of_its_disk() {
-        assert_eq!(usable(5 * OTHERS, 100 * OTHERS), 4 * OTHERS);
-        assert_eq!(usable(100, 1_000), 0);
-        assert_eq!(usable(500, 1_000), 400);
     }
 }

@@ -19,6 +19,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::bounds::{Bounds, Usage};
 use super::error::CacheError;
+use crate::host::open_flags::DIRECTORY;
 
 /// Directories within directories: four times what package managers nest, and each costs one open
 /// descriptor while it is walked.
@@ -219,9 +220,6 @@ impl Walk {
         (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
     }
 }
-
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 fn nanos(found: &Stat) -> i64 {
     i64::try_from(found.st_mtime_nsec).unwrap_or(0)

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use cofferdam_ambient::file_lock::FileLock;
+use cofferdam_ambient::file_lock::{FileLock, lock_file};
 use cofferdam_ambient::{clock, random};
 use cofferdam_contracts::canonical::digest_bytes;
 use cofferdam_contracts::id::{Digest, TenantId};
@@ -210,8 +210,7 @@ impl Caches {
 
     fn lock(&self) -> Result<File, CacheError> {
         let path = self.dir.join("lock");
-        let mut options = File::options();
-        options.create(true).write(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))
+        lock_file(&path).map_err(at(&path))
     }
 
     /// The keys of everything that stands here.

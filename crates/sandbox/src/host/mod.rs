@@ -5,7 +5,7 @@
 //! | processes | `process`, `starter`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
 //! | mounts and file systems | `mounts`, `file_system_end`, `holders`, `layer`, `detached_layer`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
-//! | users, ids, devices and host paths | `account`, `idrange`, `devices`, `hostpath`, `setid` |
+//! | users, ids, devices and host paths | `account`, `idrange`, `devices`, `hostpath`, `open_flags`, `setid` |
 //! | directories of a sandbox and of the state | `traces`, `live`, `base`, `tree_watch`, `guest` |
 //! | programs, work, errors | `runtime`, `agents`, `task`, `error` |
 //!
@@ -36,6 +36,7 @@ pub(crate) mod live;
 pub(crate) mod memory_pipe;
 pub(crate) mod mounts;
 pub(crate) mod nofile;
+pub(crate) mod open_flags;
 pub(crate) mod process;
 pub(crate) mod processors;
 pub(crate) mod runtime;

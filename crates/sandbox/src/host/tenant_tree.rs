@@ -12,13 +12,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, lgetxattr, openat, openat2,
-    readlinkat, statat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, lgetxattr, openat, openat2, readlinkat, statat,
 };
 use rustix::io::Errno;
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+use super::open_flags::{DIRECTORY, WITHIN};
 
 /// A tree that a tenant wrote, to be read. It cannot be joined to.
 #[derive(Debug)]
@@ -35,12 +33,8 @@ impl TenantTree {
 
     /// A directory below it, no link leading there; the top has an empty path.
     pub(crate) fn dir(&self, path: &Path) -> io::Result<TenantDir> {
-        let resolve = ResolveFlags::BENEATH
-            | ResolveFlags::NO_SYMLINKS
-            | ResolveFlags::NO_MAGICLINKS
-            | ResolveFlags::NO_XDEV;
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        Ok(TenantDir(openat2(&self.0, path, DIRECTORY, Mode::empty(), resolve)?))
+        Ok(TenantDir(openat2(&self.0, path, DIRECTORY, Mode::empty(), WITHIN)?))
     }
 }
 

@@ -1,10 +1,9 @@
 //! Who adds images and who sweeps: never both at once, in any process.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use cofferdam_ambient::file_lock::FileLock;
+use cofferdam_ambient::file_lock::{FileLock, lock_file};
 
 use super::error::{ImageError, at};
 
@@ -36,12 +35,6 @@ impl StoreLock {
     }
 
     fn file(&self) -> Result<File, ImageError> {
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&self.path)
-            .map_err(at(&self.path))
+        lock_file(&self.path).map_err(at(&self.path))
     }
 }

@@ -4,30 +4,25 @@
 //! one: what was used since it was looked at stays. Nothing is read, copied or emptied under either. A draft has a lock of its own while it
 //! is filled, however long that takes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use cofferdam_ambient::file_lock::FileLock;
+use cofferdam_ambient::file_lock::{FileLock, lock_file};
 
 const NAME: &str = "lock";
 
 /// Until it is dropped, no copy of the store goes.
 pub(super) fn giving(store: &Path) -> io::Result<FileLock> {
-    FileLock::shared(file(store)?)
+    FileLock::shared(lock_file(&store.join(NAME))?)
 }
 
 /// Until it is dropped, no copy of the store comes, goes or is given.
 pub(super) fn changing(store: &Path) -> io::Result<FileLock> {
-    FileLock::exclusive(file(store)?)
+    FileLock::exclusive(lock_file(&store.join(NAME))?)
 }
 
 /// Held while a draft is filled, or emptied; `None`: by another one.
 pub(super) fn of_draft(draft: &Path) -> io::Result<Option<FileLock>> {
     FileLock::try_exclusive(File::open(draft)?)
-}
-
-fn file(store: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(store.join(NAME))
 }

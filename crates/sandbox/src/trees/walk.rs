@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, makedev, openat,
-    openat2, readlinkat, statx,
+    AtFlags, Dir, FileType, Mode, Statx, StatxFlags, makedev, openat, openat2, readlinkat, statx,
 };
 use rustix::io::Errno;
 
@@ -16,13 +15,8 @@ use super::bounds::TreeBounds;
 use super::entry::{Entry, EntryKind, FileKey, FileOwner, Time};
 use super::error::TreeError;
 use crate::host::hostpath::{HostHandle, is_state};
+use crate::host::open_flags::{DIRECTORY, WITHIN};
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const WITHIN: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_XDEV)
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
 const LOOK: AtFlags =
     AtFlags::EMPTY_PATH.union(AtFlags::SYMLINK_NOFOLLOW).union(AtFlags::NO_AUTOMOUNT);
 /// The kernel's own bound of a path.

@@ -8,10 +8,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, openat, openat2, statat};
 use rustix::io::Errno;
 
 use super::{HostHandle, deny_list, origin};
+use crate::host::open_flags::{DIRECTORY, WITHIN};
 
 /// Directories in each other. Each costs one open descriptor while it is listed.
 const MAX_DEPTH: usize = 200;
@@ -60,14 +61,6 @@ impl HostHandle {
         ListWalk { left: most, most, mount, visit }.dir(&top, Path::new(""), 0).map(|_| ())
     }
 }
-
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-const WITHIN: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_XDEV)
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
 
 impl ListWalk<'_> {
     fn dir(

@@ -28,7 +28,9 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, openat2};
+
+use super::open_flags::WITHIN;
 
 pub(crate) use deny_list::is_state;
 pub use deny_list::mark;
@@ -291,11 +293,7 @@ impl HostHandle {
             true => File::open(self.path())?,
             false => {
                 // What is mounted below is not given with it, as in a share.
-                let resolve = ResolveFlags::BENEATH
-                    | ResolveFlags::NO_SYMLINKS
-                    | ResolveFlags::NO_MAGICLINKS
-                    | ResolveFlags::NO_XDEV;
-                File::from(openat2(&*self.fd, below, flags, Mode::empty(), resolve)?)
+                File::from(openat2(&*self.fd, below, flags, Mode::empty(), WITHIN)?)
             }
         };
         match FileType::from_raw_mode(fstat(&file)?.st_mode) {
