@@ -13,7 +13,7 @@ use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::keyed_slots::KeyedSlots;
+use crate::key_slots::KeySlots;
 
 /// How long a check waits for its slot.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub struct CheckSlot<'a> {
 pub(crate) struct CheckSlots {
     /// Processors that checks may have.
     common: Semaphore,
-    tenants: KeyedSlots<TenantId>,
+    tenants: KeySlots<TenantId>,
     patience: Duration,
 }
 
@@ -119,7 +119,7 @@ impl CheckSlots {
     }
 
     fn new(common: usize, patience: Duration) -> Self {
-        Self { common: Semaphore::new(common), tenants: KeyedSlots::of(OF_TENANT), patience }
+        Self { common: Semaphore::new(common), tenants: KeySlots::of(OF_TENANT), patience }
     }
 
     /// Waits for a slot of this tenant's.

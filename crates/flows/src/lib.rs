@@ -40,7 +40,7 @@
 //! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
 //!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output output_values patches run_files keyed_slots sign slots active_workflows vault
+//!    outbound output output_values patches run_files key_slots sign slots active_workflows vault
 //! client_input
 //! input_queue draft_objects
 //! ```
@@ -89,7 +89,7 @@ mod host_plan;
 mod input_files;
 mod input_queue;
 pub mod intents;
-pub mod keyed_slots;
+pub mod key_slots;
 pub mod keys;
 pub mod links;
 

@@ -27,7 +27,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::draft_objects::DraftObject;
 use crate::error::{Error, Result};
-use crate::keyed_slots::KeyedSlots;
+use crate::key_slots::KeySlots;
 use crate::patience::patiently;
 use crate::secrets::Secrets;
 use crate::vault::Vault;
@@ -38,7 +38,7 @@ const MAX_FAULTS: usize = 100;
 const PAGE: i64 = 256;
 /// A tenant reads its objects once at a time: that takes a processor and the disk for minutes. So does the host's admin, who reads those
 /// of all tenants.
-static READINGS: LazyLock<KeyedSlots<Option<TenantId>>> = LazyLock::new(|| KeyedSlots::of(1));
+static READINGS: LazyLock<KeySlots<Option<TenantId>>> = LazyLock::new(|| KeySlots::of(1));
 /// How long a reading waits for the one before it.
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -29,16 +29,16 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 
-use crate::keyed_slots::KeyedSlots;
+use crate::key_slots::KeySlots;
 
 /// Directories that are read at once: one has all processors, and another may wait for its disk.
 static BINDINGS: Semaphore = Semaphore::const_new(4);
 /// A tenant binds one directory at a time: who has large ones waits for itself.
-static TENANTS: LazyLock<KeyedSlots<TenantId>> = LazyLock::new(|| KeyedSlots::of(1));
+static TENANTS: LazyLock<KeySlots<TenantId>> = LazyLock::new(|| KeySlots::of(1));
 /// How long a binding waits for the tenant's other ones.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// One task at a time looks for a copy, and makes it where it is not there yet; the others find it.
-static COPIES: LazyLock<KeyedSlots<Digest>> = LazyLock::new(|| KeyedSlots::of(1));
+static COPIES: LazyLock<KeySlots<Digest>> = LazyLock::new(|| KeySlots::of(1));
 /// Host paths that one plan binds: a fan-out may give each of its tasks a file.
 const MAX_SOURCES: usize = 1_024;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cofferdam_ambient::clock::Stopwatch;
 use cofferdam_ambient::random::secret_hex;
 use cofferdam_contracts::id::{Digest, TemplateId, TenantId};
-use cofferdam_flows::keyed_slots::KeyedSlots;
+use cofferdam_flows::key_slots::KeySlots;
 
 /// How long a link may be used: as long as clients give an upload.
 pub(crate) const LIFE: Duration = Duration::from_secs(3_600);
@@ -42,12 +42,12 @@ pub(crate) struct ArchivePath<'a> {
 pub(crate) struct Links {
     all: Mutex<HashMap<String, Link>>,
     /// Slots of each tenant that sent something.
-    pub places: KeyedSlots<TenantId>,
+    pub places: KeySlots<TenantId>,
 }
 
 impl Default for Links {
     fn default() -> Self {
-        Self { all: Mutex::default(), places: KeyedSlots::of(AT_ONCE) }
+        Self { all: Mutex::default(), places: KeySlots::of(AT_ONCE) }
     }
 }
 

@@ -9,12 +9,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The slots of all keys.
 #[derive(Debug)]
-pub struct KeyedSlots<K> {
+pub struct KeySlots<K> {
     each: usize,
     taken: Mutex<HashMap<K, Arc<Semaphore>>>,
 }
 
-impl<K: Eq + Hash + Clone> KeyedSlots<K> {
+impl<K: Eq + Hash + Clone> KeySlots<K> {
     /// So many for each of them.
     #[must_use]
     pub fn of(each: usize) -> Self {
@@ -50,7 +50,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_tenant_without_a_place_is_forgotten() {
-        let places = KeyedSlots::of(1);
+        let places = KeySlots::of(1);
         let [one, other] = ["one", "other"].map(|name| TenantId::parse(name).unwrap());
         let soon = Duration::from_millis(20);
         let held = places.take(&one, soon).await.unwrap();
@@ -63,7 +63,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_task_at_a_time_makes_a_copy_and_another_copy_waits_for_none() {
-        let turns = KeyedSlots::of(1);
+        let turns = KeySlots::of(1);
         let (one, two) = (digest_bytes(b"1"), digest_bytes(b"2"));
         let held = turns.wait(&one).await;
         let soon = Duration::from_millis(20);
