@@ -10,7 +10,7 @@ use std::fs::File;
 use std::process::Output;
 use std::time::Duration;
 
-use cases::{APPLIED, BUILT, CACHED, ERASED, SETTLE, TAMPERINGS, TEMPLATE};
+use cases::{APPLIED, BUILT, CACHED, ERASED, SETTLE, TAMPERINGS, TEMPLATE, Tampering};
 use cofferdam_tests::{Home, Server, postgres, superuser_url, tamper, text};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -162,6 +162,21 @@ impl Kept {
         (url, conn)
     }
 
+    /// Whether the command says no after a tampering, and names the claim.
+    async fn is_told(&self, name: &str, case: &Tampering) -> bool {
+        let (url, mut conn) = self.copy(name).await;
+        for sql in case.sql {
+            apply(&mut conn, sql).await;
+        }
+        let (output, report) = self.prove(&url, &[]);
+        conn.close().await.unwrap();
+        let mut admin = PgConnection::connect(&self.database("postgres")).await.unwrap();
+        admin.execute(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).await.unwrap();
+        output.status.code() == Some(1)
+            && report["verdict"] == "NO_GO"
+            && rows(&report, case.proof) > 0
+    }
+
     fn prove(&self, url: &str, args: &[&str]) -> (Output, Value) {
         let mut all = vec!["--db", url, "prove", "--json"];
         all.extend(args);
@@ -170,6 +185,20 @@ impl Kept {
             .unwrap_or_else(|e| panic!("{e}: {}", said(&output)));
         (output, report)
     }
+}
+
+/// Whether the query of a claim finds a further tampering, which is taken back: that the command finds what the queries do, the test of
+/// each file says.
+async fn is_found(conn: &mut PgConnection, case: &Tampering) -> bool {
+    conn.execute("BEGIN").await.unwrap();
+    for sql in case.sql {
+        apply(conn, sql).await;
+    }
+    let file = format!("crates/ledger/proofs/{}.sql", case.proof);
+    let query = std::fs::read_to_string(cofferdam_tests::repository().join(file)).unwrap();
+    let found = conn.fetch_all(AssertSqlSafe(query)).await.unwrap();
+    conn.execute("ROLLBACK").await.unwrap();
+    !found.is_empty()
 }
 
 async fn apply(conn: &mut PgConnection, sql: &str) {
@@ -247,20 +276,17 @@ async fn every_proof_fails_after_a_row_is_tampered_with() {
     assert_eq!(output.status.code(), Some(0), "erasures in good order: {report}");
     conn.close().await.unwrap();
     let mut missed = Vec::new();
+    let (mut seen, mut taken_back) = (BTreeSet::new(), kept.copy("taken_back").await.1);
     for (n, case) in TAMPERINGS.iter().enumerate() {
-        let (url, mut conn) = kept.copy(&format!("case_{n}")).await;
-        for sql in case.sql {
-            apply(&mut conn, sql).await;
-        }
-        let (output, report) = kept.prove(&url, &[]);
-        let no = output.status.code() == Some(1)
-            && report["verdict"] == "NO_GO"
-            && rows(&report, case.proof) > 0;
+        let no = match seen.insert(case.proof) {
+            true => kept.is_told(&format!("case_{n}"), case).await,
+            false => is_found(&mut taken_back, case).await,
+        };
         if !no {
-            missed.push(format!("{} after {:?}: {}", case.proof, case.sql, report["verdict"]));
+            missed.push(format!("{} after {:?}", case.proof, case.sql));
         }
-        conn.close().await.unwrap();
     }
+    taken_back.close().await.unwrap();
     assert!(missed.is_empty(), "{missed:#?}");
 }
 

@@ -213,6 +213,9 @@ async fn a_copy_that_no_run_needs_is_swept_and_one_that_waits_is_not() {
     assert_eq!(world.run(&done).await.0["status"], "succeeded");
     let idle: Vec<PathBuf> = world.copies().into_iter().filter(|path| *path != needed[0]).collect();
     assert_eq!((needed.len(), idle.len()), (1, 1));
+    let copies = || world.home.run_json(&["df", "--json"])["tenants"][0]["trees"].take();
+    assert_eq!(copies()["count"], 1, "the run at its gate needs one");
+    assert!(copies()["bytes"].as_u64().unwrap() > 0);
     let long_ago = 1_000_000_000;
     set_modified(&needed[0], long_ago);
     set_modified(&idle[0], long_ago);
@@ -226,6 +229,7 @@ async fn a_copy_that_no_run_needs_is_swept_and_one_that_waits_is_not() {
     assert!(needed[0].exists());
     assert_eq!(say(&world.up, &world.up.key, &run, "k", "yes").await.0, 200);
     assert_eq!(world.up.wait_terminal(&text(&run, "runId")).await["status"], "succeeded");
+    assert_eq!(copies(), json!({"count": 0, "bytes": 0}));
     // One that was removed by hand: the same content may be bound again, another is refused.
     let (failed, _) = world.run(FRAGILE).await;
     for path in world.copies() {

@@ -255,6 +255,8 @@ pub struct TenantStorage {
     pub cache: StoredBytes,
     /// Files of paused sandboxes, snapshots and templates, on the disks of their hosts.
     pub pauses: StoredBytes,
+    /// Copies of host directories that a run needs, on the disks of their hosts; before what they share as hard links.
+    pub trees: StoredBytes,
     /// What counts for `quota.blobs_mb`.
     pub quota_bytes: u64,
 }

@@ -21,8 +21,6 @@ use crate::input_files::NoInput;
 use crate::patience::patiently;
 use crate::trees::{self, TreeHost};
 
-/// A failed run may be retried with its source for a week; after that it is started anew.
-const RETRY_MS: i64 = 7 * 24 * 3_600_000;
 /// A copy that no run needs is kept for a day: the next run of its directory copies only what changed.
 const MAX_IDLE: Duration = Duration::from_secs(24 * 3_600);
 /// What was bound a moment ago is on record a moment later.
@@ -132,7 +130,7 @@ async fn sweep(executor: &Executor) -> Result<(), String> {
     }
     let idle = stored.iter().filter(|tree| tree.idle >= MIN_IDLE);
     let idle: BTreeSet<Digest> = idle.map(|tree| tree.copy.clone()).collect();
-    let needed = executor.flows.ledger.trees().needed(&idle, RETRY_MS).await;
+    let needed = executor.flows.ledger.trees().needed(&idle).await;
     let needed = needed.map_err(|e| error_chain(&e))?;
     let gone = unneeded(stored.clone(), &needed);
     let mut kept: BTreeSet<Digest> = stored.into_iter().map(|tree| tree.copy).collect();

@@ -2,12 +2,13 @@
 
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::retention::{StorageReport, TableBytes, TenantStorage};
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row};
 
 use crate::erasures::{count, stored};
 use crate::error::{Result, id};
 use crate::families::Erasures;
+use crate::trees::{NEEDS, RETRY_MS};
 
 /// Tables that a report names.
 const MAX_TABLES: i64 = 12;
@@ -18,7 +19,7 @@ impl Erasures<'_> {
     /// # Errors
     /// The ledger does not answer.
     pub async fn storage(self, tenant: Option<&TenantId>) -> Result<StorageReport> {
-        let rows = sqlx::query(
+        let rows = sqlx::query(AssertSqlSafe(format!(
             "WITH r AS (
                SELECT tenant_id, count(*) AS runs, count(erased_at) AS erased FROM app.runs
                 WHERE $1::text IS NULL OR tenant_id = $1 GROUP BY tenant_id),
@@ -36,16 +37,22 @@ impl Erasures<'_> {
                  SELECT tenant_id, bytes FROM app.snapshots WHERE erased_at IS NULL
                  UNION ALL SELECT tenant_id, bytes FROM app.template_files WHERE erased_at IS NULL) f
                 WHERE $1::text IS NULL OR tenant_id = $1 GROUP BY tenant_id),
+             k AS (
+               SELECT tenant_id, count(*) AS n, sum(bytes)::bigint AS bytes FROM (
+                 SELECT r.tenant_id, t.copy, min(t.bytes) AS bytes FROM app.intent_trees t JOIN app.runs r USING (intent_id)
+                  WHERE ($1::text IS NULL OR r.tenant_id = $1) AND {NEEDS} GROUP BY 1, 2) f GROUP BY tenant_id),
              u AS (SELECT tenant_id, bytes FROM app.blob_usage WHERE $1::text IS NULL OR tenant_id = $1)
              SELECT tenant_id, coalesce(r.runs, 0) AS runs, coalesce(r.erased, 0) AS erased, coalesce(t.n, 0) AS tasks,
                     coalesce(a.n, 0) AS artifacts, coalesce(a.bytes, 0) AS artifact_bytes, coalesce(c.n, 0) AS bases,
                     coalesce(c.bytes, 0) AS base_bytes, coalesce(p.n, 0) AS pauses, coalesce(p.bytes, 0) AS pause_bytes,
+                    coalesce(k.n, 0) AS trees, coalesce(k.bytes, 0) AS tree_bytes,
                     coalesce(u.bytes, 0) AS quota
                FROM r FULL JOIN t USING (tenant_id) FULL JOIN a USING (tenant_id) FULL JOIN c USING (tenant_id)
-                      FULL JOIN p USING (tenant_id) FULL JOIN u USING (tenant_id)
-              ORDER BY tenant_id LIMIT 10000",
-        )
+                      FULL JOIN p USING (tenant_id) FULL JOIN k USING (tenant_id) FULL JOIN u USING (tenant_id)
+              ORDER BY tenant_id LIMIT 10000"
+        )))
         .bind(tenant.map(TenantId::as_str))
+        .bind(RETRY_MS)
         .fetch_all(self.patient())
         .await?;
         let one = |row: &PgRow| {
@@ -57,6 +64,7 @@ impl Erasures<'_> {
                 artifacts: stored(row, "artifacts", "artifact_bytes")?,
                 cache: stored(row, "bases", "base_bytes")?,
                 pauses: stored(row, "pauses", "pause_bytes")?,
+                trees: stored(row, "trees", "tree_bytes")?,
                 quota_bytes: count(row, "quota")?,
             })
         };

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use cofferdam_contracts::gate::Origin;
 use cofferdam_contracts::id::{Digest, IntentId, RunId, TaskKey};
 use serde::Serialize;
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row};
 
 use crate::error::{LedgerError, Result, id, json};
 use crate::families::Trees;
@@ -52,6 +52,15 @@ pub struct NewTaskTree<'a> {
     /// Name of the copy that is given.
     pub copy: &'a Digest,
 }
+
+/// A failed run may be retried with its source for a week; after that it is started anew. In ms.
+pub(crate) const RETRY_MS: i64 = 7 * 24 * 3_600_000;
+
+/// Whether a run `r` needs what its intent bound, with [`RETRY_MS`] as `$2`. A run of which a content is erased may not be retried.
+pub(crate) const NEEDS: &str = "(NOT app.is_over(r.status)
+    OR (r.status <> 'succeeded'
+        AND NOT EXISTS (SELECT FROM app.erasures e WHERE e.run_id = r.id)
+        AND r.updated_at > clock_timestamp() - $2 * interval '1 millisecond'))";
 
 /// What a run that is written in the same statement bound, from `$31`.
 pub(crate) const BOUND_BY_RUN: &str =
@@ -132,29 +141,20 @@ impl Trees<'_> {
         Ok(())
     }
 
-    /// Which of these copies a run needs: one that is not over, or failed less than `retry_ms` ago and may be retried. A run of
-    /// which a content is erased may not.
-    pub async fn needed(
-        self,
-        copies: &BTreeSet<Digest>,
-        retry_ms: i64,
-    ) -> Result<BTreeSet<Digest>> {
+    /// Which of these copies a run needs: one that is not over, or failed less than a week ago and may be retried.
+    pub async fn needed(self, copies: &BTreeSet<Digest>) -> Result<BTreeSet<Digest>> {
         let names: Vec<&str> = copies.iter().map(Digest::as_str).collect();
-        let rows = sqlx::query(
+        let rows = sqlx::query(AssertSqlSafe(format!(
             "SELECT n.copy FROM unnest($1::text[]) AS n(copy)
               WHERE EXISTS (SELECT FROM app.intent_trees t JOIN app.runs r ON r.intent_id = t.intent_id
-                             WHERE t.copy = n.copy
-                               AND (NOT app.is_over(r.status)
-                                    OR (r.status <> 'succeeded'
-                                        AND NOT EXISTS (SELECT FROM app.erasures e WHERE e.run_id = r.id)
-                                        AND r.updated_at > clock_timestamp() - $2 * interval '1 millisecond')))
+                             WHERE t.copy = n.copy AND {NEEDS})
              UNION
              -- Given by another state directory than the one that bound it.
              SELECT g.copy FROM app.sbx_runs s JOIN app.task_trees g ON g.task_key = s.task_key
-              WHERE s.response IS NULL AND g.copy = ANY ($1)",
-        )
+              WHERE s.response IS NULL AND g.copy = ANY ($1)"
+        )))
         .bind(names)
-        .bind(retry_ms)
+        .bind(RETRY_MS)
         .fetch_all(self.pool())
         .await?;
         rows.iter().map(|row| id("intent_trees.copy", row.try_get("copy")?)).collect()

@@ -1,7 +1,6 @@
 //! Erasures beside what else is written of the run, and what they leave in places that few runs reach.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use cofferdam_contracts::error::ErrorCode;
 use cofferdam_contracts::id::{Digest, GateKey, RunId, TenantId, WorkflowId};
@@ -345,14 +344,9 @@ async fn a_copy_of_a_host_directory_is_not_needed_by_an_erased_run() {
     )
     .await;
     let copies: BTreeSet<Digest> = [Digest::parse(&"2".repeat(64)).unwrap()].into();
-    let week = i64::try_from(Duration::from_secs(7 * 24 * 3_600).as_millis()).unwrap();
-    assert_eq!(
-        one.ledger.trees().needed(&copies, week).await.unwrap(),
-        copies,
-        "it may be retried"
-    );
+    assert_eq!(one.ledger.trees().needed(&copies).await.unwrap(), copies, "it may be retried");
     erase(&one, RUN, Erasable::Output).await.unwrap();
-    assert!(one.ledger.trees().needed(&copies, week).await.unwrap().is_empty());
+    assert!(one.ledger.trees().needed(&copies).await.unwrap().is_empty());
     one.stop().await;
 }
 

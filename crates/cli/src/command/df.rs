@@ -57,6 +57,7 @@ fn row(tenant: &TenantStorage) -> Vec<String> {
         mib(tenant.artifacts.bytes),
         mib(tenant.cache.bytes),
         mib(tenant.pauses.bytes),
+        mib(tenant.trees.bytes),
         mib(tenant.quota_bytes),
     ]
 }
@@ -71,6 +72,7 @@ fn print(report: &StorageReport, images: Option<u64>) {
         usual("ARTIFACTS MIB"),
         usual("CACHE MIB"),
         usual("PAUSES MIB"),
+        usual("COPIES MIB"),
         extra("QUOTA MIB"),
     ];
     table::print(&columns, report.tenants.iter().map(row));
