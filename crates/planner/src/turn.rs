@@ -9,7 +9,7 @@ use cofferdam_contracts::plan::OPENCODE_PORT;
 use cofferdam_flows::Prompts;
 use cofferdam_opencode::{
     Address, Answer, Bounds, Client, Connection, Detector, Dial, DialFuture, Error, Event,
-    EventStream, Patience, Prompt, ReadbackAction, SessionId, TurnError, Verdict,
+    EventStream, Ids, Patience, Prompt, ReadbackAction, TurnError, Verdict,
 };
 use cofferdam_sandbox::Agent;
 
@@ -70,13 +70,7 @@ pub(super) async fn drive_turn(
             ReadbackAction::Running | ReadbackAction::NotAdmitted | ReadbackAction::Unknown => {}
         }
         let mut events = client.events(&ids.session).await?;
-        let following = TurnWatch {
-            client,
-            session: &ids.session,
-            prompts,
-            clock: &clock,
-            detector: &mut detector,
-        };
+        let following = TurnWatch { client, ids, prompts, clock: &clock, detector: &mut detector };
         let turned = match known {
             // Once more, now that no event is missed.
             ReadbackAction::Running => match client.read_back(ids).await? {
@@ -99,7 +93,7 @@ pub(super) async fn drive_turn(
 /// A turn that is watched.
 struct TurnWatch<'a> {
     client: &'a Client,
-    session: &'a SessionId,
+    ids: &'a Ids,
     prompts: &'a Prompts,
     clock: &'a Stopwatch,
     detector: &'a mut Detector,
@@ -141,9 +135,15 @@ impl TurnWatch<'_> {
                     is_held = is_asking;
                     if looks.is_multiple_of(CHILDREN_EVERY) {
                         self.tend().await?;
+                        // A busy daemon may say that it listens before it does: an end at that moment is heard by nobody.
+                        if sending.is_none()
+                            && self.client.read_back(self.ids).await? != ReadbackAction::Running
+                        {
+                            return Ok(None);
+                        }
                     }
                     if let Verdict::Stalled(why) = self.detector.verdict(self.clock.elapsed_ms()) {
-                        self.client.abort(self.session).await?;
+                        self.client.abort(&self.ids.session).await?;
                         return Ok(Some(TurnEnd::Stalled(why.to_string())));
                     }
                 }
@@ -160,12 +160,13 @@ impl TurnWatch<'_> {
 
     /// Nobody is there who would answer a question; and no session may have children, or run beside ours.
     async fn tend(&self) -> Result<(), Error> {
-        self.client.check_children(self.session).await?;
-        self.client.check_alone(self.session).await?;
-        for pending in self.client.permissions(self.session).await? {
+        let session = &self.ids.session;
+        self.client.check_children(session).await?;
+        self.client.check_alone(session).await?;
+        for pending in self.client.permissions(session).await? {
             unless_gone(self.client.answer_permission(&pending, false).await)?;
         }
-        for pending in self.client.questions(self.session).await? {
+        for pending in self.client.questions(session).await? {
             unless_gone(self.client.reject_question(&pending).await)?;
         }
         Ok(())
