@@ -8,13 +8,14 @@ use cofferdam_tests::programs::write_program;
 use cofferdam_tests::repository;
 
 /// Helpers that say so themselves, each with `not_run` in its body.
-const SAY_SO: [&str; 10] = [
+const SAY_SO: [&str; 11] = [
     "is_absent(",
     "chromium()",
     "machines(",
     "installed()",
     "has_npm(",
     "has_psql(",
+    "registry_here(",
     "has_program(",
     "has_class(",
     "has_memory(",

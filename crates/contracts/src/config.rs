@@ -19,6 +19,7 @@ use crate::egress::{Entry, MAX_ENTRIES, Mirror};
 use crate::error::{ErrorCode, Refusal, Violation};
 use crate::floor::{self, CLASS_MIN, TENANTS, TenantClasses};
 use crate::id::TenantId;
+use crate::image_reference::{REGISTRIES, REGISTRY_PATTERN, RegistryGrants, registries_of};
 use crate::own_schema::own_schema;
 use crate::policy::{BUILD_ALLOWED, EXEC_ALLOWED, MIRRORS, MirrorGrants};
 use crate::profile::{Ceiling, ConfigValue, Language, Profile, Settings, quota_ceilings};
@@ -26,6 +27,8 @@ use crate::quota::{NO_BOUND, TenantQuota, TenantQuotas};
 use crate::retention::Retention;
 use crate::sandbox::IsolationClass;
 use crate::schema::{Validator, schema_of};
+use crate::toolchain::DEFAULT_TOOLCHAIN_DIRS;
+use crate::tree_upload::{DEFAULT_TREE_ENTRIES, DEFAULT_TREE_MB, DEFAULT_TREES_MB};
 
 /// MiB of stored artifacts that a tenant may have where nobody has configured it: thousands of runs that
 /// keep all that they may, on a disk of its own; what a host with a smaller one should lower.
@@ -73,6 +76,17 @@ pub enum ConfigKey {
     /// `artifacts.max_files`: files that one task may leave; what is beyond it is not kept. A tenant's own value may only be lower
     /// than the host's. Without an artifact store 1,000 at most are kept.
     ArtifactFiles,
+    /// `trees.max_entries`: files, directories and links of one directory that a client sends. A tenant's own value may only be lower
+    /// than the host's.
+    TreeEntries,
+    /// `trees.max_mb`: MiB of one directory that a client sends. A tenant's own value may only be lower than the host's.
+    TreeMb,
+    /// `quota.trees_mb`: MiB of sent files that a tenant may have on one server; more are refused until some are a day old. A tenant's
+    /// own value may only be lower than the host's.
+    TreesQuota,
+    /// `toolchains.dirs`: directories of a host whose toolchains tasks may be given, `~/` being the home of the server's user. A
+    /// toolchain is one of them or lies right in it. The host's alone.
+    ToolchainDirs,
     /// `quota.live_sandboxes`: long-lived sandboxes that a tenant may have at once, paused ones not counted. A tenant's own
     /// value may only be lower than the host's.
     LiveSandboxes,
@@ -104,6 +118,8 @@ pub enum ConfigKey {
     ClassMin,
     /// `isolation.tenants`: the same for single tenants, by name. The host's alone.
     TenantClasses,
+    /// `services.registries`: registries that images of services are pulled from, by tenant; `*` is every tenant. The host's alone.
+    Registries,
     /// `profile.LANGUAGE`, see [`Profile`].
     Profile(Language),
 }
@@ -114,10 +130,11 @@ impl ConfigKey {
         [Self::Ceiling, Self::ExecAllowed, Self::BuildAllowed, Self::Mirrors, Self::BlobsMb]
             .into_iter()
             .chain([Self::ArtifactsMb, Self::ArtifactFiles])
+            .chain([Self::TreeEntries, Self::TreeMb, Self::TreesQuota, Self::ToolchainDirs])
             .chain([Self::LiveSandboxes, Self::CpuQuota, Self::DiskQuota, Self::StartsQuota])
             .chain([Self::TenantQuotas, Self::PauseRest, Self::E2bInternet])
             .chain([Self::SpawnDepth, Self::LivePerScope, Self::ScheduleInterval, Self::Retention])
-            .chain([Self::ClassMin, Self::TenantClasses])
+            .chain([Self::ClassMin, Self::TenantClasses, Self::Registries])
             .chain(Language::ALL.iter().copied().map(Self::Profile))
     }
 
@@ -127,11 +144,19 @@ impl ConfigKey {
         match self {
             Self::Ceiling => serde_json::to_value(Ceiling::default()).unwrap_or_default(),
             Self::ExecAllowed | Self::BuildAllowed => json!([]),
-            Self::Mirrors | Self::TenantClasses | Self::TenantQuotas | Self::Retention => json!({}),
+            Self::Mirrors
+            | Self::TenantClasses
+            | Self::TenantQuotas
+            | Self::Registries
+            | Self::Retention => json!({}),
             Self::ClassMin => json!(IsolationClass::Container),
             Self::BlobsMb => json!(DEFAULT_BLOBS_MB),
             Self::ArtifactsMb => json!(DEFAULT_ARTIFACTS_MB),
             Self::ArtifactFiles => json!(DEFAULT_ARTIFACT_FILES),
+            Self::TreeEntries => json!(DEFAULT_TREE_ENTRIES),
+            Self::TreeMb => json!(DEFAULT_TREE_MB),
+            Self::ToolchainDirs => json!(DEFAULT_TOOLCHAIN_DIRS),
+            Self::TreesQuota => json!(DEFAULT_TREES_MB),
             Self::LiveSandboxes => json!(DEFAULT_LIVE_SANDBOXES),
             Self::CpuQuota | Self::DiskQuota | Self::StartsQuota => json!(NO_BOUND),
             Self::PauseRest => json!(DEFAULT_REST_S),
@@ -164,6 +189,15 @@ impl ConfigKey {
             // As much as a disk holds; as many as one index lists.
             Self::ArtifactsMb => json!({"type": "integer", "minimum": 1, "maximum": 1_048_576}),
             Self::ArtifactFiles => json!({"type": "integer", "minimum": 1, "maximum": 100_000}),
+            // As much as a directory of the host may have; as many as a manifest lists.
+            Self::TreeEntries => json!({"type": "integer", "minimum": 1, "maximum": 500_000}),
+            Self::TreeMb => json!({"type": "integer", "minimum": 1, "maximum": 16_384}),
+            Self::TreesQuota => json!({"type": "integer", "minimum": 1, "maximum": 1_048_576}),
+            // As many as package managers and version managers use.
+            Self::ToolchainDirs => json!({
+                "type": "array", "maxItems": 32, "uniqueItems": true,
+                "items": {"type": "string", "maxLength": 1024, "pattern": "^(/|~/)[^\\x00-\\x1f]*$"},
+            }),
             Self::BlobsMb | Self::CpuQuota | Self::DiskQuota | Self::StartsQuota => {
                 json!({"type": "integer", "minimum": 1, "maximum": NO_BOUND})
             }
@@ -190,6 +224,15 @@ impl ConfigKey {
                 "propertyNames": {"pattern": "^[a-z0-9][a-z0-9_-]{0,62}$"},
                 "additionalProperties": schema_of::<TenantQuota>(),
             }),
+            // As many tenants as a host serves, and as many registries as an organisation has.
+            Self::Registries => json!({
+                "type": "object", "maxProperties": 1024,
+                "propertyNames": {"pattern": "^(\\*|[a-z0-9][a-z0-9_-]{0,62})$"},
+                "additionalProperties": {
+                    "type": "array", "uniqueItems": true, "maxItems": 64,
+                    "items": {"type": "string", "pattern": REGISTRY_PATTERN},
+                },
+            }),
             Self::Profile(_) => schema_of::<Profile>(),
         }
     }
@@ -205,6 +248,8 @@ impl ConfigKey {
                 | Self::ScheduleInterval
                 | Self::TenantClasses
                 | Self::TenantQuotas
+                | Self::ToolchainDirs
+                | Self::Registries
         )
     }
 }
@@ -219,6 +264,10 @@ impl fmt::Display for ConfigKey {
             Self::BlobsMb => f.write_str("quota.blobs_mb"),
             Self::ArtifactsMb => f.write_str("artifacts.max_mb"),
             Self::ArtifactFiles => f.write_str("artifacts.max_files"),
+            Self::TreeEntries => f.write_str("trees.max_entries"),
+            Self::TreeMb => f.write_str("trees.max_mb"),
+            Self::TreesQuota => f.write_str("quota.trees_mb"),
+            Self::ToolchainDirs => f.write_str("toolchains.dirs"),
             Self::LiveSandboxes => f.write_str("quota.live_sandboxes"),
             Self::CpuQuota => f.write_str("quota.cpu"),
             Self::DiskQuota => f.write_str("quota.disk_mb"),
@@ -232,6 +281,7 @@ impl fmt::Display for ConfigKey {
             Self::Retention => f.write_str("retention"),
             Self::ClassMin => f.write_str(CLASS_MIN),
             Self::TenantClasses => f.write_str(TENANTS),
+            Self::Registries => f.write_str(REGISTRIES),
             Self::Profile(language) => write!(f, "profile.{}", language.as_str()),
         }
     }
@@ -404,6 +454,9 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
         ConfigKey::BlobsMb
         | ConfigKey::ArtifactsMb
         | ConfigKey::ArtifactFiles
+        | ConfigKey::TreeEntries
+        | ConfigKey::TreeMb
+        | ConfigKey::TreesQuota
         | ConfigKey::LiveSandboxes
         | ConfigKey::CpuQuota
         | ConfigKey::DiskQuota
@@ -413,10 +466,12 @@ pub fn check(key: &ConfigKey, value: &Value) -> Result<Value, Refusal> {
         | ConfigKey::LivePerScope
         | ConfigKey::ScheduleInterval => stored::<u64>(value),
         ConfigKey::TenantQuotas => stored::<TenantQuotas>(value),
+        ConfigKey::ToolchainDirs => stored::<Vec<String>>(value),
         ConfigKey::E2bInternet => stored::<bool>(value),
         ConfigKey::Retention => stored::<Retention>(value),
         ConfigKey::ClassMin => stored::<IsolationClass>(value),
         ConfigKey::TenantClasses => stored::<TenantClasses>(value),
+        ConfigKey::Registries => stored::<RegistryGrants>(value),
         ConfigKey::Profile(_) => stored::<Profile>(value),
     }
 }
@@ -434,7 +489,7 @@ fn stored<T: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, Refus
 
 /// The table that these rows make for a tenant. A row that does not fit its type is an error and never a default.
 pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde_json::Error> {
-    let (mut profiles, mut ceilings) = (BTreeMap::new(), Vec::new());
+    let (mut profiles, mut ceilings, mut registries) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut sorted: Vec<&ConfigRow> = rows.iter().filter(|row| !row.value.is_null()).collect();
     // The tenant's after the host's: for a profile the later one stands.
     sorted.sort_by_key(|row| (row.scope, row.key));
@@ -452,6 +507,10 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
             | ConfigKey::BlobsMb
             | ConfigKey::ArtifactsMb
             | ConfigKey::ArtifactFiles
+            | ConfigKey::TreeEntries
+            | ConfigKey::TreeMb
+            | ConfigKey::TreesQuota
+            | ConfigKey::ToolchainDirs
             | ConfigKey::LiveSandboxes
             | ConfigKey::PauseRest
             | ConfigKey::E2bInternet
@@ -466,6 +525,10 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
             | ConfigKey::TenantQuotas
             | ConfigKey::ClassMin
             | ConfigKey::TenantClasses => {}
+            ConfigKey::Registries => {
+                let grants = serde_json::from_value(row.value.clone())?;
+                registries = registries_of(&grants, tenant);
+            }
             ConfigKey::Profile(language) => {
                 let value = serde_json::from_value(row.value.clone())?;
                 profiles.insert(language, ConfigValue { value, source });
@@ -473,7 +536,8 @@ pub fn settings(rows: &[ConfigRow], tenant: &TenantId) -> Result<Settings, serde
         }
     }
     ceilings.extend(quota_ceilings(rows, tenant)?);
-    Ok(Settings::new(profiles, ceilings).with_floors(floor::floors(rows, tenant)?))
+    let settings = Settings::new(profiles, ceilings).with_floors(floor::floors(rows, tenant)?);
+    Ok(settings.with_registries(registries))
 }
 
 /// Whether a key is on: the tenant's word, else the host's. Pure.

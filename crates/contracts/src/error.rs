@@ -50,6 +50,8 @@ codes! {
     PolicyViolation = ("policy_violation", 400);
     /// The recipe does not parse or does not hold together.
     RecipeInvalid = ("recipe_invalid", 400);
+    /// The directory that a client sends breaks a rule or a bound: a name or link that leads out, too many files, other bytes.
+    TreeInvalid = ("tree_invalid", 400);
     /// No key, or a key that is unknown or revoked.
     Unauthorized = ("unauthorized", 401);
     /// A delivery to a hook whose signature or time does not hold.

@@ -21,13 +21,14 @@
 //! dispatch recipe::task_texts recipe_book run shell shell::argv template terms
 //! life patch::receipt_text project recipe shell::words snapshot tally template_build timeout
 //! agent_plan config dispatch::record floor gate_spec live plan_text::agent profile retry_spec session step
-//! artifact_glob
+//! artifact_glob image_reference
 //! cache link sandbox
 //! gate patch::repo run_file
 //! live_network model patch::build rollback sandbox::input schedule task_outputs
 //! patch patch::mail patch::raw policy proof schema secret tree_change wipe
 //! artifact artifact_spec canonical delegation egress input key limit wipe_subject ops output patch::apply
-//!    object patch::commit patch::path retention run_name service shell::scan start_ask start_spec test_report usage
+//!    object patch::commit patch::path retention run_name service shell::scan start_ask start_spec test_report
+//!    toolchain tree_manifest tree_upload usage
 //! address agent_report duration error grant health id instant enum_names patch::diff patch::object printable
 //!    quota shell::quote shell::reader user yaml
 //! form own_schema
@@ -57,6 +58,7 @@ mod grant;
 pub mod graph;
 pub mod health;
 pub mod id;
+pub mod image_reference;
 pub mod input;
 pub mod instant;
 pub mod key;
@@ -110,7 +112,10 @@ pub mod template_build;
 pub mod terms;
 pub mod test_report;
 pub mod timeout;
+pub mod toolchain;
 pub mod tree_change;
+pub mod tree_manifest;
+pub mod tree_upload;
 pub mod trigger;
 pub mod usage;
 pub mod user;

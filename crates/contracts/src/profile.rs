@@ -21,6 +21,7 @@ use crate::enum_names::named;
 use crate::error::{ErrorCode, Refusal};
 use crate::floor::{self, ClassFloor};
 use crate::id::TenantId;
+use crate::image_reference;
 use crate::quota::TenantQuotas;
 use crate::sandbox::{
     DEFAULT_DISK_MB, DEFAULT_MEM_MB, DEFAULT_PIDS, DEFAULT_TIMEOUT_MS, Limits, MAX_STREAM_BYTES,
@@ -119,6 +120,8 @@ pub struct Settings {
     profiles: BTreeMap<Language, ConfigValue<Profile>>,
     ceilings: Vec<ConfigValue<Ceiling>>,
     floors: Vec<ClassFloor>,
+    /// Absent where they are not known, as beside a recipe that is only checked.
+    registries: Option<Vec<String>>,
 }
 
 impl Default for Settings {
@@ -132,7 +135,12 @@ impl Default for Settings {
             };
             (language, ConfigValue { value: language.profile(), source })
         });
-        Self { profiles: profiles.collect(), ceilings: Vec::new(), floors: Vec::new() }
+        Self {
+            profiles: profiles.collect(),
+            ceilings: Vec::new(),
+            floors: Vec::new(),
+            registries: None,
+        }
     }
 }
 
@@ -225,6 +233,18 @@ impl Settings {
         Self { floors, ..self }
     }
 
+    /// Sets the registries that images of the tenant's services may come from; without, all are taken.
+    #[must_use]
+    pub fn with_registries(self, registries: Vec<String>) -> Self {
+        Self { registries: Some(registries), ..self }
+    }
+
+    /// The registries that images of the tenant's services may come from, if they are known.
+    #[must_use]
+    pub fn registries(&self) -> Option<&[String]> {
+        self.registries.as_deref()
+    }
+
     /// The least isolation class in force.
     #[must_use]
     pub fn floor(&self) -> Option<&ClassFloor> {
@@ -288,6 +308,7 @@ impl Settings {
         if let Some(least) = self.floor() {
             floor::raise(request, least.value);
         }
+        image_reference::check(what, request, self.registries())?;
         for ceiling in &self.ceilings {
             // What has a ceiling and was not asked for: the default, or the ceiling if that is less.
             request.limits = merged(request.limits, lowered(ceiling.value.limits, DEFAULTS));

@@ -34,6 +34,7 @@ use crate::secret::SecretUse;
 use crate::service::Service;
 use crate::start_spec::StartSpec;
 use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
+use crate::toolchain::{MAX_TOOLCHAINS, ToolchainSpec};
 use crate::user;
 
 /// Id of the recipe of one command that `cofferdam exec` writes: its exit status is the command's, 127 for a missing one.
@@ -325,6 +326,11 @@ pub struct TaskSpec {
     /// Files and directories that the task finds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
+    /// Toolchains of the host, each once: `rust`, `node@22`, `python@3.12`, `go`. They are mounted read-only, first in `PATH`, and
+    /// pinned in the plan by version and identity.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_TOOLCHAINS))]
+    pub toolchains: Vec<ToolchainSpec>,
     /// A repository whose commit it finds at `/work`; what it changes there is kept as a patch.
     pub repo: Option<RepoSpec>,
     /// The first phase, such as an installation.

@@ -29,6 +29,7 @@ use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
 use crate::task_outputs::TaskOutputs;
 use crate::test_report::{MAX_REPORT_SPECS, ReportSpec};
+use crate::toolchain::{MAX_TOOLCHAINS, Toolchain};
 use crate::user::{EffectiveUser, UserName};
 pub use crate::wipe::{
     ProcessIdentity, WipeCheck, WipeEvidence, WipeKind, WipeMethod, WipeStatus, WipeSubject,
@@ -139,6 +140,7 @@ impl SandboxRequest {
             artifacts: Vec::new(),
             reports: Vec::new(),
             outputs: None,
+            toolchains: Vec::new(),
             build: None,
             repo: None,
             spec: None,
@@ -303,6 +305,10 @@ pub struct SandboxRequest {
     pub reports: Vec<ReportSpec>,
     /// File of its outputs, relative to the working directory: `.env` or `.json`. Later tasks of its run are given its values.
     pub outputs: Option<String>,
+    /// Toolchains of the host, mounted read-only and first in `PATH`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_TOOLCHAINS))]
+    pub toolchains: Vec<Toolchain>,
     /// A command that runs first.
     pub build: Option<BuildPhase>,
     /// The repository that the build phase checks out at `/work`; what changes there is kept as a patch.

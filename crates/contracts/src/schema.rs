@@ -41,6 +41,8 @@ pub struct Validator {
     compiled: jsonschema::Validator,
     schema: Value,
     patterns: Patterns,
+    /// A property of it is `writeOnly`, as a secret is: no value is repeated in a violation.
+    is_masked: bool,
 }
 
 impl Validator {
@@ -57,7 +59,9 @@ impl Validator {
             .offline()
             .build(schema)
             .map_err(|e| refused(format!("not a JSON Schema: {e}")))?;
-        Ok(Self { compiled, schema: schema.clone(), patterns })
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        let is_masked = properties.into_iter().any(|(_, of)| of["writeOnly"] == true);
+        Ok(Self { compiled, schema: schema.clone(), patterns, is_masked })
     }
 
     /// Every violation, up to a bound; of a check that is long the first alone.
@@ -65,7 +69,7 @@ impl Validator {
     pub fn violations(&self, value: &Value) -> Vec<Violation> {
         let violation = |e: &ValidationError<'_>| Violation {
             instance_path: e.instance_path().to_string(),
-            message: words(e),
+            message: words(e, self.is_masked),
         };
         match steps::charge(&self.schema, &self.patterns, value) {
             None => {
@@ -96,7 +100,10 @@ impl Validator {
 }
 
 /// A violation as a person reads it. A pattern is a riddle: where it has a parser, that says what is wrong.
-fn words(error: &ValidationError<'_>) -> String {
+fn words(error: &ValidationError<'_>, is_masked: bool) -> String {
+    if is_masked {
+        return error.masked_with("what was given").to_string().chars().take(300).collect();
+    }
     let text = error.instance().as_str();
     let parsed = match error.kind() {
         ValidationErrorKind::Pattern { pattern } if pattern == ENTRY_PATTERN => {

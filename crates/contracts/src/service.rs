@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Serialize};
 
+use crate::id::Digest;
 use crate::own_schema::{own_schema, text_or_object};
 use crate::user::UserName;
 
@@ -36,16 +37,18 @@ pub struct Service {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceDetail {
-    /// Its root file system: only the sandbox's own.
+    /// Its root file system: the sandbox's own (default), or an image of a registry, `HOST[:PORT]/PATH[:TAG][@sha256:DIGEST]`.
     pub image: Option<String>,
-    /// argv, in the foreground. Needed unless the host knows the name.
+    /// argv, in the foreground. Needed unless the host knows the name, or an image of a registry has a command. With such an image:
+    /// what follows its entry point.
     pub cmd: Option<Vec<String>>,
-    /// Its port on the sandbox's loopback. Needed with `cmd`.
+    /// Its port on the sandbox's loopback. Needed with `cmd` and with an image of a registry.
     pub port: Option<u16>,
-    /// Its environment, where it has a `cmd`.
+    /// Its environment, where it has a `cmd` or an image of a registry.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Whom its `cmd` runs as: a name or number, and after a colon a group. Default: root.
+    /// Whom it runs as: a name or number of its root file system, and after a colon a group. Default: the user of its image of a
+    /// registry, otherwise root.
     pub user: Option<UserName>,
     /// When it counts as healthy.
     pub health: Option<ServiceHealth>,
@@ -87,6 +90,23 @@ pub struct ServiceReport {
     /// Its exit status if it ended before the task did; 128 + n for signal n.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
+    /// The image of a registry that it ran from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ServiceImage>,
+}
+
+/// An image of a registry that a service ran from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceImage {
+    /// Reference with the digest that the plan is bound to.
+    pub reference: String,
+    /// Digest of the manifest for this machine: the reference's own, unless that is an index of several platforms.
+    pub digest: Digest,
+    /// Bytes of its layers as the registry has them.
+    pub bytes: u64,
+    /// Bytes that were fetched for this task; 0 where its tenant had the image on this host.
+    pub fetched_bytes: u64,
 }
 
 /// The object form.
@@ -96,16 +116,16 @@ pub struct ServiceReport {
 struct ServiceObject {
     /// Lower-case letters, digits and `-`.
     name: String,
-    /// Its root file system: only the sandbox's own.
+    /// Its root file system: the sandbox's own, or an image of a registry.
     image: Option<String>,
-    /// argv, in the foreground.
+    /// argv, in the foreground. With an image of a registry: what follows its entry point.
     cmd: Option<Vec<String>>,
     /// Its port on the sandbox's loopback.
     port: Option<u16>,
-    /// Environment of `cmd`; refused without one.
+    /// Environment of `cmd` or of an image of a registry; refused without either.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     env: BTreeMap<String, String>,
-    /// Whom its `cmd` runs as.
+    /// Whom it runs as.
     user: Option<UserName>,
     /// When it counts as healthy.
     health: Option<ServiceHealth>,

@@ -9,6 +9,7 @@ use crate::cache::CacheReport;
 use crate::enum_names::named;
 use crate::id::{StepId, TaskKey};
 use crate::sandbox::{EffectivePolicy, ErrCode, LimitKind, Metrics, SessionState, is_zero};
+use crate::service::ServiceReport;
 
 /// How the cause of an attempt begins whose build phase failed: its task's command did not run.
 pub const IN_BUILD: &str = "in the build phase: ";
@@ -161,6 +162,9 @@ pub struct TaskOutcome {
     pub effective: Option<EffectivePolicy>,
     /// The limits that it reached.
     pub limits_reached: Vec<LimitKind>,
+    /// How its services fared, and the images that they ran from.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceReport>,
     /// What came of the dependency cache.
     pub cache: Option<CacheReport>,
     /// Bytes of its output beyond what is kept of each stream: they are counted and lost.

@@ -170,7 +170,7 @@ fn programs_of(request: &SandboxRequest) -> impl Iterator<Item = HostNeed<'_>> {
     let has_mounts = request.spec.as_ref().is_some_and(|spec| spec.mounts.is_some());
     let is_covered = request.files_in.iter().any(|file| is_shown(&file.path));
     let is_hosts = request.env_ref == "host" && request.template_key.is_none();
-    let is_known = is_hosts && !has_mounts && !is_covered;
+    let is_known = is_hosts && !has_mounts && !is_covered && request.toolchains.is_empty();
     let build = request.build.as_ref().map(|build| ("build", &build.cmd, &build.env));
     // What the build phase leaves is there when the command starts.
     let first = build.unwrap_or(("exec", &request.cmd, &request.env));

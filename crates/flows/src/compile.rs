@@ -13,12 +13,13 @@ use cofferdam_contracts::recipe::Recipe;
 use cofferdam_contracts::run::Budget;
 use cofferdam_contracts::schema::with_defaults;
 use cofferdam_contracts::template::{GlobError, Globber};
+use cofferdam_contracts::tree_upload;
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::recipes::RecipeQuery;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::steps::CompileContext;
 use cofferdam_ledger::trees::IntentTree;
-use cofferdam_sandbox::AllowedPaths;
+use cofferdam_sandbox::{AllowedPaths, TreeError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -26,8 +27,8 @@ use crate::admission::{HostAdmission, HostReach};
 use crate::error::{Error, Result};
 use crate::file_lister::{FileLister, TreeSource};
 use crate::plan_text::{COMPILE, Compilation, PlanText};
-use crate::trees::{self, RunTrees};
-use crate::{checks, config, decide};
+use crate::trees::{self, RunTrees, TreeHost};
+use crate::{checks, config, decide, service_images, toolchains};
 
 /// What the worker that compiles knows of its host.
 #[derive(Debug, Clone, Copy)]
@@ -201,8 +202,7 @@ fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
     crate::recipes::builtin().filter(|r| r.hash().is_ok_and(|h| h == *hash))
 }
 
-/// A plan whose files name the content that they are bound to. What its intent did not bind when it was submitted is bound now; files
-/// that it lists are those of the bound content.
+/// A plan whose files and images of services name the content that they are bound to, with the toolchains of this host.
 pub(crate) async fn planned(
     ledger: &Ledger,
     host: CompileHost<'_>,
@@ -211,9 +211,42 @@ pub(crate) async fn planned(
     inputs: Value,
     settings: Settings,
 ) -> Result<Result<Plan, Refusal>> {
+    let plan = match bound_plan(ledger, host, recipe, run, inputs, settings).await? {
+        Ok(plan) => service_images::pinned(ledger, run, plan).await?,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let plan = match plan {
+        Ok(plan) if toolchains::has_any(&plan) => plan,
+        plan => return Ok(plan),
+    };
+    let rows = ledger.config().rows(&run.tenant).await?;
+    let pinned =
+        tokio::task::spawn_blocking(move || toolchains::pinned(plan, &toolchains::dirs(&rows)));
+    Ok(pinned.await?)
+}
+
+/// A plan whose files name the content that they are bound to. What its intent did not bind when it was submitted is bound now; files
+/// that it lists are those of the bound content.
+async fn bound_plan(
+    ledger: &Ledger,
+    host: CompileHost<'_>,
+    recipe: Recipe,
+    run: &RunContext,
+    inputs: Value,
+    settings: Settings,
+) -> Result<Result<Plan, Refusal>> {
     let allowed = if run.by_host_admin { host.allowed.everything() } else { host.allowed.clone() };
-    let draft =
+    let mut draft =
         PlanDraft { recipe, run: run.clone(), inputs, settings, lister: FileLister::of(allowed) };
+    // Of the host's own directories a list is made of what is bound afterwards; a sent one was bound at submission.
+    if let (Some(here), false) = (host.trees.host(), trees::sent_by(&draft.inputs).is_empty()) {
+        let mut sent = ledger.trees().of_intent(&run.intent_id).await?;
+        sent.retain(|tree| tree_upload::named_by(&tree.source).is_some());
+        match listed(here, run, &sent).await {
+            Ok(copies) => draft.lister.bind(copies),
+            Err(refusal) => return Ok(Err(refusal)),
+        }
+    }
     let (draft, plan) = draft.compile().await;
     let plan = match plan {
         Ok(plan) => plan,
@@ -235,14 +268,10 @@ pub(crate) async fn planned(
     let (Some(mut draft), Some(here)) = (again, host.trees.host()) else {
         return Ok(attached(plan, &bound));
     };
-    let mut opened = Vec::with_capacity(bound.len());
-    for tree in &bound {
-        match here.open(tree, &run.tenant, run.by_host_admin).await {
-            Ok(copy) => opened.push(TreeSource { source: tree.source.clone(), opened: copy }),
-            Err(error) => return Ok(Err(trees::refusal(&tree.source, &error))),
-        }
+    match listed(here, run, &bound).await {
+        Ok(copies) => draft.lister.bind(copies),
+        Err(refusal) => return Ok(Err(refusal)),
     }
-    draft.lister.bind(opened);
     let plan = match draft.compile().await.1 {
         Ok(plan) => plan,
         Err(refusal) => return Ok(Err(refusal)),
@@ -250,6 +279,24 @@ pub(crate) async fn planned(
     // A file that is listed now may be one that is given.
     let bound = self::bound(ledger, host, run, &plan).await?;
     Ok(bound.and_then(|bound| attached(plan, &bound)))
+}
+
+/// The copies whose files a plan may list. One of a sent directory that this host does not have is left out: what lists it is refused
+/// with its name, and any other task waits for a worker that has it.
+async fn listed(
+    host: &TreeHost,
+    run: &RunContext,
+    bound: &[IntentTree],
+) -> Result<Vec<TreeSource>, Refusal> {
+    let mut copies = Vec::with_capacity(bound.len());
+    for tree in bound {
+        match host.open(tree, &run.tenant, run.by_host_admin).await {
+            Ok(opened) => copies.push(TreeSource { source: tree.source.clone(), opened }),
+            Err(TreeError::Gone(_)) if tree_upload::named_by(&tree.source).is_some() => {}
+            Err(error) => return Err(trees::refusal(&tree.source, &error)),
+        }
+    }
+    Ok(copies)
 }
 
 /// What a plan is given of the host, bound for its intent.

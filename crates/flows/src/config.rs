@@ -6,6 +6,7 @@ use cofferdam_contracts::config::{
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::floor::{check_own, classes_seen_by};
 use cofferdam_contracts::id::TenantId;
+use cofferdam_contracts::image_reference::registries_seen_by;
 use cofferdam_contracts::key::Role;
 use cofferdam_contracts::policy::grants_seen_by;
 use cofferdam_contracts::profile::{Settings, hosts_quota};
@@ -41,6 +42,8 @@ fn shown(key: ConfigKey, value: Value, tenant: &TenantId) -> Value {
             .and_then(|grants| serde_json::to_value(grants_seen_by(grants, tenant))),
         ConfigKey::TenantClasses => serde_json::from_value(value)
             .and_then(|classes| serde_json::to_value(classes_seen_by(classes, tenant))),
+        ConfigKey::Registries => serde_json::from_value(value)
+            .and_then(|grants| serde_json::to_value(registries_seen_by(grants, tenant))),
         ConfigKey::TenantQuotas => serde_json::from_value(value).and_then(|all: TenantQuotas| {
             let own = all.into_iter().filter(|(name, _)| name == tenant.as_str());
             serde_json::to_value(own.collect::<TenantQuotas>())
@@ -184,6 +187,8 @@ fn within_hosts(
         | ConfigKey::ScheduleInterval
         | ConfigKey::TenantQuotas
         | ConfigKey::Retention
+        | ConfigKey::ToolchainDirs
+        | ConfigKey::Registries
         | ConfigKey::TenantClasses => {}
         ConfigKey::ClassMin if scope == WriteScope::Global => {}
         ConfigKey::ClassMin => {
@@ -193,6 +198,9 @@ fn within_hosts(
         ConfigKey::BlobsMb
         | ConfigKey::ArtifactsMb
         | ConfigKey::ArtifactFiles
+        | ConfigKey::TreeEntries
+        | ConfigKey::TreeMb
+        | ConfigKey::TreesQuota
         | ConfigKey::LiveSandboxes
         | ConfigKey::PauseRest => {
             let of_host = |row: &&ConfigRow| {

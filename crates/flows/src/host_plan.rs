@@ -6,7 +6,8 @@ use cofferdam_contracts::id::SandboxId;
 use cofferdam_contracts::run::ExecutionMode;
 use cofferdam_contracts::sandbox::{ErrCode, IsolationClass, SandboxRequest};
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::{Host, Plan, verify_absent};
+use cofferdam_sandbox::image::ServiceRoots;
+use cofferdam_sandbox::{Host, Plan, plan_with, verify_absent};
 
 use crate::attempt::{End, blank};
 use crate::decide::MAX_EXECUTIONS;
@@ -63,12 +64,13 @@ impl PlanFailure {
     }
 }
 
-/// The plan of a task's sandbox, or why it is to have none.
+/// The plan of a task's sandbox on the images of its services, or why it is to have none.
 pub(crate) fn planned<'a>(
     executor: &'a Executor,
     task: &TaskContext,
     request: &SandboxRequest,
     agent: Option<&AgentWork>,
+    roots: ServiceRoots,
     id: &SandboxId,
 ) -> Result<HostPlan<'a>, PlanFailure> {
     if task.execution_no > MAX_EXECUTIONS {
@@ -81,11 +83,12 @@ pub(crate) fn planned<'a>(
         return Err(PlanFailure { code: ErrCode::BootFail, cause, end: End::refused_everywhere });
     }
     let host = if task.by_host_admin { &executor.open_host } else { &executor.host };
-    let planned =
-        host.plan(request, id).map_err(|e| e.to_string()).and_then(|mut plan| match agent {
+    let planned = plan_with(host.facts(), request, id, roots).map_err(|e| e.to_string()).and_then(
+        |mut plan| match agent {
             Some(agent) => dispatches::jail(&mut plan, agent).map(|()| plan),
             None => Ok(plan),
-        });
+        },
+    );
     if let (Ok(plan), Some(least)) = (&planned, &task.class_floor)
         && plan.class.strength() < least.value
     {

@@ -9,6 +9,7 @@ use cofferdam_contracts::error::Refusal;
 use cofferdam_contracts::pipeline::MAX_FILE_SOURCES;
 use cofferdam_contracts::run_file::{MAX_RUN_FILES, RunFile};
 use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
+use cofferdam_contracts::tree_upload;
 use cofferdam_ledger::objects::ObjectRow;
 use cofferdam_ledger::run_files::StoredFile;
 use cofferdam_ledger::tasks::TaskContext;
@@ -21,7 +22,7 @@ use crate::executor::Executor;
 use crate::objects::ObjectError;
 use crate::patience::patiently;
 use crate::run_files::{FileChoice, decode_name, encode_name};
-use crate::task_trees;
+use crate::{task_trees, toolchains};
 
 /// Files of other tasks that one task is given at most.
 const MAX_TASK_FILES: usize = 20_000;
@@ -95,15 +96,20 @@ pub(crate) async fn inputs(
                 chosen.extend(left.files(executor, task, file, &files).await?);
                 continue;
             }
-            (None, Some(uri)) => match uri.strip_prefix("host://") {
+            (None, Some(uri)) => match file.host_source() {
                 Some(source) => {
                     let tree = copies.get(source).filter(|_| file.tree.is_some()).cloned();
+                    if tree.is_none() && tree_upload::named_by(source).is_some() {
+                        return lasting(format!(
+                            "{source}: this kind of run is not given a sent directory"
+                        ));
+                    }
                     let source = HostPath::said(source);
                     Input::Host { path, source, access: file.access, tree }
                 }
                 None => {
                     return lasting(format!(
-                        "{uri}: only host://, artifact:// and artifacts:// are known"
+                        "{uri}: only host://, tree:, artifact:// and artifacts:// are known"
                     ));
                 }
             },
@@ -111,12 +117,38 @@ pub(crate) async fn inputs(
         };
         inputs.push(input);
     }
+    if !request.toolchains.is_empty() {
+        inputs.extend(toolchains(executor, task, request).await?);
+    }
     apart(&chosen)?;
     let share = share(held_mib(&mut chosen)?).await;
     for file in chosen {
         inputs.push(file.read(executor, task).await?);
     }
     Ok(TaskInputs { inputs, _share: share })
+}
+
+/// Toolchains of this host, as the plan pins them. A worker that does not have one leaves the task to another.
+async fn toolchains(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+) -> Result<Vec<Input>, NoInput> {
+    let config = executor.flows.ledger.config();
+    let rows = patiently(|| config.rows(&task.tenant)).await;
+    let rows = rows.map_err(|e: Error| NoInput::Passing(e.to_string()))?;
+    let wanted = request.toolchains.clone();
+    let found =
+        tokio::task::spawn_blocking(move || toolchains::inputs(&wanted, &toolchains::dirs(&rows)));
+    let found = found.await.map_err(|lost| NoInput::Passing(lost.to_string()))?;
+    let why = match found {
+        Ok(inputs) => return Ok(inputs),
+        Err(why) => why,
+    };
+    // Another host may have it.
+    let admission = &executor.flows.runs.admission;
+    let is_only = admission.is_decisive(&executor.flows.ledger).await.unwrap_or(false);
+    Err(if is_only { NoInput::Lasting(why) } else { NoInput::Passing(why) })
 }
 
 /// Two files that would lie in one place are refused: which of them a task sees is not to be a matter of their order. Pure.

@@ -26,21 +26,22 @@
 //! output_files
 //! dispatches::import dispatches::watch takeover workflow_context
 //! compile dispatches flight intents models::calls ops retry settle submit triggers
-//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys retention runs strict
+//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys retention runs service_images
+//!    strict
 //! static_recipe dispatches::agents dispatches::model executor gates::reply task_secrets models::ask models::prompt
 //!    models::providers models::send notify objects project_patch recipes test_reports
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
-//! admission graph trees
+//! admission graph tree_sweep trees
 //! graph::refusal
 //! graph::state
 //! graph::failure graph::group
 //! graph::action
-//! file_lister
+//! file_lister tree_uploads
 //! ask attempt feed session_states box_future decide dispatches::changes dispatches::event_line dispatches::findings
-//!    dispatches::project dispatches::tool_uses dispatches::tools due error evict fresh_ids gates guesses
+//!    dispatches::project dispatches::tool_uses dispatches::tools disk_reads due error evict fresh_ids gates guesses
 //!    handoff host memory models models::hash models::judge models::leak models::pipe models::answer_budget models::prompt_position
-//!    outbound output output_values patches run_files key_slots sign slots active_workflows vault
+//!    outbound output output_values patches run_files key_slots sign slots active_workflows toolchains vault
 //! client_input
 //! input_queue draft_objects
 //! ```
@@ -61,6 +62,7 @@ pub mod config;
 pub mod decide;
 pub mod delegations;
 mod deps;
+pub mod disk_reads;
 mod dispatches;
 mod draft_objects;
 mod drive;
@@ -120,6 +122,7 @@ mod run;
 pub mod run_files;
 mod runs;
 pub mod secrets;
+mod service_images;
 mod session_states;
 pub mod settle;
 mod sign;
@@ -136,6 +139,9 @@ mod task_secrets;
 mod task_streams;
 mod task_trees;
 mod test_reports;
+mod toolchains;
+mod tree_sweep;
+mod tree_uploads;
 mod trees;
 pub mod triggers;
 mod vault;
@@ -167,6 +173,7 @@ pub use ready_sandbox::ReadySandbox;
 pub use retention::Retentions;
 pub use runs::Runs;
 pub use sign::Signer;
+pub use tree_uploads::{ManifestPart, Uploads};
 pub use vault::{FileKey, Vault, VaultError};
 pub use worker::{StartError, Worker, WorkerConfig};
 
@@ -210,6 +217,8 @@ pub struct Flows {
     pub dispatches: Dispatches,
     /// Large artifacts in a store.
     pub objects: Objects,
+    /// Directories that clients send.
+    pub uploads: Uploads,
     /// Secrets, and the key that they are sealed under.
     pub secrets: Secrets,
     /// Providers of models.
@@ -247,7 +256,7 @@ pub struct FlowsSetup<'a> {
     pub reach: Reach,
     /// Host directories that everybody may be given.
     pub roots: &'a [PathBuf],
-    /// The state directory, of which nothing may be given.
+    /// The state directory: of it nothing may be given, and what clients send lies there.
     pub state_dir: Option<&'a Path>,
     /// Whether models without a credential are refused.
     pub is_strict: bool,
@@ -288,7 +297,8 @@ impl Flows {
         let models = Models::new(&ledger, &wakes, &secrets, is_strict);
         let applies = Applies::new(&ledger);
         let objects = Objects::new(&ledger, &secrets, store);
-        let runs = Runs::new(&ledger, &ids, &quota, &models, &applies);
+        let uploads = Uploads::new(&ledger, setup.state_dir);
+        let runs = Runs::new(&ledger, &ids, &quota, &models, &applies, &uploads);
         Self {
             triggers: Triggers::new(&ledger, &runs, &secrets),
             runs,
@@ -297,6 +307,7 @@ impl Flows {
             gates: Gates::new(&ledger, signer.clone()),
             retention: Retentions::new(&ledger, &objects),
             objects,
+            uploads,
             dispatches: Dispatches::new(&ledger, &ids, allowed, &quota, &models),
             secrets,
             models,

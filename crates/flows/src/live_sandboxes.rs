@@ -13,6 +13,7 @@ use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest, SandboxResult, Sessi
 use cofferdam_contracts::session::Attestation;
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::image::ServiceRoots;
 use cofferdam_sandbox::{Host, InitialFiles, ProvisionError, Sandbox};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -109,7 +110,7 @@ impl<'a> Attempt<'a> {
     /// # Errors
     /// Why it gets none; [`Attempt::unplanned`] makes that its end.
     pub fn planned(&self, request: &SandboxRequest) -> Result<HostPlan<'a>, PlanFailure> {
-        planned(self.executor, self.task, request, None, self.id)
+        planned(self.executor, self.task, request, None, ServiceRoots::new(), self.id)
     }
 
     /// The end of one that gets no plan.

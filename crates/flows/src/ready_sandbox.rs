@@ -9,6 +9,7 @@ use cofferdam_contracts::plan::Work;
 use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_sandbox::image::ServiceRoots;
 use cofferdam_sandbox::{
     CacheBase, InitialFiles, Plan, ProvisionError, Sandbox, provision_filled, provision_on,
 };
@@ -23,6 +24,7 @@ use crate::host_plan::{HostPlan, canceled, planned, unmade};
 use crate::input_files::{NoInput, TaskInputs, inputs};
 use crate::memory::{MemoryShare, MemoryUse};
 use crate::patience::patiently;
+use crate::service_images::{self, PullError};
 use crate::task_secrets::TaskSecrets;
 
 /// A task that waits no longer than this for memory is not said to wait: most wait for none.
@@ -57,7 +59,8 @@ pub(crate) async fn up(
         let end = unmade(executor, task, id, ErrCode::CmdNonzero, why.clone()).await;
         return Err(Box::new(end));
     }
-    let on = match planned(executor, task, request, agent, id) {
+    let roots = images(executor, task, request, id, wakes).await?;
+    let on = match planned(executor, task, request, agent, roots, id) {
         Ok(planned) => planned,
         Err(why) => return Err(why.end(executor, task, id).await),
     };
@@ -98,6 +101,33 @@ pub(crate) async fn up(
     };
     drop(making);
     begun(executor, task, on, made, deps, memory)
+}
+
+/// The images of its services on this host, or the task's end without them.
+async fn images(
+    executor: &Executor,
+    task: &TaskContext,
+    request: &SandboxRequest,
+    id: &SandboxId,
+    wakes: &Receiver<Wake>,
+) -> Result<ServiceRoots, Box<End>> {
+    let mut heard = wakes.resubscribe();
+    let given_up = cancellation(executor, task, &mut heard);
+    let pulled = tokio::select! {
+        biased;
+        pulled = service_images::pulled(executor, task, request) => pulled,
+        () = given_up => return Err(Box::new(canceled(executor, task, id).await)),
+    };
+    match pulled {
+        Ok(roots) => Ok(roots),
+        Err(PullError::Passing(cause)) => {
+            Err(Box::new(unmade(executor, task, id, ErrCode::BootFail, cause).await))
+        }
+        Err(PullError::Lasting(cause)) => {
+            let end = unmade(executor, task, id, ErrCode::BootFail, cause).await;
+            Err(Box::new(end.refused_everywhere()))
+        }
+    }
 }
 
 /// Until a task is canceled.

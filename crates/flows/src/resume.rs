@@ -16,6 +16,7 @@ use cofferdam_contracts::sandbox::{SandboxRequest, SessionState};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::remote_commands::SessionTakeover;
 use cofferdam_ledger::tasks::{TaskContext, WorkerLocation};
+use cofferdam_sandbox::image::ServiceRoots;
 use cofferdam_sandbox::{RemoteLocation, ResumeError, Sandbox, resume, verify_absent};
 use tokio::sync::broadcast::Receiver;
 
@@ -87,11 +88,17 @@ impl ResumeContext<'_> {
     /// `None`: it is gone.
     async fn end(&self, wakes: &mut Receiver<Wake>) -> Option<End> {
         let Self { executor, task, taken, .. } = self;
-        let HostPlan { host, plan } =
-            match planned(executor, task, self.request, None, &taken.sandbox) {
-                Ok(planned) => planned,
-                Err(why) => return Some(*why.end(executor, task, &taken.sandbox).await),
-            };
+        let HostPlan { host, plan } = match planned(
+            executor,
+            task,
+            self.request,
+            None,
+            ServiceRoots::new(),
+            &taken.sandbox,
+        ) {
+            Ok(planned) => planned,
+            Err(why) => return Some(*why.end(executor, task, &taken.sandbox).await),
+        };
         let meeting = async |wakes: &mut Receiver<Wake>| {
             let place = RemoteLocation { provider: self.provider.clone(), id: taken.id.clone() };
             let waited = Stopwatch::start();

@@ -10,6 +10,7 @@ use crate::feed::Feeds;
 use crate::fresh_ids::FreshIds;
 use crate::models::Models;
 use crate::quota::Quota;
+use crate::tree_uploads::Uploads;
 use crate::trees::RunTrees;
 
 /// Runs of this installation's tenants.
@@ -33,6 +34,7 @@ impl Runs {
         quota: &Quota,
         models: &Models,
         applies: &Applies,
+        sent: &Uploads,
     ) -> Self {
         Self {
             ledger: ledger.clone(),
@@ -41,7 +43,7 @@ impl Runs {
             models: models.clone(),
             applies: applies.clone(),
             admission: HostAdmission::default(),
-            trees: RunTrees::default(),
+            trees: RunTrees::new(sent),
             feeds: Arc::default(),
         }
     }

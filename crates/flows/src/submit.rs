@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::models::planner_admit;
 use crate::recipes::builtin;
 use crate::runs::Runs;
-use crate::{checks, config, decide, egress, floor, secrets, strict, trees};
+use crate::{checks, config, decide, egress, floor, secrets, strict, toolchains, trees};
 
 /// A started or found run.
 #[derive(Debug, Clone)]
@@ -204,12 +204,19 @@ impl Runs {
             return Err(unattended().into());
         }
         let settings = config::table(&admission.config, &who.tenant)?;
+        let dirs = toolchains::dirs(&admission.config);
         let checked = checks::check(&who.tenant, || {
             let form = form_of(&recipe, form)?;
             let plan = preview(&recipe, &form, &settings)?;
             let reach = HostReach { is_admin: who.is_host_admin(), is_relayed: fed };
             let absence = plan.as_ref().and_then(|plan| self.admission.absence(plan, reach));
-            let sources = plan.as_ref().map(trees::sources).unwrap_or_default();
+            // Only a host that executes can tell.
+            let absence = absence.or_else(|| {
+                self.trees.host().and_then(|_| toolchains::absence(plan.as_ref()?, &dirs))
+            });
+            let mut sources = plan.as_ref().map(trees::sources).unwrap_or_default();
+            // A plan that lists files is compiled by the host that executes, which may not have what was sent here.
+            sources.extend(trees::sent_by(&form));
             Ok::<_, Refusal>((form, absence, sources))
         });
         let (form, absence, sources) = checked.await??;
@@ -294,7 +301,7 @@ impl Runs {
         who: &Principal,
         sources: BTreeSet<String>,
     ) -> Result<Vec<IntentTree>> {
-        if sources.is_empty() || self.trees.host().is_none() {
+        if sources.is_empty() {
             return Ok(Vec::new());
         }
         let existing = self.ledger.runs().header(&new.tenant, new.workflow_id.as_str()).await?;

@@ -4,6 +4,7 @@
 //! submission: plan --sources--> TreeStore::bind --> app.intent_trees, with the run's row
 //! CompileST:  plan --sources--> bound before? else bind --> files of the plan name the digest --> plan digest, consent, task keys
 //! ```
+//! A directory that a client sent is a source, too, `tree:SHA256`, bound by the process that it was sent to.
 //! **What is bound first stands for the intent**: for each task, retry and fork. A process that does not execute binds nothing; the worker
 //! that compiles does. **What is to be bound and was not is never given**: its plan is refused, and so is its task. Not bound are: what is
 //! written through (`access: full`) or is said to be `live`, the directory of a command of `exec`, which begins at once and is seen as it
@@ -20,19 +21,19 @@ use cofferdam_contracts::patch::REPO_MOUNT;
 use cofferdam_contracts::plan::{Plan, Work};
 use cofferdam_contracts::recipe::EXEC_RECIPE;
 use cofferdam_contracts::sandbox::{AccessMode, InputFile, SandboxRequest};
+use cofferdam_contracts::tree_upload;
 use cofferdam_ledger::trees::IntentTree;
 use cofferdam_sandbox::{
     AllowedPaths, BoundTree, HostFacts, HostHandle, HostPath, Links, TreeBounds, TreeError,
     TreeStore,
 };
-use serde_json::json;
-use tokio::sync::Semaphore;
+use serde_json::{Value, json};
 use tokio::task::JoinError;
 
+use crate::disk_reads;
 use crate::key_slots::KeySlots;
+use crate::tree_uploads::{BINDINGS, Uploads};
 
-/// Directories that are read at once: one has all processors, and another may wait for its disk.
-static BINDINGS: Semaphore = Semaphore::const_new(4);
 /// A tenant binds one directory at a time: who has large ones waits for itself.
 static TENANTS: LazyLock<KeySlots<TenantId>> = LazyLock::new(|| KeySlots::of(1));
 /// How long a binding waits for the tenant's other ones.
@@ -42,9 +43,12 @@ static COPIES: LazyLock<KeySlots<Digest>> = LazyLock::new(|| KeySlots::of(1));
 /// Host paths that one plan binds: a fan-out may give each of its tasks a file.
 const MAX_SOURCES: usize = 1_024;
 
-/// Binds for the host that executes the runs of this process, once it is known.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RunTrees(Arc<OnceLock<TreeHost>>);
+/// Binds for the host that executes the runs of this process, once it is known, and what clients sent to this process.
+#[derive(Debug, Clone)]
+pub(crate) struct RunTrees {
+    host: Arc<OnceLock<TreeHost>>,
+    pub sent: Uploads,
+}
 
 /// A host with copies.
 #[derive(Debug)]
@@ -63,7 +67,7 @@ fn bindable(request: &SandboxRequest) -> impl Iterator<Item = (&InputFile, &str)
 }
 
 fn source_of(file: &InputFile) -> Option<&str> {
-    let source = file.uri.as_deref()?.strip_prefix("host://")?;
+    let source = file.host_source()?;
     let is_bound = !file.live && file.access != AccessMode::Full && file.path != REPO_MOUNT;
     is_bound.then_some(source)
 }
@@ -83,6 +87,22 @@ pub(crate) fn sources(plan: &Plan) -> BTreeSet<String> {
     });
     let requests = requests.filter(|_| is_bound(plan));
     requests.flat_map(bindable).map(|(_, source)| source.to_owned()).collect()
+}
+
+/// Sent directories that a form names, at any depth. Pure.
+pub(crate) fn sent_by(form: &Value) -> BTreeSet<String> {
+    let (mut open, mut found) = (vec![form], BTreeSet::new());
+    while let Some(value) = open.pop() {
+        match value {
+            Value::String(text) if tree_upload::named_by(text).is_some() => {
+                found.insert(text.clone());
+            }
+            Value::Array(items) => open.extend(items),
+            Value::Object(fields) => open.extend(fields.values()),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// A path of a task that is to be bound, and has no content: its place in `files`, and what it names. Pure.
@@ -127,6 +147,10 @@ pub(crate) fn attached(mut plan: Plan, trees: &[IntentTree]) -> Plan {
 }
 
 impl RunTrees {
+    pub(crate) fn new(sent: &Uploads) -> Self {
+        Self { host: Arc::default(), sent: sent.clone() }
+    }
+
     /// The host that this process executes runs on. A provider's sandboxes have nothing of it.
     pub(crate) fn executes_on(&self, host_id: &str, facts: &HostFacts) {
         if facts.provider.is_none() {
@@ -137,19 +161,20 @@ impl RunTrees {
                 allowed: facts.allowed.clone(),
             };
             // One worker a process.
-            let _ = self.0.set(host);
+            let _ = self.host.set(host);
         }
     }
 
     /// The host, where this process executes.
     pub(crate) fn host(&self) -> Option<&TreeHost> {
-        self.0.get()
+        self.host.get()
     }
 
-    /// Takes the content of paths of this host. A path that is not there, or is not given, is left out: whoever executes says so.
+    /// Takes the content of paths of this host, and of directories that the tenant sent. A path that is not there, or is not given, is
+    /// left out: the worker that executes says so.
     ///
     /// # Errors
-    /// A directory that is too large, or cannot be read or held.
+    /// A directory that is too large, or cannot be read or held; a sent one that is not whole here.
     pub(crate) async fn bind(
         &self,
         sources: BTreeSet<String>,
@@ -157,7 +182,6 @@ impl RunTrees {
         is_admin: bool,
     ) -> Result<Vec<IntentTree>, Refusal> {
         let mut bound = Vec::new();
-        let Some(host) = self.host() else { return Ok(bound) };
         if sources.len() > MAX_SOURCES {
             let why = format!(
                 "the plan is given {} paths of the host, at most {MAX_SOURCES} are bound by their content: give a directory that \
@@ -167,8 +191,14 @@ impl RunTrees {
             return Err(Refusal::new(ErrorCode::RecipeInvalid, why));
         }
         for source in sources {
-            let read = host.bind(&source, tenant, is_admin).await;
-            let Some((tree, is_host_admins)) = read.map_err(|error| refusal(&source, &error))?
+            if let Some(tree) = tree_upload::named_by(&source) {
+                bound.push(disk_reads::read(self.sent.bind(tenant, &tree)).await?);
+                continue;
+            }
+            let Some(host) = self.host() else { continue };
+            let bind = disk_reads::read(host.bind(&source, tenant, is_admin));
+            let Some((tree, is_host_admins)) =
+                bind.await.map_err(|error| refusal(&source, &error))?
             else {
                 continue;
             };
@@ -184,7 +214,7 @@ impl RunTrees {
             });
         }
         if bound.len() > 1 {
-            host.used_again(&bound).await?;
+            used_again(&bound).await?;
         }
         Ok(bound)
     }
@@ -266,6 +296,10 @@ impl TreeHost {
                 found => return found,
             }
         }
+        // It is made again of its files where it was sent to, see `Uploads::bind`.
+        if tree_upload::named_by(&tree.source).is_some() {
+            return Err(TreeError::Gone(tree.copy.clone()));
+        }
         match self.bind(&tree.source, tenant, is_admin).await? {
             Some((now, _)) if now.digest == tree.sha256 => Ok(now.copy),
             _ => Err(TreeError::Gone(tree.copy.clone())),
@@ -284,20 +318,20 @@ impl TreeHost {
         let opened = tokio::task::spawn_blocking(move || store.open(&copy, &source));
         opened.await.unwrap_or_else(|lost| Err(lost_thread(&lost)))
     }
+}
 
-    /// Marks copies as used: the first one of many may have been bound long before the last, and the run that needs them is on record a
-    /// moment after this.
-    async fn used_again(&self, trees: &[IntentTree]) -> Result<(), Refusal> {
-        let copies = trees.iter().map(|tree| (tree.source.clone(), tree.copy.clone()));
-        let (store, copies) = (self.store.clone(), copies.collect::<Vec<_>>());
-        let used = tokio::task::spawn_blocking(move || {
-            copies.into_iter().try_for_each(|(source, copy)| {
-                let used = store.open(&copy, &HostPath::said(&source));
-                used.map(drop).map_err(|error| refusal(&source, &error))
-            })
-        });
-        used.await.unwrap_or_else(|lost| Err(Refusal::new(ErrorCode::Internal, lost.to_string())))
-    }
+/// Marks copies as used: the first one of many may have been bound long before the last, and the run that needs them is on record a
+/// moment after this.
+async fn used_again(trees: &[IntentTree]) -> Result<(), Refusal> {
+    let trees = trees.to_vec();
+    let used = tokio::task::spawn_blocking(move || {
+        trees.into_iter().try_for_each(|IntentTree { source, copy, state_dir, .. }| {
+            let store = TreeStore::of(Path::new(&state_dir));
+            let used = store.open(&copy, &HostPath::said(&source));
+            used.map(drop).map_err(|error| refusal(&source, &error))
+        })
+    });
+    used.await.unwrap_or_else(|lost| Err(Refusal::new(ErrorCode::Internal, lost.to_string())))
 }
 
 fn lost_thread(lost: &JoinError) -> TreeError {
@@ -419,6 +453,25 @@ mod tests {
         assert_eq!(named, [true, true, false, false, false]);
         assert_eq!(request.files_in[0].tree, Some(sha256));
         assert_ne!(plan.digest().unwrap(), before, "a consent binds the content");
+    }
+
+    #[test]
+    fn a_sent_directory_is_bound_wherever_the_form_has_it() {
+        let tree = format!("tree:{}", "a".repeat(64));
+        let files = format!("[{{from: '{tree}', to: /w, access: workspace-write}}]");
+        let plan = plan_of("r", &files);
+        assert_eq!(sources(&plan), BTreeSet::from([tree.clone()]));
+        let form = json!({"a": {"b": [1, "tree:no", tree]}, "c": "/x"});
+        assert_eq!(sent_by(&form), sources(&plan));
+        for refused in ["live: true", "access: full"] {
+            let text = format!(
+                "id: r\nv: \"1\"\nplan:\n  tasks:\n    - {{name: t, files: [{{from: '{tree}', to: /w, {refused}}}], exec: {{run: 'true'}}}}\n"
+            );
+            let recipe = Recipe::from_yaml("r.yaml", &text).unwrap();
+            let settings = Settings::default();
+            let compiled = plan::compile(&recipe, &json!({}), &settings, &|_, _| Ok(Vec::new()));
+            assert!(compiled.is_err(), "{refused}");
+        }
     }
 
     #[test]

@@ -183,7 +183,8 @@ impl Worker {
         };
         let cache = {
             let bases = crate::cache::maintain(Arc::clone(&executor));
-            let trees = crate::task_trees::maintain(Arc::clone(&executor));
+            let Flows { uploads, wakes, .. } = executor.flows.clone();
+            let trees = uploads.maintain(wakes);
             tokio::spawn(async move {
                 tokio::join!(bases, trees);
             })

@@ -38,6 +38,9 @@ pub struct RunRequest {
     /// Kept beside it for the host, at most [`crate::sleep::MAX_NOTE`] bytes. Level 9.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+    /// A directory that is its root; its program, user and working directory are of that root. Level 14.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
 }
 
 /// A command has started.

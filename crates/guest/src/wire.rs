@@ -50,7 +50,8 @@
 //!
 //! And with level 9; see [`crate::sleep`]. And with level 10; see [`crate::layer_stream`].
 //! Level 11 reads a part of a file: see [`crate::tree::Path`]. Level 12 knows a command's groups ([`ExecRequest::groups`]).
-//! Level 13 collects what is there exactly ([`CollectRequest::exact`]).
+//! Level 13 collects what is there exactly ([`CollectRequest::exact`]). Level 14 runs a command in a root of its own
+//! ([`crate::process::RunRequest::root`]).
 //!
 //! A host that finds a lower level in [`Health`] does not send what the agent does not know.
 //!
@@ -109,7 +110,7 @@ pub const WATCH: &str = "/v1/watch";
 pub const JOB: &str = "/v1/job";
 
 /// What an agent can do: see the tables of this page.
-pub const LEVEL: u32 = 13;
+pub const LEVEL: u32 = 14;
 
 /// [`ExecRequest::stream_limit_bytes`] of a host that takes all output, at its own pace.
 pub const ALL_BYTES: u64 = u64::MAX;

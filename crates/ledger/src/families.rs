@@ -55,6 +55,8 @@ families! {
     executors: Executors,
     /// Gates: opening, answering, time, consent.
     gates: Gates,
+    /// Images of services, bound by their digests.
+    images: Images,
     /// What was asked for.
     intents: Intents,
     /// API keys and the signing key.

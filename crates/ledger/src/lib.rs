@@ -16,7 +16,7 @@
 //! budgets cache config engine erasures live live_stop live_networks models secrets signing_keys snapshots template_files
 //!    template_tags triggers webhooks
 //! applies audit dispatch_end executors grants objects stored_files keys listen live_events load migrate database_identity planner
-//!    policies prompts proofs health quota streams test_reports trees usage wire
+//!    images policies prompts proofs health quota streams test_reports trees usage wire
 //! cluster error failpoint families
 //! ```
 
@@ -46,6 +46,7 @@ pub mod grants;
 pub mod graph_gates;
 pub mod graphs;
 pub mod health;
+pub mod images;
 pub mod intents;
 pub mod keys;
 pub mod links;

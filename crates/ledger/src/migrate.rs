@@ -53,6 +53,8 @@ migrations! {
     "0065_names_and_rows_of_triggers",
     "0066_objects_of_a_run",
     "0067_gates_of_graphs",
+    "0068_intent_images",
+    "0069_sent_trees",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

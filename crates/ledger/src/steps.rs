@@ -143,7 +143,8 @@ impl Steps<'_> {
                                        'limitsReached', coalesce(s.response->'limitsReached', '[]'),
                                        'cache', s.response->'cache')
                       || jsonb_strip_nulls(jsonb_build_object('droppedBytes', s.response->'droppedBytes',
-                                         'unmatched', s.response->'unmatched', 'omitted', s.response->'omitted')),
+                                         'unmatched', s.response->'unmatched', 'omitted', s.response->'omitted',
+                                         'services', nullif(s.response->'services', '[]'))),
                     s.response->>'cause', app.ms(coalesce(s.finished_at, s.created_at)), s.task_key, s.task_name, coalesce(p.why, t.why),
                     CASE WHEN s.response IS NULL AND t.why IS NULL THEN
                       (SELECT x.state FROM app.remote_execution_sessions x

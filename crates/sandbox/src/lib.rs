@@ -11,8 +11,9 @@
 //! <live>/sandboxes/<id>/given  host paths that the request names, see `hostpath`
 //! <live>/run/<id>       the runtime's own state    <cgroup>/cofferdam/<tag>.<id> limits, counters
 //! <state>/images        images, see [`image`], and templates, see [`templates`]
+//! <state>/pulled        images that services of tenants run from
 //! <state>/cache         what build phases left, see `cache`
-//! <state>/trees         host directories as they were bound, see `trees`
+//! <state>/trees         host directories as they were bound, and files that clients sent, see `trees`
 //! <state>/remote        which provider holds which sandbox, see `remote`
 //! <state>/layers        encrypted images of layers too large for memory, see `crypt`
 //! <live> is <state> or, by the link <state>/live, a directory in the host's memory
@@ -71,7 +72,10 @@ mod trees;
 pub mod image {
     pub use crate::build::{BuildNote, ImageFile, Step, build};
     pub use crate::host::account::Account;
-    pub use crate::images::{ImageError, ImageName, ImageRecord, ImageRoot, Images, StoreBounds};
+    pub use crate::images::{
+        ImageError, ImageName, ImageRecord, ImageRoot, Images, ServiceRoot, ServiceRoots,
+        StoreBounds, TenantImages, pin,
+    };
 }
 
 /// Templates of long-lived sandboxes.
@@ -130,6 +134,7 @@ pub use host::idrange::{IdRanges, Region};
 pub use host::mounts::{enter_private_mounts, outside_mounts};
 pub use host::runtime::{Runtime, SealedProgram};
 pub use host::service::{leave_service, outlive_hangup};
+pub use host::toolchains::{ToolchainAbsence, find as find_toolchain, has_toolchain};
 pub use host::traces::{Traces, locate};
 pub use host::weight::go_first;
 pub use life::{
@@ -138,8 +143,8 @@ pub use life::{
     LayerSnapshotter, Name, NameReservation, Network, NetworkError, NoSnapshotReason,
     ProvisionError, ResumeError, Sandbox, SandboxCollection, SandboxError, SandboxFiles,
     SandboxNames, ServiceEnd, SleepError, SleepHandle, Traffic, abandoned, destroy_orphans,
-    has_swap, provision, provision_filled, provision_on, reconcile, remains, resume, verify_absent,
-    verify_again,
+    has_swap, plan_with, provision, provision_filled, provision_on, reconcile, remains, resume,
+    verify_absent, verify_again,
 };
 pub use plan::plan;
 pub use spec::class::{Class, ClassFact, Offer};
@@ -151,5 +156,8 @@ pub use spec::machine::{Accel, Machine};
 pub use spec::plan::{Plan, PlannedMount};
 pub use spec::provider::{Key, Provider, RemoteConfig, RemoteLocation};
 pub use spec::refuse::PlanError;
-pub use spec::service::{PlannedService, Program, Programs};
-pub use trees::{BoundTree, StoredTree, TreeBounds, TreeError, TreeStore};
+pub use spec::service::{PlannedService, Program, Programs, ServiceProgram};
+pub use trees::{
+    BoundTree, ManifestPiece, StoredTree, TreeBounds, TreeError, TreeStore, TreeUploads,
+    UploadBounds, UploadError,
+};

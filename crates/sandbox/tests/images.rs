@@ -17,19 +17,19 @@ use support::{Bench, fresh_id, request, sh, verified, with_bench};
 use tar::{Builder, EntryType, Header};
 
 /// One entry of a layer.
-struct Item {
-    path: &'static str,
-    kind: EntryType,
-    link: &'static str,
-    bytes: Vec<u8>,
-    mode: u32,
+pub struct Item {
+    pub path: &'static str,
+    pub kind: EntryType,
+    pub link: &'static str,
+    pub bytes: Vec<u8>,
+    pub mode: u32,
 }
 
-fn item(path: &'static str, kind: EntryType, link: &'static str) -> Item {
+pub fn item(path: &'static str, kind: EntryType, link: &'static str) -> Item {
     Item { path, kind, link, bytes: Vec::new(), mode: 0o755 }
 }
 
-fn file(path: &'static str, text: &str) -> Item {
+pub fn file(path: &'static str, text: &str) -> Item {
     Item { bytes: text.into(), mode: 0o644, ..item(path, EntryType::Regular, "") }
 }
 
@@ -38,7 +38,7 @@ fn dir(path: &'static str) -> Item {
 }
 
 /// The names are written raw: a library would refuse to write what a hostile one sends.
-fn layer(items: &[Item]) -> Vec<u8> {
+pub fn layer(items: &[Item]) -> Vec<u8> {
     let mut tar = Builder::new(Vec::new());
     for item in items {
         let mut header = Header::new_gnu();
@@ -57,7 +57,7 @@ fn layer(items: &[Item]) -> Vec<u8> {
 }
 
 /// A shell and a few tools of this host with their libraries: a root file system for tests.
-fn tools() -> Vec<u8> {
+pub fn tools() -> Vec<u8> {
     let mut tar = Builder::new(Vec::new());
     let mut paths = std::collections::BTreeSet::new();
     for tool in ["sh", "cat", "rm", "id", "mkdir", "ls", "chmod"] {
@@ -86,7 +86,7 @@ fn architecture() -> &'static str {
 }
 
 /// Blobs of an image: its layers, configuration and manifest, whose digest comes first.
-fn image(layers: &[Vec<u8>], settings: Value) -> (String, Vec<Vec<u8>>) {
+pub fn image(layers: &[Vec<u8>], settings: Value) -> (String, Vec<Vec<u8>>) {
     let sum = |bytes: &[u8]| format!("sha256:{}", digest_bytes(bytes));
     let diff_ids: Vec<String> = layers.iter().map(|layer| sum(layer)).collect();
     let config = json!({"architecture": architecture(), "os": "linux", "config": settings,
@@ -285,7 +285,8 @@ fn a_link_of_an_image_leads_nowhere_but_into_its_sandbox() {
 #[test]
 fn bombs_stop_at_the_bounds() {
     with_bench(|bench| async move {
-        let bounds = StoreBounds { blob_bytes: 2_000_000, layer_bytes: 100_000, layer_entries: 10 };
+        let mut bounds = StoreBounds { layer_entries: 10, ..StoreBounds::default() };
+        (bounds.blob_bytes, bounds.layer_bytes) = (2_000_000, 100_000);
         let store = Images::bounded(bench.state.path(), bounds).unwrap();
         let big = Item { bytes: vec![0; 1_000_000], ..file("big", "") };
         let many = (0..20).map(|n| file(format!("f{n}").leak(), "")).collect::<Vec<_>>();
@@ -311,9 +312,23 @@ fn bombs_stop_at_the_bounds() {
         repoint(at.path(), digest_bytes(&bomb).as_ref(), renamed.as_str(), packed.len());
         let error = store.import(at.path(), Some(&name("bomb"))).unwrap_err();
         assert!(matches!(error, ImageError::TooLarge { .. }), "{error}");
+        // Layers that are small one by one, where the bounds are those of all together.
+        let zeros = |n| {
+            let mut zeros = layer(&[file("small", n)]);
+            zeros.resize(90_000, 0);
+            zeros
+        };
+        layout(at.path(), &[zeros("1"), zeros("2")], json!({}));
+        let error = |of_all_layers| {
+            let store =
+                Images::bounded(bench.state.path(), StoreBounds { of_all_layers, ..bounds });
+            store.unwrap().import(at.path(), Some(&name("bombs"))).map(|_| ())
+        };
+        assert!(matches!(error(true), Err(ImageError::TooLarge { .. })));
         let left: Vec<PathBuf> =
             kept(&bench).into_iter().filter(|p| !p.starts_with("blobs")).collect();
         assert!(left.is_empty(), "{left:?}");
+        error(false).unwrap();
     });
 }
 
@@ -528,7 +543,7 @@ fn a_step_that_fails_names_itself_and_makes_no_image() {
 }
 
 /// The distribution API's two GET routes, on loopback; ends with the process's test.
-fn serve(tag: &str, digest: &str, named: Vec<(String, Vec<u8>)>) -> std::net::SocketAddr {
+pub fn serve(tag: &str, digest: &str, named: Vec<(String, Vec<u8>)>) -> std::net::SocketAddr {
     use std::io::{BufRead as _, Write as _};
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -593,8 +608,7 @@ fn an_image_comes_from_a_registry_and_is_pinned() {
         let addr = serve("1.0", &digest, named);
         let other = Images::open(bench.shared.path()).unwrap();
         let error = other.pull(&format!("{addr}/team/tool:1.0"), Some(&name("forged"))).await;
-        assert!(error.is_err());
-        assert!(other.list().unwrap().is_empty());
+        assert!(error.is_err() && other.list().unwrap().is_empty());
         assert_eq!(images(&bench).list().unwrap().len(), 2);
     });
 }

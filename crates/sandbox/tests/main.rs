@@ -37,6 +37,7 @@ mod probes;
 #[path = "support/provider.rs"]
 mod provider;
 mod remote;
+mod service_images;
 mod services;
 mod stored;
 mod support;

@@ -69,7 +69,7 @@ fn operation(route: &Route, schemas: &mut Components) -> Value {
             let body = json!({"required": true, "content": {"application/json": {"schema": schemas.named(schema())}}});
             fields.insert("requestBody".into(), body);
         }
-        if route.takes_bytes() {
+        if route.bytes_bound().is_some() {
             fields
                 .insert("requestBody".into(), json!({"content": {"application/octet-stream": {}}}));
         }

@@ -15,6 +15,7 @@ use cofferdam_contracts::run_file::FilesFormat;
 use cofferdam_contracts::run_name::RunName;
 use cofferdam_contracts::sandbox::SessionState;
 use cofferdam_contracts::schema::schema_of;
+use cofferdam_contracts::tree_manifest::MAX_MANIFEST_BYTES;
 use cofferdam_contracts::webhook::DeliveryState;
 use schemars::JsonSchema;
 use serde_json::{Value, json};
@@ -88,6 +89,7 @@ fn in_path(path: &str, name: &str) -> (Value, &'static str) {
         }
         "key" if is_below("/api/cache/") => (id::<Digest>(), "the key of a base"),
         "key" => (text(), "a key's id"),
+        "tree" => (id::<Digest>(), "SHA-256 of a directory's manifest"),
         "gate" => (id::<GateKey>(), "a gate's key"),
         "wid" => (id::<WorkflowId>(), "a workflow of the engine"),
         "live" => (id::<LiveId>(), "a long-lived sandbox"),
@@ -142,6 +144,14 @@ fn in_query(route: &Route, name: &str) -> (Value, &'static str) {
         ("from", "/api/runs/{id}/output") => {
             (number(0, MAX_PIECE, 0), "`next` of the answer before, which confirms its pieces")
         }
+        ("at", "/api/trees/{tree}/manifest") => {
+            let most = i64::try_from(MAX_MANIFEST_BYTES).unwrap_or(i64::MAX);
+            (number(0, most, 0), "bytes of the manifest before the body")
+        }
+        ("end", "/api/trees/{tree}/manifest") => (
+            json!({"type": "string", "enum": ["true", "false"]}),
+            "whether the manifest ends with the body",
+        ),
         ("at", _) => (
             number(0, MAX_PIECE, 0),
             "bytes of the input before the body; those that were taken already are left out",

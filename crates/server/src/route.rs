@@ -4,8 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use cofferdam_contracts::input::MAX_INPUT_BYTES;
 use cofferdam_contracts::key::Role;
-use cofferdam_flows::Error;
+use cofferdam_contracts::tree_upload::MAX_PIECE_BYTES;
+use cofferdam_flows::{Error, disk_reads};
 use cofferdam_ledger::LedgerError;
 use serde_json::Value;
 
@@ -42,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest that a caller may ask to wait for a change (`timeoutS`).
 const ASKED_WAIT: Duration = Duration::from_secs(30);
 /// What may take longer than the rest: many rows, or many bytes.
-const LONG: [&str; 14] = [
+const LONG: [&str; 17] = [
     "/api/sandboxes",
     "/api/sandboxes/{live}",
     "/api/sandboxes/{live}/exec",
@@ -57,6 +59,9 @@ const LONG: [&str; 14] = [
     "/api/runs/{id}/files",
     "/api/dispatches/import",
     "/api/dispatches/prune",
+    "/api/trees/{tree}",
+    "/api/trees/{tree}/manifest",
+    "/api/trees/{tree}/files",
 ];
 
 /// Where an equal start is the same run.
@@ -81,9 +86,13 @@ impl Route {
         self.path == "/api/artifacts/{*uri}"
     }
 
-    /// Whether its body is bytes of any kind, and no JSON.
-    pub(crate) fn takes_bytes(&self) -> bool {
-        self.path == "/api/runs/{id}/input"
+    /// How many bytes its body has at most, where that is bytes of any kind, and no JSON.
+    pub(crate) fn bytes_bound(&self) -> Option<usize> {
+        match self.path {
+            "/api/runs/{id}/input" => Some(MAX_INPUT_BYTES),
+            "/api/trees/{tree}/manifest" | "/api/trees/{tree}/files" => Some(MAX_PIECE_BYTES),
+            _ => None,
+        }
     }
 
     /// Whether it takes deliveries of other systems: JSON, whose signature is of its bytes.
@@ -119,8 +128,8 @@ impl Route {
         match self.patience() {
             None => work.await,
             Some(patience) => {
-                let done = tokio::time::timeout(patience, work).await;
-                done.unwrap_or_else(|_| Err(LedgerError::silent().into()))
+                let done = disk_reads::within(patience, work).await;
+                done.unwrap_or_else(|| Err(LedgerError::silent().into()))
             }
         }
     }

@@ -11,7 +11,6 @@ use axum::extract::{Path, Request};
 use axum::http::{HeaderMap, Method, Response, Uri, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use cofferdam_contracts::error::{ErrorCode, Refusal, Violation};
-use cofferdam_contracts::input::MAX_INPUT_BYTES;
 use cofferdam_contracts::schema::{Validator, parse_json, unstorable};
 use cofferdam_contracts::trigger::MAX_DELIVERY_BYTES;
 use cofferdam_flows::keys::{anybody, keyless_caller};
@@ -152,8 +151,8 @@ impl Endpoint {
             return Err(Refusal::new(ErrorCode::InvalidId, "the URL has control characters").into());
         }
         let query = query_of(self.route.query, parts.uri.query())?;
-        let (body, bytes) = match (self.route.takes_bytes(), self.route.takes_delivery()) {
-            (true, _) => (Value::Null, arrived(body, MAX_INPUT_BYTES).await?),
+        let (body, bytes) = match (self.route.bytes_bound(), self.route.takes_delivery()) {
+            (Some(bound), _) => (Value::Null, arrived(body, bound).await?),
             (_, true) => (Value::Null, arrived(body, MAX_DELIVERY_BYTES).await?),
             _ => (self.body(body).await?, Vec::new()),
         };
@@ -177,9 +176,9 @@ impl Endpoint {
     }
 
     fn has_type(&self, headers: &HeaderMap, body: &Body) -> Result<(), Refusal> {
-        match self.route.takes_bytes() {
-            true => has_bytes(headers, body),
-            false => has_json(headers, body),
+        match self.route.bytes_bound() {
+            Some(_) => has_bytes(headers, body),
+            None => has_json(headers, body),
         }
     }
 

@@ -47,6 +47,7 @@ use cofferdam_contracts::snapshot::{
 };
 use cofferdam_contracts::step::StepRow;
 use cofferdam_contracts::test_report::RunReports;
+use cofferdam_contracts::tree_upload::{TreeUpload, UploadReceipt};
 use cofferdam_contracts::trigger::{
     FiringRow, HookReceipt, HookRequest, HookRow, ScheduleRequest, ScheduleRow, TriggerRemoval,
 };
@@ -187,6 +188,9 @@ pub const ROUTES: &[Route] = &[
     route!("POST" "/api/recipes/import", SUBMIT, [], s::<RecipeImport>(), 201, s::<RecipeImportResponse>(), handlers::recipes::import, "Imports a recipe as a draft"),
     route!("POST" "/api/recipes/export", READ, [], s::<RecipeExport>(), 200, s::<RecipeExportResponse>(), handlers::recipes::export, "A recipe in canonical form; without v a bundle of its versions"),
     route!("POST" "/api/recipes/{id}/promote", OPERATE, [], s::<RecipePromote>(), 200, s::<RecipePromoteResponse>(), handlers::recipes::promote, "Makes a version a candidate, or permanently stable"),
+    route!("GET" "/api/trees/{tree}", SUBMIT, [], None, 200, s::<TreeUpload>(), handlers::trees::look, "A directory that a client sends: how far it has come, and which of its files lack"),
+    route!("PUT" "/api/trees/{tree}/manifest", SUBMIT, ["at", "end"], None, 200, s::<TreeUpload>(), handlers::trees::manifest, "The manifest of a directory, in parts of at most 2 MiB; the last one is held against the tenant's bounds"),
+    route!("PUT" "/api/trees/{tree}/files", SUBMIT, [], None, 200, s::<UploadReceipt>(), handlers::trees::files, "Files of its manifest, or parts of them, at most 2 MiB: each a line `SHA256 FROM LENGTH` and its bytes"),
     route!("GET" "/api/usage", READ, ["tenant", "since", "until", "by", "after", "limit"], None, 200, s::<Vec<UsageRow>>(), handlers::usage::usage_list, "What a tenant used, by day (UTC) or in all, newest day first; the header Link leads to the page after"),
     route!("GET" "/api/config", READ, [], None, 200, s::<Vec<ConfigEntry>>(), handlers::config::list, "The configuration in force for the caller's tenant"),
     route!("GET" "/api/config/{name}", READ, [], None, 200, s::<ConfigEntry>(), handlers::config::get, "One configuration key in force"),

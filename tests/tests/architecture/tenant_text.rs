@@ -15,6 +15,7 @@ const RESOLVED: &[(&str, usize, &str)] = &[
     ("crates/sandbox/src/host/hostpath/register.rs", 1, "the state directory"),
     ("crates/sandbox/src/life/host/detect.rs", 1, "the state directory"),
     ("crates/sandbox/src/images/store.rs", 1, "the state directory"),
+    ("crates/sandbox/src/host/toolchains.rs", 4, "the operator's directories of toolchains"),
     ("crates/sandbox/src/host/traces.rs", 1, "the state directory"),
 ];
 /// Where a tenant's text for a host path comes from, as source lines name it.

@@ -102,6 +102,10 @@ impl World {
         let (status, made) = server.post(&links, &json!({"for": "Ada", "expiresS": 3600})).await;
         assert_eq!(status, 201, "{made}");
         let link = text(&made, "path").rsplit('/').next().unwrap().to_owned();
+        // A directory of which nothing has come yet.
+        let tree = format!("/api/trees/{}/manifest", "a".repeat(64));
+        let (status, begun) = server.request("PUT", &tree, Some(&server.key), None).await;
+        assert_eq!((status, &begun["state"]), (200, &json!("manifest")), "{begun}");
         let sql = server.sql().await;
         // The run of a life ends after it.
         let lived = server.wait_terminal(&text(&killed, "runId")).await;
@@ -157,6 +161,7 @@ impl World {
             .replace("{secret}", "none")
             .replace("{schedule}", TRIGGER)
             .replace("{hook}", TRIGGER)
+            .replace("{tree}", &"a".repeat(64))
             .replace("{delivery}", &format!("msg_{}", "0".repeat(32)))
             .replace("{token}", &self.link)
             .replace(

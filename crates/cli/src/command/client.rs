@@ -324,6 +324,7 @@ async fn read<T: DeserializeOwned>(answer: Response) -> anyhow::Result<T> {
 #[derive(Debug)]
 pub(crate) struct ApiRefusal {
     text: String,
+    pub code: ErrorCode,
     /// As the answer's `details`.
     pub details: Option<Value>,
 }
@@ -354,7 +355,7 @@ async fn refused(answer: Response) -> anyhow::Error {
         | ErrorCode::LinkSpent
         | ErrorCode::Erased
         | ErrorCode::TopicMismatch => Negative(text).into(),
-        _ => ApiRefusal { text, details: body.details }.into(),
+        _ => ApiRefusal { text, code: body.code, details: body.details }.into(),
     }
 }
 

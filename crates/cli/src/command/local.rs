@@ -63,11 +63,15 @@ impl Draft {
         bound(dir).with_context(what)
     }
 
-    /// Puts it in the place of the state directory's socket: the server that began last is met there.
+    /// Puts it in the place of the state directory's socket: the server that began last is met there. That of a server that still
+    /// answers is put aside, and is back in its place once this one stops.
     ///
     /// # Errors
     /// A directory that lost the draft.
-    pub(crate) fn publish(self) -> anyhow::Result<()> {
+    pub(crate) fn publish(self, dir: &Path, before: Option<u32>) -> anyhow::Result<()> {
+        if let Some(pid) = before.filter(|_| is_answered(&dir.join(NAME))) {
+            let _ = fs::rename(dir.join(NAME), dir.join(aside(pid)));
+        }
         renameat(&self.place, self.name.as_str(), &self.place, NAME)
             .with_context(|| format!("cannot rename {} to {NAME}", self.name))
     }
@@ -98,6 +102,27 @@ fn bound(dir: &Path) -> anyhow::Result<(Draft, Local)> {
 /// Takes the socket away.
 pub(crate) fn remove(dir: &Path) {
     let _ = fs::remove_file(dir.join(NAME));
+}
+
+/// Takes away the socket of a server that was put aside.
+pub(crate) fn remove_aside(dir: &Path, pid: u32) {
+    let _ = fs::remove_file(dir.join(aside(pid)));
+}
+
+/// Puts the socket of a server that was put aside into its place again, where it still answers; whether it does.
+pub(crate) fn put_back(dir: &Path, pid: u32) -> bool {
+    let path = dir.join(aside(pid));
+    is_answered(&path) && fs::rename(&path, dir.join(NAME)).is_ok()
+}
+
+fn aside(pid: u32) -> String {
+    format!("{NAME}.{pid}.aside")
+}
+
+/// Whether somebody listens there.
+fn is_answered(path: &Path) -> bool {
+    let held = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    held.is_ok_and(|held| std::os::unix::net::UnixStream::connect(by_descriptor(&held)).is_ok())
 }
 
 /// The socket of the server that runs on this state directory; `None` where none runs.
@@ -176,7 +201,7 @@ mod tests {
 
     fn serve(dir: &Path) -> Local {
         let (draft, local) = Draft::listen(dir).unwrap();
-        draft.publish().unwrap();
+        draft.publish(dir, None).unwrap();
         local
     }
 

@@ -12,9 +12,10 @@
 //! artifacts cache changes config df erase follow gate gc key model ops prove ps question recipe sandbox_cp sandbox_shell secret
 //!    sessions usage webhook
 //! connection dispatch_import doctor envd failure live_output plan_show run_lookup sandbox_network serve test_reports
+//!    tree_transfer
 //! client node progress signing_key template
 //! agent database image
-//! state user vault
+//! local_tree state user vault
 //! file_transfer locations dispatch_show secret_input directory_identity prompt stdin stop
 //! table
 //! artifact_notes output strict
@@ -71,6 +72,7 @@ mod key;
 mod line_buffer;
 mod live_output;
 mod local;
+mod local_tree;
 mod locations;
 mod logs;
 mod model;
@@ -117,6 +119,7 @@ mod template;
 mod test_reports;
 #[cfg(test)]
 mod tests;
+mod tree_transfer;
 mod usage;
 mod user;
 mod vault;

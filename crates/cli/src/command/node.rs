@@ -67,6 +67,10 @@ pub(crate) struct Node {
     cluster: Option<Cluster>,
     ledger: Ledger,
     pub worker: Option<Worker>,
+    flows: Flows,
+    /// The database is a copy, whose original may run.
+    is_copy: bool,
+    cleaning: Option<JoinHandle<()>>,
     bound: Option<Server>,
     serving: Option<ApiTask>,
     url: Option<String>,
@@ -91,7 +95,8 @@ impl Node {
         // Before anything is opened: what lacks is found out by who starts it, not by who submits.
         let is_strict = strict::check(parts.worker)?;
         let StateDatabase { ledger, cluster, .. } = database::open(at, dir).await?;
-        if !ledger.place().is_same().await? {
+        let is_copy = !ledger.place().is_same().await?;
+        if is_copy {
             // What only reads does no harm to the original; who executes would take its workers for dead.
             if parts.worker.is_some() {
                 return Err(Misuse(COPIED.to_owned()).into());
@@ -134,12 +139,24 @@ impl Node {
                 let (site, live) = (listeners.site(), live.client());
                 let e2b = E2b::new(flows.clone(), live.clone(), site.clone());
                 // Ours answers whatever is left.
-                let ours = RouterApi::new(flows, live, site);
+                let ours = RouterApi::new(flows.clone(), live, site);
                 Some(listeners.with(vec![Arc::new(e2b), Arc::new(ours)]))
             }
         };
         let url = scheme.zip(bound.as_ref()).map(|(s, server)| format!("{s}://{}", server.addr()));
-        Ok(Self { cluster, ledger, worker, bound, serving: None, url, key, is_signing })
+        Ok(Self {
+            cluster,
+            ledger,
+            worker,
+            flows,
+            is_copy,
+            cleaning: None,
+            bound,
+            serving: None,
+            url,
+            key,
+            is_signing,
+        })
     }
 
     /// Begins to answer at the address that is bound since the start, as this user where one is named:
@@ -162,6 +179,15 @@ impl Node {
         Ok(())
     }
 
+    /// Looks for what no run needs in the state directory of a process that only serves; a worker does it itself.
+    pub(crate) fn clean(&mut self) {
+        // What runs of the original need is not on record in a copy.
+        if !self.is_copy && self.worker.is_none() {
+            let Flows { uploads, wakes, .. } = self.flows.clone();
+            self.cleaning = Some(tokio::spawn(uploads.maintain(wakes)));
+        }
+    }
+
     /// The API's address.
     pub(crate) fn url(&self) -> Option<&str> {
         self.url.as_deref()
@@ -182,6 +208,9 @@ impl Node {
             let _ = server.end.send(());
             // A follower's stream may stay open for ever; the process does not wait for it.
             let _ = tokio::time::timeout(std::time::Duration::from_millis(500), server.task).await;
+        }
+        if let Some(cleaning) = self.cleaning {
+            cleaning.abort();
         }
         // What follows is done also where the worker's goodbye was not heard.
         let stopped = match self.worker {

@@ -1,11 +1,14 @@
 //! `show`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
+use cofferdam_contracts::image_reference::service_images;
 use cofferdam_contracts::ops::OpsStep;
 use cofferdam_contracts::retention::ErasureRow;
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::service::{ServiceImage, ServiceReport};
+use cofferdam_contracts::step::StepRow;
 use serde_json::json;
 
 use super::client::{Client, segment};
@@ -40,13 +43,15 @@ pub(crate) async fn show(at: &Locations, args: &ShowArgs) -> anyhow::Result<Exit
 
 async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     let header: RunHeader = client.get(&format!("/api/runs/{}", segment(&args.id))).await?;
-    let steps = run::report(client, &header, args.json).await?;
+    let steps = run::report(client, &header, args.json, &[]).await?;
     if args.json {
         return Ok(());
     }
     let mut rows = Vec::with_capacity(steps.len());
+    let mut images = Vec::new();
     for step in &steps {
         let outcome = step.outcome()?.unwrap_or_default();
+        images.extend(outcome.services.iter().filter_map(|service| image_line(step, service)));
         let key = step.task_key.as_ref().map_or("", |key| key.as_str());
         let cache = outcome.cache.as_ref().map_or("", |report| report.outcome.as_str());
         let metrics = outcome.metrics.filter(|_| !step.status.is_open());
@@ -80,6 +85,9 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
         usual("ERROR").least(16),
     ];
     table::print(&columns, rows);
+    for line in images {
+        output::line(&line);
+    }
     let erased: Vec<ErasureRow> =
         client.get(&format!("/api/runs/{}/erasures", segment(header.run_id.as_str()))).await?;
     for row in &erased {
@@ -97,12 +105,24 @@ async fn bound(client: &Client, header: &RunHeader) {
     let Ok(Some(plan)) = plan_show::fetch(client, header.run_id.as_str()).await else { return };
     let requests = plan.all_tasks().filter_map(|task| task.work.request());
     let files = requests.flat_map(|request| &request.files_in);
-    let named = files.filter_map(|file| {
-        Some((file.uri.as_deref()?.strip_prefix("host://")?, file.tree.as_ref()?))
-    });
+    let named = files.filter_map(|file| Some((file.host_source()?, file.tree.as_ref()?)));
     for (source, digest) in named.collect::<BTreeMap<_, _>>() {
         output::line(&format!("bound           {source} {digest}"));
     }
+    let requests = plan.all_tasks().filter_map(|task| task.work.request());
+    let images = requests.flat_map(service_images).map(|(_, image)| image);
+    for image in images.collect::<BTreeSet<_>>() {
+        output::line(&format!("bound           {image}"));
+    }
+}
+
+/// The image of a registry that a service ran from, if it did.
+fn image_line(step: &StepRow, service: &ServiceReport) -> Option<String> {
+    let ServiceImage { reference, digest, bytes, fetched_bytes } = service.image.as_ref()?;
+    let (step, name) = (&step.step_id, &service.name);
+    Some(format!(
+        "image           {step} {name}: {reference}, manifest {digest}, {bytes} bytes, {fetched_bytes} fetched"
+    ))
 }
 
 /// The steps that are recorded, as `fork --step` counts them.

@@ -1,9 +1,11 @@
 //! `run`: submit, follow, report.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use anyhow::Context;
 use clap::Args;
+use cofferdam_ambient::clock;
 use cofferdam_ambient::random::Ids;
 use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::duration::Duration;
@@ -15,6 +17,7 @@ use cofferdam_contracts::recipe_book::RecipeVersionRow;
 use cofferdam_contracts::run::{ExecutionMode, RunHeader};
 use cofferdam_contracts::session::WipeView;
 use cofferdam_contracts::step::StepRow;
+use cofferdam_contracts::tree_upload;
 use cofferdam_server::recipes::RecipeImportResponse;
 use serde_json::{Map, Value, json};
 
@@ -27,16 +30,19 @@ use super::host_program::HostProgram;
 use super::locations::Locations;
 use super::progress::summary;
 use super::table::{self, extra, key, usual};
-use super::{artifact_notes, artifacts, failure, output, test_reports};
+use super::tree_transfer::{TransferOptions, TreeReceipt};
+use super::{artifact_notes, artifacts, failure, output, test_reports, tree_transfer};
 
 /// Artifacts that a summary names: a run may have thousands.
 const MAX_ARTIFACTS: usize = 20;
+/// After so long a submission says why it takes long.
+const SLOW: std::time::Duration = std::time::Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// A recipe file, or the id (or id@v) of an imported recipe
     pub recipe: String,
-    /// An input of the recipe's form, as name=value; values are JSON or text
+    /// An input of the recipe's form, as name=value; values are JSON or text; @./DIR or @/DIR sends a directory to the server
     #[arg(short, long = "input", value_name = "NAME=VALUE")]
     pub inputs: Vec<String>,
     /// Approve the plan without asking
@@ -98,6 +104,7 @@ pub(crate) async fn run(at: &Locations, args: &RunArgs) -> anyhow::Result<Exit> 
     if let Some(recipe) = &recipe {
         check_names(&recipe.form_schema(), &inputs)?;
     }
+    tree_transfer::check(&inputs)?;
     if let Some(dir) = &args.keep {
         artifacts::check_directory(dir, args.force)?;
     }
@@ -122,10 +129,11 @@ async fn submit_and_follow(
     let client = &session.client;
     let title = recipe.as_ref().and_then(|recipe| recipe.title.clone());
     let submitted = submit(client, args, recipe, inputs).await;
-    let header = submitted.inspect_err(|error| note_program(client, error))?;
+    let (header, sent) = submitted.inspect_err(|error| note_program(client, error))?;
     if args.detach {
-        let ids = json!({"schemaVersion": 1, "runId": header.run_id, "workflowID": header.workflow_id, "status": header.status});
+        let mut ids = json!({"schemaVersion": 1, "runId": header.run_id, "workflowID": header.workflow_id, "status": header.status});
         if args.json {
+            add_sent(&mut ids, &sent);
             output::json(&ids)
         } else {
             output::line(header.run_id.as_str())
@@ -145,7 +153,7 @@ async fn submit_and_follow(
     let followed = follow(client, header.run_id.as_str(), options).await?;
     match &followed {
         FollowEnd::Ended { header, .. } => {
-            report(client, header, args.json).await?;
+            report(client, header, args.json, &sent).await?;
             if !args.json {
                 test_reports::print(client, header).await?;
             }
@@ -234,7 +242,9 @@ fn typed(form: &Value, inputs: Map<String, Value>) -> Map<String, Value> {
             let is_path =
                 property.and_then(|p| p.get("format")).and_then(Value::as_str) == Some("path");
             let value = match kind {
-                Some("string") if is_path => Value::String(absolute(&text)),
+                Some("string") if is_path && tree_upload::named_by(&text).is_none() => {
+                    Value::String(absolute(&text))
+                }
                 Some("string") => value,
                 _ => serde_json::from_str(&text).unwrap_or(value),
             };
@@ -254,12 +264,14 @@ async fn submit(
     args: &RunArgs,
     recipe: Option<Recipe>,
     inputs: Map<String, Value>,
-) -> anyhow::Result<RunHeader> {
+) -> anyhow::Result<(RunHeader, Vec<TreeReceipt>)> {
     let is_known = recipe.is_none();
     let ServerRecipe { reference, hash, form } = meant(client, &args.recipe, recipe).await?;
     if is_known {
         check_names(&form, &inputs)?;
     }
+    let options = TransferOptions { quiet: args.json, no_progress: args.no_progress };
+    let (inputs, sent) = tree_transfer::sent(client, inputs, options).await?;
     let run_key = args.run_key.clone().unwrap_or_else(|| Ids::from_env().hex("cli:run-key", 16));
     let mut opts = json!({"runKey": run_key});
     if let (Some(fields), Some(timeout)) = (opts.as_object_mut(), args.timeout) {
@@ -275,7 +287,28 @@ async fn submit(
     if let (Some(fields), Some(hash)) = (body.as_object_mut(), hash) {
         fields.insert("recipeHash".into(), json!(hash));
     }
-    client.post("/api/run", &body).await
+    let submitted = client.post("/api/run", &body);
+    Ok((told(submitted, args.json).await?, sent))
+}
+
+/// Awaits a submission, and says why it takes long.
+async fn told<T>(submitted: impl Future<Output = T>, is_quiet: bool) -> T {
+    let mut submitted = pin!(submitted);
+    tokio::select! {
+        done = submitted.as_mut() => return done,
+        () = clock::sleep(SLOW) => {}
+    }
+    if !is_quiet {
+        output::note("the server is still taking the content of the run's directories");
+    }
+    submitted.await
+}
+
+/// Directories that a run's inputs sent, in what a program reads of it.
+fn add_sent(of_run: &mut Value, sent: &[TreeReceipt]) {
+    if let (Some(fields), false) = (of_run.as_object_mut(), sent.is_empty()) {
+        fields.insert("sent".into(), json!(sent));
+    }
 }
 
 /// The recipe that an argument means, as the server has it.
@@ -320,6 +353,7 @@ fn anchor(recipe: &mut Recipe) {
             && !from.starts_with(['/', '$'])
             && !from.starts_with("artifact://")
             && !from.starts_with("task://")
+            && !from.starts_with("tree:")
         {
             *from = absolute(from);
         }
@@ -345,6 +379,7 @@ pub(crate) async fn report(
     client: &Client,
     header: &RunHeader,
     as_json: bool,
+    sent: &[TreeReceipt],
 ) -> anyhow::Result<Vec<StepRow>> {
     let path = format!("/api/runs/{}", segment(header.run_id.as_str()));
     let artifacts: Vec<ArtifactRow> = client.get(&format!("{path}/artifacts")).await?;
@@ -362,6 +397,7 @@ pub(crate) async fn report(
             let reports = test_reports::of_run(client, header).await?;
             fields.insert("reports".into(), json!(reports));
         }
+        add_sent(&mut whole, sent);
         output::json(&whole);
         return Ok(steps);
     }

@@ -149,6 +149,7 @@ pub(crate) async fn serve(
         state::endpoint_remove(&dir);
         return Err(error);
     }
+    node.clean();
     // The first line of stdout is the address: scripts read it.
     output::line(node.url().unwrap_or("worker ready"));
     output::note(&format!("state {}; stop with Ctrl-C", dir.display()));
@@ -178,7 +179,7 @@ pub(crate) async fn serve(
 
 /// Says where it is, while this process may still write there.
 fn announce(dir: &Path, draft: Draft, node: &Node) -> anyhow::Result<()> {
-    draft.publish()?;
+    state::endpoint_take(dir, draft)?;
     let url = node.url().unwrap_or_default().to_owned();
     let socket = Some(local::NAME.to_owned());
     state::endpoint_write(dir, &Endpoint { url, pid: std::process::id(), socket })

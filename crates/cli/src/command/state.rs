@@ -1,9 +1,11 @@
 //! The state directory: where the private database, the admin key and a running server's address are.
 
+use std::cmp::Reverse;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::Context;
 use cofferdam_ambient::file_lock::FileLock;
@@ -11,8 +13,12 @@ use cofferdam_contracts::canonical::digest_bytes;
 use serde::{Deserialize, Serialize};
 
 use super::exit::Misuse;
+use super::local::Draft;
 use super::locations::Locations;
 use super::{directory_identity, local};
+
+/// Where the server of a state directory says where it answers.
+const ENDPOINT: &str = "endpoint.json";
 
 /// The state directory of this call; made if it is not there, and refused if it is a copy of another.
 pub(crate) fn dir(at: &Locations) -> anyhow::Result<PathBuf> {
@@ -62,19 +68,65 @@ pub(crate) struct Endpoint {
 }
 
 pub(crate) fn endpoint_read(dir: &Path) -> Option<Endpoint> {
-    serde_json::from_slice(&fs::read(dir.join("endpoint.json")).ok()?).ok()
+    serde_json::from_slice(&fs::read(dir.join(ENDPOINT)).ok()?).ok()
 }
 
 pub(crate) fn endpoint_write(dir: &Path, endpoint: &Endpoint) -> anyhow::Result<()> {
-    replace(&dir.join("endpoint.json"), &serde_json::to_vec(endpoint)?, 0o644)
+    replace(&dir.join(ENDPOINT), &serde_json::to_vec(endpoint)?, 0o644)
 }
 
-/// Takes the announcement back with its socket, if it is still this process's.
-pub(crate) fn endpoint_remove(dir: &Path) {
-    if endpoint_read(dir).is_some_and(|e| e.pid == std::process::id()) {
-        let _ = fs::remove_file(dir.join("endpoint.json"));
-        local::remove(dir);
+/// Makes room for the announcement of another server: that of one which still answers is put aside with its socket.
+///
+/// # Errors
+/// A directory that lost the draft.
+pub(crate) fn endpoint_take(dir: &Path, draft: Draft) -> anyhow::Result<()> {
+    let before = endpoint_read(dir).map(|endpoint| endpoint.pid);
+    let before = before.filter(|pid| *pid != std::process::id());
+    if let Some(pid) = before {
+        let _ = fs::copy(dir.join(ENDPOINT), dir.join(aside(pid)));
     }
+    draft.publish(dir, before)
+}
+
+/// Takes the announcement back with its socket. Where it is still this process's, the server that was met here before it, and still
+/// answers, is met again.
+pub(crate) fn endpoint_remove(dir: &Path) {
+    let own = std::process::id();
+    if endpoint_read(dir).is_none_or(|endpoint| endpoint.pid != own) {
+        let _ = fs::remove_file(dir.join(aside(own)));
+        local::remove_aside(dir, own);
+        return;
+    }
+    let _ = fs::remove_file(dir.join(ENDPOINT));
+    local::remove(dir);
+    for pid in set_aside(dir) {
+        if local::put_back(dir, pid) {
+            let _ = fs::rename(dir.join(aside(pid)), dir.join(ENDPOINT));
+            return;
+        }
+        let _ = fs::remove_file(dir.join(aside(pid)));
+        local::remove_aside(dir, pid);
+    }
+}
+
+fn aside(pid: u32) -> String {
+    format!("{ENDPOINT}.{pid}.aside")
+}
+
+/// Servers that were put aside, the one that was met last first.
+fn set_aside(dir: &Path) -> Vec<u32> {
+    let mut found: Vec<(SystemTime, u32)> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let pid = name.strip_prefix(ENDPOINT)?.strip_prefix('.')?.strip_suffix(".aside")?;
+            Some((entry.metadata().ok()?.modified().ok()?, pid.parse().ok()?))
+        })
+        .collect();
+    found.sort_unstable_by_key(|found| Reverse(*found));
+    found.into_iter().map(|(_, pid)| pid).collect()
 }
 
 /// The admin key; `None` where there is none.
@@ -152,4 +204,50 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
         fs::rename(&draft, path)
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announce(dir: &Path, pid: u32) {
+        endpoint_write(dir, &Endpoint { url: format!("http://{pid}"), pid, socket: None }).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_server_that_was_met_before_is_met_again_after_a_later_one_stops() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path();
+        let (own, other) = (std::process::id(), u32::MAX);
+        let begun = |pid| {
+            let (draft, listener) = Draft::listen(dir).unwrap();
+            endpoint_take(dir, draft).unwrap();
+            announce(dir, pid);
+            listener
+        };
+        let met = || endpoint_read(dir).map(|endpoint| endpoint.pid);
+        let first = begun(other);
+        let second = begun(own);
+        assert_eq!(met(), Some(own), "the one that began last");
+        endpoint_remove(dir);
+        drop(second);
+        assert_eq!(met(), Some(other));
+        assert!(local::find(dir).await.unwrap().is_some());
+        // One that died meanwhile is not met again.
+        let third = begun(own);
+        drop(first);
+        endpoint_remove(dir);
+        drop(third);
+        assert_eq!(met(), None);
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "nothing of theirs stays");
+        // Of one that stops while a later one answers, the later one stays.
+        let (first, later) = (begun(own), Draft::listen(dir).unwrap());
+        let _ = fs::copy(dir.join(ENDPOINT), dir.join(aside(own)));
+        later.0.publish(dir, Some(own)).unwrap();
+        announce(dir, other);
+        endpoint_remove(dir);
+        drop(first);
+        assert_eq!(met(), Some(other));
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 2);
+    }
 }

@@ -8,10 +8,12 @@ use crate::patch::{self, InputRepo, RepoSpec, with_checkout};
 use crate::profile;
 use crate::recipe::pipeline::task_uri;
 use crate::recipe::{Cmd, FileSpec, Recipe, TaskSpec};
-use crate::sandbox::{BuildPhase, InputFile, SandboxRequest, SandboxSpec};
+use crate::sandbox::{AccessMode, BuildPhase, InputFile, SandboxRequest, SandboxSpec};
 use crate::shell;
 use crate::template::{Scope, render};
 use crate::test_report::ReportSpec;
+use crate::toolchain::Toolchain;
+use crate::tree_upload;
 use crate::user::UserName;
 use crate::work::{PlanTask, TaskFiles, Work};
 
@@ -173,12 +175,25 @@ pub(super) fn rendered(
         artifacts: artifacts(spec, scope)?,
         reports: reports(spec, scope)?,
         outputs: spec.outputs.clone(),
+        toolchains: toolchains(spec)?,
         build,
         repo,
         spec: extra_spec(spec, cache_of(spec, scope)?),
     };
     let work = Work::Sandbox(Box::new(request));
     Ok(PlanTask { late: late.fields, files, ..PlanTask::of(name, work) })
+}
+
+fn toolchains(spec: &TaskSpec) -> Result<Vec<Toolchain>, Fault> {
+    let mut all: Vec<Toolchain> = Vec::new();
+    for asked in &spec.toolchains {
+        if all.iter().any(|other| other.asked.kind == asked.kind) {
+            let kind = asked.kind.as_str();
+            return Err(format!("toolchains: {kind} is listed twice; list one version").into());
+        }
+        all.push(Toolchain { asked: asked.clone(), found: None });
+    }
+    Ok(all)
 }
 
 fn artifacts(spec: &TaskSpec, scope: &Scope<'_>) -> Result<Vec<ArtifactSpec>, Fault> {
@@ -288,9 +303,16 @@ fn file_of(
             Some(match () {
                 () if from.starts_with("artifact://") => from,
                 () if from.starts_with('/') => format!("host://{from}"),
+                () if tree_upload::named_by(&from).is_some() => {
+                    if file.live || file.access == AccessMode::Full {
+                        let why = "files.from: a sent directory is given as it was sent: leave out `live` and `access: full`";
+                        return Err(why.to_owned().into());
+                    }
+                    from
+                }
                 () => {
                     let shown: String = from.chars().take(200).collect();
-                    return Err(format!("files.from: {shown:?} is not an absolute path").into());
+                    return Err(format!("files.from: {shown:?} is neither an absolute path nor a sent directory (`tree:SHA256`)").into());
                 }
             })
         }

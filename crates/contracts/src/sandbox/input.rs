@@ -9,6 +9,7 @@ use crate::egress::Egress;
 use crate::enum_names::named;
 use crate::id::Digest;
 use crate::secret::SecretUse;
+use crate::tree_upload;
 use crate::user::UserName;
 
 named! {
@@ -34,10 +35,11 @@ pub struct InputFile {
     pub path: String,
     /// The file's text.
     pub inline: Option<String>,
-    /// `host:///abs/path` (a file or directory of the worker's host, within its allowed roots) or
-    /// `artifact://...`, or `artifacts://...` (files of a task's attempt, below `path`).
+    /// `host:///abs/path` (a file or directory of the worker's host, within its allowed roots),
+    /// `tree:SHA256` (a directory that a client sent), `artifact://...`, or `artifacts://...` (files of a task's attempt, below
+    /// `path`).
     pub uri: Option<String>,
-    /// Digest of the content that a `host://` URI was bound to when its run was submitted. Set by the server.
+    /// Digest of the content that a `host://` or `tree:` URI was bound to when its run was submitted. Set by the server.
     pub tree: Option<Digest>,
     /// What the task may do with it.
     #[serde(default)]
@@ -48,6 +50,15 @@ pub struct InputFile {
     /// Whether an `artifacts://` URI may match no file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
+}
+
+impl InputFile {
+    /// What it is given of a host, as bindings name it: a path, or `tree:SHA256`.
+    #[must_use]
+    pub fn host_source(&self) -> Option<&str> {
+        let uri = self.uri.as_deref()?;
+        uri.strip_prefix("host://").or_else(|| tree_upload::named_by(uri).map(|_| uri))
+    }
 }
 
 /// A command that runs before the task, in the same sandbox, under a network policy of its own.

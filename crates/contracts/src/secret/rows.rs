@@ -13,7 +13,7 @@ use crate::sandbox::Phase;
 #[serde(deny_unknown_fields)]
 pub struct SecretPut {
     /// The value; it is stored sealed and never shown.
-    #[schemars(length(min = MIN_VALUE_BYTES, max = MAX_VALUE_BYTES))]
+    #[schemars(length(min = MIN_VALUE_BYTES, max = MAX_VALUE_BYTES), extend("writeOnly" = true))]
     pub value: String,
     /// The only hosts that may get it. Empty: any host of a plan that a person approves.
     #[serde(default, rename = "for", skip_serializing_if = "Vec::is_empty")]
@@ -32,7 +32,7 @@ impl std::fmt::Debug for SecretPut {
 #[serde(deny_unknown_fields)]
 pub struct SecretRotate {
     /// The value; it is stored sealed and never shown.
-    #[schemars(length(min = MIN_VALUE_BYTES, max = MAX_VALUE_BYTES))]
+    #[schemars(length(min = MIN_VALUE_BYTES, max = MAX_VALUE_BYTES), extend("writeOnly" = true))]
     pub value: String,
 }
 

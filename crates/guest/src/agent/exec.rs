@@ -341,6 +341,24 @@ pub fn prepare(request: &ExecRequest) -> Result<Command, StartError> {
     Ok(command)
 }
 
+/// The command as a library call in a root of its own, where its program is looked for.
+pub fn prepare_in(root: &str, request: &ExecRequest) -> Result<Command, StartError> {
+    let name = request.argv.first().filter(|name| !name.is_empty()).ok_or(StartError::Empty)?;
+    let mut command = Command::new(name);
+    command
+        .args(request.argv.iter().skip(1))
+        .env_clear()
+        .envs(&request.env)
+        .process_group(0)
+        .stdin(input(request)?)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let entered = identity::enter(&mut command, root, &request.cwd);
+    entered.map_err(|_| StartError::Cwd(request.cwd.clone()))?;
+    drop_to(&mut command, request);
+    Ok(command)
+}
+
 /// Gives the command the rights of its user.
 pub fn drop_to(command: &mut Command, request: &ExecRequest) {
     if let Some(user) = request.user {

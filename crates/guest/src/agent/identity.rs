@@ -1,5 +1,6 @@
-//! The user and groups of a command, taken between its fork and its program.
+//! The root, user and groups of a command, taken between its fork and its program.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
@@ -8,7 +9,9 @@ use std::process::Command;
 use cofferdam_guest::wire::User;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use rustix::fs::{FileType, fchown, fstat};
+use rustix::process::{chdir, chroot};
 use rustix::termios::isatty;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// Input, output and error output.
 const STREAMS: [RawFd; 3] = [0, 1, 2];
@@ -35,6 +38,26 @@ pub fn take(command: &mut Command, user: User, groups: &[u32]) {
     unsafe {
         command.pre_exec(become_it)
     };
+}
+
+/// Has the command begin in a directory of this root. It cannot change its root again.
+pub fn enter(command: &mut Command, root: &str, cwd: &str) -> io::Result<()> {
+    let (root, cwd) = (CString::new(root)?, CString::new(cwd)?);
+    let enter = move || -> io::Result<()> {
+        chroot(root.as_c_str())?;
+        chdir(cwd.as_c_str())?;
+        let mut sets = capabilities(None)?;
+        for set in [&mut sets.effective, &mut sets.permitted, &mut sets.inheritable] {
+            set.remove(CapabilitySet::SYS_CHROOT);
+        }
+        Ok(set_capabilities(None, sets)?)
+    };
+    #[expect(unsafe_code, reason = "the library changes no root")]
+    // SAFETY: between fork and exec it makes system calls alone, and frees and allocates nothing.
+    unsafe {
+        command.pre_exec(enter)
+    };
+    Ok(())
 }
 
 /// Gives its user a pipe or terminal of the command, which is opened again as `/dev/stdout`. Files and `/dev/null` are not

@@ -292,7 +292,10 @@ fn begin(
     reaper: &Reaper,
     request: &RunRequest,
 ) -> Result<(CommandProcess, RunningCommand), StartError> {
-    let mut command = exec::prepare(&request.exec)?;
+    let mut command = match &request.root {
+        Some(root) => exec::prepare_in(root, &request.exec)?,
+        None => exec::prepare(&request.exec)?,
+    };
     if request.exec.jail.is_some() {
         return jailed(reaper, request, command);
     }
@@ -314,8 +317,9 @@ fn jailed(
     request: &RunRequest,
     command: std::process::Command,
 ) -> Result<(CommandProcess, RunningCommand), StartError> {
-    if request.stdin || request.terminal.is_some() || request.service {
-        let words = "it has neither input from the host nor a terminal, and is not a service";
+    if request.stdin || request.terminal.is_some() || request.service || request.root.is_some() {
+        let words =
+            "it has neither input from the host nor a terminal or root, and is not a service";
         let unheld = io::Error::new(io::ErrorKind::InvalidInput, words);
         return Err(StartError::Jail(unheld));
     }

@@ -141,9 +141,20 @@ impl Agent {
         &self,
         exec: ExecRequest,
         options: ExecOptions,
+        note: String,
+    ) -> Result<CommandHandle> {
+        self.launch(None, exec, options, note).await
+    }
+
+    /// The same in a root of its own, a directory of the sandbox: program, user and working directory are of that root.
+    pub(crate) async fn launch(
+        &self,
+        root: Option<String>,
+        exec: ExecRequest,
+        options: ExecOptions,
         mut note: String,
     ) -> Result<CommandHandle> {
-        self.needs(2)?;
+        self.needs(if root.is_some() { 14 } else { 2 })?;
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let limit = exec.stream_limit_bytes;
         let ExecOptions { stdin, terminal, service, leaves } = options;
@@ -153,7 +164,7 @@ impl Agent {
         if note.len() > MAX_NOTE || self.needs(9).is_err() {
             note.clear();
         }
-        let request = RunRequest { exec, id, stdin, terminal, service, leaves, note };
+        let request = RunRequest { exec, id, stdin, terminal, service, leaves, note, root };
         let response = self.send(Method::POST, wire::RUN, encode(&request)?).await?;
         let (mut frames, mut pid, mut first) = (Frames::of(response), None, None);
         if leaves {

@@ -23,6 +23,7 @@ use cofferdam_contracts::sandbox::{ErrCode, SandboxRequest, WipeStatus};
 
 use crate::agent::Stream;
 use crate::host::task::blocking;
+use crate::images::ServiceRoots;
 use crate::images::error::{ImageError, at};
 use crate::images::manifest::{
     CONFIG, Config, Descriptor, LAYER, MAX_DOCUMENT, Manifest, RootFs, Settings, architecture,
@@ -221,8 +222,15 @@ impl<N: FnMut(BuildNote<'_>) + Send> Build<'_, N> {
         };
         let id = SandboxId::parse(&format!("sb{}", random::secret_hex(10)))
             .map_err(|error| error.to_string())?;
-        let plan = plan_on(&request, &id, self.host.facts(), Some(&root), &Accounts::new())
-            .map_err(|error| error.to_string())?;
+        let plan = plan_on(
+            &request,
+            &id,
+            self.host.facts(),
+            Some(&root),
+            &Accounts::new(),
+            &ServiceRoots::new(),
+        )
+        .map_err(|error| error.to_string())?;
         let sandbox = provision(self.host, &plan, &inputs).await.map_err(|error| error.message)?;
         let outcome = if run {
             let note = &mut *self.note;

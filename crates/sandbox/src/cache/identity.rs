@@ -102,7 +102,13 @@ fn given(planned: &CachePlan, inputs: &[Input]) -> Vec<Value> {
         let (path, sha256) = match input {
             Input::Bytes { path, bytes, .. } => (path, digest_bytes(bytes)),
             Input::Stream { path, sha256, .. } => (path, sha256.clone()),
-            Input::Host { .. } => continue,
+            // Of a path of the host the path stands for it; a sent directory has no name but its content.
+            Input::Host { path, source, .. } => match source.sent_tree() {
+                Some(sha256) => (path, sha256),
+                None => continue,
+            },
+            // Its place names version and identity, and is in the build's PATH.
+            Input::Toolchain { .. } => continue,
         };
         if !planned.locks.contains(path) {
             given.push((path, sha256));
@@ -198,7 +204,7 @@ fn lock(path: &str, plan: &Plan, inputs: &[Input], facts: &HostFacts) -> Result<
             Input::Stream { path: target, sha256, .. } if Path::new(target) == path => {
                 offers.push((target.as_str(), LockSource::Stream(sha256)));
             }
-            Input::Bytes { .. } | Input::Stream { .. } => {}
+            Input::Bytes { .. } | Input::Stream { .. } | Input::Toolchain { .. } => {}
         }
     }
     // As in the sandbox: what is mounted deeper hides what is above it, what comes later what came

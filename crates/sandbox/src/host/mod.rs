@@ -4,10 +4,10 @@
 //! |---|---|
 //! | processes | `process`, `starter`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
-//! | mounts and file systems | `mounts`, `file_system_end`, `holders`, `layer`, `detached_layer`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
+//! | mounts and file systems | `mounts`, `mount_namespace`, `file_system_end`, `holders`, `layer`, `detached_layer`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
 //! | users, ids, devices and host paths | `account`, `idrange`, `devices`, `hostpath`, `open_flags`, `setid` |
 //! | directories of a sandbox and of the state | `traces`, `live`, `base`, `tree_watch`, `guest` |
-//! | programs, work, errors | `runtime`, `agents`, `task`, `error` |
+//! | programs, work, errors | `runtime`, `agents`, `toolchains`, `task`, `error` |
 //!
 //! **Nothing here knows what a sandbox, a plan or an isolation class is.** Every other floor may import this one.
 
@@ -34,6 +34,7 @@ pub(crate) mod layer;
 pub(crate) mod limit;
 pub(crate) mod live;
 pub(crate) mod memory_pipe;
+pub(crate) mod mount_namespace;
 pub(crate) mod mounts;
 pub(crate) mod nofile;
 pub(crate) mod open_flags;
@@ -47,6 +48,7 @@ pub(crate) mod starter;
 pub(crate) mod task;
 pub(crate) mod tenant_root;
 pub(crate) mod tenant_tree;
+pub(crate) mod toolchains;
 pub(crate) mod traces;
 mod tree_watch;
 pub(crate) mod upper;

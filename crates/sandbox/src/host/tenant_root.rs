@@ -5,13 +5,14 @@
 //! within the root. Nothing that a runtime binds lies at a path below it (`Traces::beside`).
 
 use std::ffi::OsStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat,
-    openat, openat2, statat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, fchmod, fchown,
+    mkdirat, openat, openat2, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -60,12 +61,33 @@ impl TenantRoot {
         self.walk(path, true, mode, |below| self.strict(below))
     }
 
+    /// A directory that is there, and that no link leads to.
+    pub(crate) fn found(&self, path: &Path) -> io::Result<OwnedFd> {
+        Ok(self.strict(path)?)
+    }
+
     /// A place to mount at: links lead nowhere but into the root, as a runtime takes them. What is missing is made.
     pub(crate) fn target(&self, path: &Path, is_dir: bool) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         self.walk(path, is_dir, 0o755, |below| {
             openat2(&self.top, below, PATH, Mode::empty(), resolve)
         })
+    }
+
+    /// Makes a file of this name anew in one of its directories. A link of that name is taken away and not followed; a directory stays.
+    pub(crate) fn put(&self, dir: &OwnedFd, name: &str, text: &[u8]) -> io::Result<()> {
+        match unlinkat(dir, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::ISDIR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let mode = Mode::from_raw_mode(0o644);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mut file = File::from(openat(dir, name, flags, mode)?);
+        let (uid, gid) = (Uid::from_raw(self.first), Gid::from_raw(self.first));
+        fchown(&file, Some(uid), Some(gid))?;
+        fchmod(&file, mode)?;
+        file.write_all(text)
     }
 
     /// A link at the top, in place of an empty directory, unless something else has that name.
@@ -185,6 +207,18 @@ mod tests {
         fs::create_dir(root.join("host")).unwrap();
         tree.target(Path::new("/link/made"), true).unwrap();
         assert!(root.join("host/made").is_dir() && fs::read_dir(&host).unwrap().next().is_none());
+        // A file is made anew in place of a link, and a directory of its name stays.
+        fs::write(host.join("hosts"), "the host's").unwrap();
+        symlink(host.join("hosts"), root.join("host/hosts")).unwrap();
+        let dir = tree.dir(Path::new("host"), 0o755).unwrap();
+        tree.put(&dir, "hosts", b"own").unwrap();
+        tree.put(&dir, "made", b"own").unwrap();
+        let read = |at: PathBuf| fs::read_to_string(at).unwrap();
+        assert_eq!(
+            (read(host.join("hosts")), read(root.join("host/hosts"))),
+            ("the host's".to_owned(), "own".to_owned())
+        );
+        assert!(root.join("host/made").is_dir());
         let tmp = tree.dir(Path::new("tmp"), 0o1777).unwrap();
         let (made, found) = (fs::metadata(root.join("tmp")).unwrap(), fs::metadata(held(&tmp)));
         assert_eq!(

@@ -33,6 +33,11 @@ impl<R: Read> HashReader<R> {
         self.is_over
     }
 
+    /// Bytes that may still come.
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
     /// Reads what is left, and gives the digest of everything.
     pub fn finish(mut self) -> io::Result<Digest> {
         io::copy(&mut self, &mut io::sink())?;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cofferdam_contracts::id::Digest;
-use oci_client::errors::OciDistributionError;
+use oci_client::errors::{OciDistributionError, OciErrorCode};
 
 /// What is wrong with an image, or with this host's store of them.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +85,16 @@ pub enum ImageError {
         /// The underlying error.
         source: Box<OciDistributionError>,
     },
+    /// A registry that is too slow.
+    #[error(
+        "the registry did not give {reference:?} within {seconds} s: try again, or use a nearer registry"
+    )]
+    Late {
+        /// What was asked for.
+        reference: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// A step of a build that failed.
     #[error("step {number} ({step}) failed: {why}")]
     Step {
@@ -106,12 +116,38 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// Whether the image is refused for what it is. A registry that does not answer now may a moment later.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Registry { source, .. } => is_refusal(source),
+            Self::Late { .. } | Self::Io { .. } | Self::Busy => false,
+            _ => true,
+        }
+    }
+
     pub(crate) fn malformed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Malformed { what: what.into(), why: why.into() }
     }
 
     pub(crate) fn hostile(path: &Path, why: &'static str) -> Self {
         Self::Hostile { path: path.to_string_lossy().into_owned(), why }
+    }
+}
+
+/// Whether a registry says that it does not have or give it. Of 408 and 429 it may say otherwise later.
+fn is_refusal(error: &OciDistributionError) -> bool {
+    match error {
+        OciDistributionError::ServerError { code, .. } => {
+            (400..500).contains(code) && !matches!(code, 408 | 429)
+        }
+        // An answer of 4xx that says why.
+        OciDistributionError::RegistryError { envelope, .. } => {
+            !envelope.errors.iter().any(|one| one.code == OciErrorCode::Toomanyrequests)
+        }
+        OciDistributionError::UnauthorizedError { .. }
+        | OciDistributionError::ImageManifestNotFoundError(_) => true,
+        _ => false,
     }
 }
 

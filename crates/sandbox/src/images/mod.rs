@@ -9,6 +9,7 @@
 //! <state>/images/roots/<chain>    a root file system: one lower directory of a sandbox
 //! <state>/images/names/<sha256>   a name: the digest of its manifest, and where it came from
 //! <state>/images/drafts/<random>  what is being written; nothing reads it
+//! <state>/pulled/<tenant>/images   a store for images of a tenant's services, see `tenant_images`
 //! ```
 //! A root is named by the OCI *chain id* of its layers. It is one directory, not a stack of layers:
 //! one `lowerdir` whatever the image's depth (mount options are one page), no whiteout devices or
@@ -36,11 +37,13 @@ mod remove;
 pub(crate) mod resolve;
 mod root;
 pub(crate) mod store;
+mod tenant_images;
 mod unpack;
 
 pub use error::ImageError;
 pub use name::ImageName;
 pub use resolve::ImageRoot;
 pub use store::{ImageRecord, Images, StoreBounds};
+pub use tenant_images::{ServiceRoot, ServiceRoots, TenantImages, pin};
 
-pub(crate) use resolve::{RootGuard, SCHEME, hold};
+pub(crate) use resolve::{RootGuard, SCHEME, hold, hold_root};

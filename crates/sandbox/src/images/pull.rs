@@ -9,7 +9,7 @@ use oci_client::client::{ClientConfig, ClientProtocol};
 use oci_client::errors::OciDistributionError;
 use oci_client::manifest::OciDescriptor;
 use oci_client::secrets::RegistryAuth;
-use oci_client::{Client, Reference};
+use oci_client::{Client, Reference, RegistryOperation};
 
 use super::error::ImageError;
 use super::manifest::{
@@ -24,6 +24,12 @@ const ACCEPTED: [&str; 4] = [MANIFEST, INDEX, DOCKER_MANIFEST, DOCKER_LIST];
 const CONNECT: Duration = Duration::from_secs(10);
 const READ: Duration = Duration::from_secs(60);
 
+/// Asks a registry what a reference stands for now: the digest of its manifest or index.
+pub(crate) async fn look_up(reference: &str) -> Result<Digest, ImageError> {
+    let wanted = parsed(reference)?;
+    Registry::new(&wanted).document(&wanted, None).await.map(|(_, digest)| digest)
+}
+
 impl Images {
     /// Takes in an image from a registry, under `name` or the reference itself. TLS always, except
     /// to a registry on this host's loopback. Without credentials: what it gives to anybody.
@@ -32,9 +38,16 @@ impl Images {
         reference: &str,
         name: Option<&ImageName>,
     ) -> Result<ImageRecord, ImageError> {
-        let wanted: Reference = reference.parse().map_err(|error: oci_client::ParseError| {
-            ImageError::malformed(format!("the reference {reference:?}"), error.to_string())
-        })?;
+        self.pull_counted(reference, name).await.map(|(record, _)| record)
+    }
+
+    /// The same as [`Images::pull`], with the number of bytes that were fetched.
+    pub(crate) async fn pull_counted(
+        &self,
+        reference: &str,
+        name: Option<&ImageName>,
+    ) -> Result<(ImageRecord, u64), ImageError> {
+        let wanted = parsed(reference)?;
         let name = match (name, reference.split_once('@')) {
             (Some(name), _) => name.clone(),
             (None, Some((name, _))) => ImageName::parse(name)?,
@@ -45,24 +58,28 @@ impl Images {
             move || images.lock.adding()
         })
         .await?;
-        let registry = Registry::new(self, &wanted);
-        let manifest = registry.take().await?;
+        let (manifest, fetched) = Registry::new(&wanted).take(self).await?;
         let images = self.clone();
         let source = format!("pull {reference}");
         let named = blocking(move || images.admit(&manifest, &name, &source)).await;
         drop(adding);
-        named
+        named.map(|record| (record, fetched))
     }
 }
 
+fn parsed(reference: &str) -> Result<Reference, ImageError> {
+    reference.parse().map_err(|error: oci_client::ParseError| {
+        ImageError::malformed(format!("the reference {reference:?}"), error.to_string())
+    })
+}
+
 struct Registry<'a> {
-    images: &'a Images,
     client: Client,
     wanted: &'a Reference,
 }
 
 impl<'a> Registry<'a> {
-    fn new(images: &'a Images, wanted: &'a Reference) -> Self {
+    fn new(wanted: &'a Reference) -> Self {
         // Harmless where the process has chosen one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let registry = wanted.resolve_registry();
@@ -76,11 +93,11 @@ impl<'a> Registry<'a> {
             read_timeout: Some(READ),
             ..ClientConfig::default()
         });
-        Self { images, client, wanted }
+        Self { client, wanted }
     }
 
-    /// Brings every blob of the image for this machine, and gives its manifest's digest.
-    async fn take(&self) -> Result<Digest, ImageError> {
+    /// Brings every blob of the image for this machine, and gives its manifest's digest and how much was fetched.
+    async fn take(&self, images: &Images) -> Result<(Digest, u64), ImageError> {
         let pinned = self.wanted.digest().map(|text| {
             digest_of(text).ok_or_else(|| {
                 ImageError::malformed("the reference", format!("{text:?} is not a sha256 digest"))
@@ -97,12 +114,17 @@ impl<'a> Registry<'a> {
             Err(_) => (bytes, digest),
         };
         let manifest: Manifest = parse("the manifest", &bytes)?;
-        self.images.blobs.copy(bytes.as_ref(), Some(&digest), MAX_DOCUMENT)?;
-        self.blob(&manifest.config, MAX_DOCUMENT).await?;
-        for layer in &manifest.layers {
-            self.blob(layer, self.images.bounds.blob_bytes).await?;
+        let whole = manifest.layers.iter().fold(0, |sum: u64, one| sum.saturating_add(one.size));
+        let limit = images.bounds.blob_bytes;
+        if images.bounds.of_all_layers && whole > limit {
+            return Err(ImageError::TooLarge { what: "the bytes of an image's layers", limit });
         }
-        Ok(digest)
+        images.blobs.copy(bytes.as_ref(), Some(&digest), MAX_DOCUMENT)?;
+        let mut fetched = self.blob(images, &manifest.config, MAX_DOCUMENT).await?;
+        for layer in &manifest.layers {
+            fetched += self.blob(images, layer, limit).await?;
+        }
+        Ok((digest, fetched))
     }
 
     async fn document(
@@ -110,11 +132,9 @@ impl<'a> Registry<'a> {
         reference: &Reference,
         pinned: Option<&Digest>,
     ) -> Result<(bytes::Bytes, Digest), ImageError> {
-        let (bytes, _) = self
-            .client
-            .pull_manifest_raw(reference, &RegistryAuth::Anonymous, &ACCEPTED)
-            .await
-            .map_err(|error| self.fault(error))?;
+        let bytes = self.text(reference).await.map_err(|error| self.fault(error))?;
+        let bytes = bytes
+            .ok_or(ImageError::TooLarge { what: "the bytes of a manifest", limit: MAX_DOCUMENT })?;
         // What the registry says about its digest does not matter.
         let found = digest_bytes(&bytes);
         match pinned {
@@ -125,10 +145,49 @@ impl<'a> Registry<'a> {
         }
     }
 
-    async fn blob(&self, wanted: &Descriptor, limit: u64) -> Result<(), ImageError> {
+    /// The bytes of a manifest or index; `None`: they are more than a document may have. The library would hold all of them.
+    async fn text(
+        &self,
+        reference: &Reference,
+    ) -> Result<Option<bytes::Bytes>, OciDistributionError> {
+        let anybody = RegistryAuth::Anonymous;
+        let token = self.client.auth(reference, &anybody, RegistryOperation::Pull).await?;
+        let registry = reference.resolve_registry();
+        let scheme = if is_loopback(registry) { "http" } else { "https" };
+        let which = reference.digest().or_else(|| reference.tag()).unwrap_or("latest");
+        let url = format!("{scheme}://{registry}/v2/{}/manifests/{which}", reference.repository());
+        let client = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(READ);
+        let client = client.redirect(reqwest::redirect::Policy::none()).build()?;
+        let mut asked = client.get(&url).header(reqwest::header::ACCEPT, ACCEPTED.join(", "));
+        if let Some(token) = token {
+            asked = asked.bearer_auth(token);
+        }
+        let mut answer = asked.send().await?;
+        if !answer.status().is_success() {
+            let (code, message) = (answer.status().as_u16(), "it does not have it".to_owned());
+            return Err(OciDistributionError::ServerError { code, url, message });
+        }
+        let mut bytes = bytes::BytesMut::new();
+        while let Some(piece) = answer.chunk().await? {
+            let size = bytes.len().saturating_add(piece.len());
+            if !u64::try_from(size).is_ok_and(|size| size <= MAX_DOCUMENT) {
+                return Ok(None);
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(Some(bytes.freeze()))
+    }
+
+    /// Brings a blob unless it is here, and gives how much was fetched.
+    async fn blob(
+        &self,
+        images: &Images,
+        wanted: &Descriptor,
+        limit: u64,
+    ) -> Result<u64, ImageError> {
         let digest = wanted.digest()?;
-        if self.images.blobs.has(&digest) {
-            return Ok(());
+        if images.blobs.has(&digest) {
+            return Ok(0);
         }
         if wanted.size > limit {
             return Err(ImageError::TooLarge { what: "a blob", limit });
@@ -145,11 +204,11 @@ impl<'a> Registry<'a> {
             .await
             .map_err(|error| self.fault(error))?;
         // No more than was announced, whatever is sent.
-        let mut incoming = self.images.blobs.begin(wanted.size)?;
+        let mut incoming = images.blobs.begin(wanted.size)?;
         while let Some(piece) = stream.next().await {
             incoming.push(&piece.map_err(|error| self.fault(error.into()))?)?;
         }
-        self.images.blobs.end(incoming, Some(&digest)).map(|_| ())
+        images.blobs.end(incoming, Some(&digest)).map(|(_, size)| size)
     }
 
     fn fault(&self, error: OciDistributionError) -> ImageError {

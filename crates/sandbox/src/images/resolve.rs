@@ -11,7 +11,7 @@ use cofferdam_ambient::file_lock::FileLock;
 use super::chain::{chains, empty};
 use super::error::{ImageError, at};
 use super::manifest::Settings;
-use super::name::{ImageRef, text_of};
+use super::name::{ImageName, ImageRef, text_of};
 use super::store::Images;
 use crate::host::account::{self, Account};
 use crate::host::hostpath::HostSource;
@@ -37,7 +37,16 @@ pub struct ImageRoot {
 impl Images {
     /// Finds an image by what follows `image:`.
     pub fn resolve(&self, text: &str) -> Result<ImageRoot, ImageError> {
-        let named = self.names.find(&ImageRef::parse(text)?)?;
+        self.rooted_as(&ImageRef::parse(text)?).map(|(root, _)| root)
+    }
+
+    /// Finds an image by its name, with its settings.
+    pub(crate) fn rooted(&self, name: &ImageName) -> Result<(ImageRoot, Settings), ImageError> {
+        self.rooted_as(&ImageRef { name: name.clone(), digest: None })
+    }
+
+    fn rooted_as(&self, wanted: &ImageRef) -> Result<(ImageRoot, Settings), ImageError> {
+        let named = self.names.find(wanted)?;
         let (manifest, config) = self.blobs.image(&named.manifest)?;
         let diff_ids = config.diff_ids(manifest.layers.len())?;
         let root = self.roots.path(&chains(&diff_ids).pop().unwrap_or_else(empty));
@@ -45,7 +54,8 @@ impl Images {
             return Err(ImageError::Unknown(named.name));
         }
         let pinned = format!("{SCHEME}{}@{}", named.name, text_of(&named.manifest));
-        ImageRoot::new(pinned, root, &config.config)
+        let found = ImageRoot::new(pinned, root, &config.config)?;
+        Ok((found, config.config))
     }
 }
 
@@ -73,11 +83,16 @@ pub(crate) fn hold(state: &Path, base: &HostSource) -> io::Result<Option<RootGua
     if !base.starts_with(state.join("images")) {
         return Ok(None);
     }
+    hold_root(base).map(Some)
+}
+
+/// Holds an image's root.
+pub(crate) fn hold_root(base: &Path) -> io::Result<RootGuard> {
     let file = FileLock::shared(File::open(base)?)?;
     // It may have been swept away between the plan and the lock.
     let (ours, named) = (file.metadata()?, fs::symlink_metadata(base)?);
     match (ours.dev(), ours.ino()) == (named.dev(), named.ino()) {
-        true => Ok(Some(RootGuard(file))),
+        true => Ok(RootGuard(file)),
         false => Err(io::Error::new(io::ErrorKind::NotFound, "the image was removed meanwhile")),
     }
 }

@@ -62,8 +62,14 @@ impl ImageRoots {
             }
         }
         let skipped = below.map_or(0, |index| index + 1);
+        let (mut bounds, mut room) = (self.bounds, self.tar_limit());
         for (layer, diff) in layers.iter().zip(diff_ids).skip(skipped) {
-            self.layer(root, layer, diff)?;
+            let (taken, left) = self.layer(root, layer, diff, &bounds, room)?;
+            if bounds.of_all_layers {
+                room = left;
+                bounds.layer_bytes = bounds.layer_bytes.saturating_sub(taken.bytes);
+                bounds.layer_entries = bounds.layer_entries.saturating_sub(taken.entries);
+            }
         }
         let tree = TenantRoot::open(root, 0).map_err(at(root))?;
         if let Some(name) = tree.displaced().map_err(at(root))? {
@@ -80,17 +86,30 @@ impl ImageRoots {
         }
     }
 
-    fn layer(&self, root: &Path, layer: &Descriptor, diff: &Digest) -> Result<(), ImageError> {
+    /// Applies a layer whose tar has at most `room` bytes; gives what it took, and what is left of that.
+    fn layer(
+        &self,
+        root: &Path,
+        layer: &Descriptor,
+        diff: &Digest,
+        bounds: &StoreBounds,
+        room: u64,
+    ) -> Result<(unpack::LayerSize, u64), ImageError> {
         let path = self.blobs.path(&layer.digest()?);
-        let mut tar = HashReader::new(open(&path)?, self.tar_limit());
-        let applied = unpack::apply(root, &mut tar, &self.bounds);
-        applied.map_err(|error| if tar.is_over() { self.too_large() } else { error })?;
-        let found = tar.finish().map_err(|error| match error.kind() {
+        let mut tar = HashReader::new(open(&path)?, room);
+        let applied = unpack::apply(root, &mut tar, bounds);
+        let taken =
+            applied.map_err(|error| if tar.is_over() { self.too_large() } else { error })?;
+        let broken = |error: io::Error| match error.kind() {
             io::ErrorKind::FileTooLarge => self.too_large(),
             _ => ImageError::malformed("a layer", error.to_string()),
-        })?;
+        };
+        // Whatever follows the last entry counts as well.
+        io::copy(&mut tar, &mut io::sink()).map_err(broken)?;
+        let left = tar.room();
+        let found = tar.finish().map_err(broken)?;
         match found == *diff {
-            true => Ok(()),
+            true => Ok((taken, left)),
             false => Err(ImageError::Digest { what: "a layer", wanted: diff.clone(), found }),
         }
     }

@@ -25,11 +25,18 @@ pub struct StoreBounds {
     pub layer_bytes: u64,
     /// Entries of a layer: a full distribution has 100,000.
     pub layer_entries: u64,
+    /// Whether `blob_bytes`, `layer_bytes` and `layer_entries` hold for all layers of an image together.
+    pub of_all_layers: bool,
 }
 
 impl Default for StoreBounds {
     fn default() -> Self {
-        Self { blob_bytes: 8 << 30, layer_bytes: 32 << 30, layer_entries: 1_000_000 }
+        Self {
+            blob_bytes: 8 << 30,
+            layer_bytes: 32 << 30,
+            layer_entries: 1_000_000,
+            of_all_layers: false,
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! overlay. What is there already is taken away first and never written into: it may be a hard link
 //! of another root.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
@@ -16,6 +17,7 @@ use std::os::unix::fs::{
     DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown, symlink,
 };
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use cofferdam_guest::removal::remove_tree;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
@@ -28,21 +30,60 @@ const WHITEOUT: &str = ".wh.";
 const OPAQUE: &str = ".wh..wh..opq";
 /// Components of a path: the kernel's bound on its length allows no more than this many.
 const MAX_DEPTH: usize = 2_048;
+/// Bytes between the content of two files: headers, and the long names and attributes of one entry, which are held in memory.
+const MAX_HEADERS: u64 = 1 << 20;
+/// Bytes of the paths of a layer, which are held while it is applied: those of a full distribution are 10 MiB.
+const MAX_PATHS: usize = 128 << 20;
+
+/// What a layer took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LayerSize {
+    /// Of its files.
+    pub bytes: u64,
+    pub entries: u64,
+}
+
+/// A tar of which no more is read at once than the reader has room for.
+struct BudgetReader<R> {
+    inner: R,
+    room: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for BudgetReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        let left = self.room.get().checked_sub(u64::try_from(count).unwrap_or(u64::MAX));
+        let left = left.ok_or_else(|| io::Error::other("the headers of an entry exceed 1 MiB"))?;
+        self.room.set(left);
+        Ok(count)
+    }
+}
 
 /// Applies a layer's tar to a root.
-pub(crate) fn apply(root: &Path, tar: impl Read, bounds: &StoreBounds) -> Result<(), ImageError> {
+pub(crate) fn apply(
+    root: &Path,
+    tar: impl Read,
+    bounds: &StoreBounds,
+) -> Result<LayerSize, ImageError> {
     let mut layer = LayerTree {
         root,
         own: BTreeSet::new(),
         bytes: bounds.layer_bytes,
         entries: bounds.layer_entries,
+        paths: MAX_PATHS,
         bounds,
     };
-    let mut archive = Archive::new(tar);
+    let room = Rc::new(Cell::new(MAX_HEADERS));
+    let mut archive = Archive::new(BudgetReader { inner: tar, room: Rc::clone(&room) });
     for entry in archive.entries().map_err(broken)? {
+        room.set(u64::MAX);
         layer.entry(entry.map_err(broken)?)?;
+        room.set(MAX_HEADERS);
     }
-    Ok(())
+    Ok(LayerSize {
+        bytes: bounds.layer_bytes.saturating_sub(layer.bytes),
+        entries: bounds.layer_entries.saturating_sub(layer.entries),
+    })
 }
 
 fn broken(error: io::Error) -> ImageError {
@@ -55,7 +96,17 @@ struct LayerTree<'a> {
     own: BTreeSet<PathBuf>,
     bytes: u64,
     entries: u64,
+    /// Bytes of paths that may still be held.
+    paths: usize,
     bounds: &'a StoreBounds,
+}
+
+/// A number of a header. One that was left empty is 0, as other readers take it.
+fn number(field: &[u8], read: impl FnOnce() -> io::Result<u64>) -> io::Result<u64> {
+    match field.iter().all(|byte| matches!(byte, 0 | b' ')) {
+        true => Ok(0),
+        false => read(),
+    }
 }
 
 impl LayerTree<'_> {
@@ -70,6 +121,11 @@ impl LayerTree<'_> {
             return Ok(());
         }
         let path = plain(&raw)?;
+        let held = path.as_os_str().len().saturating_add(self.root.as_os_str().len());
+        self.paths = self.paths.checked_sub(held).ok_or(ImageError::TooLarge {
+            what: "the bytes of a layer's paths",
+            limit: u64::try_from(MAX_PATHS).unwrap_or(u64::MAX),
+        })?;
         let Some(name) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else {
             // The root itself: it stays as it was made.
             return Ok(());
@@ -99,12 +155,17 @@ impl LayerTree<'_> {
     ) -> Result<(), ImageError> {
         let header = entry.header();
         let wrong = |_| ImageError::hostile(path, "has a header that cannot be read");
-        let mode = header.mode().map_err(wrong)? & 0o7777;
-        let owner = (id(header.uid().map_err(wrong)?), id(header.gid().map_err(wrong)?));
+        let old = header.as_old();
+        let mode = number(&old.mode, || header.mode().map(u64::from)).map_err(wrong)?;
+        let mode = u32::try_from(mode & 0o7777).unwrap_or(0);
+        let owner = (
+            id(number(&old.uid, || header.uid()).map_err(wrong)?),
+            id(number(&old.gid, || header.gid()).map_err(wrong)?),
+        );
         let (Some(uid), Some(gid)) = owner else {
             return Err(ImageError::hostile(path, "has an owner beyond 32 bits"));
         };
-        let time = time(header.mtime().map_err(wrong)?);
+        let time = time(number(&old.mtime, || header.mtime()).map_err(wrong)?);
         let time = time.ok_or_else(|| ImageError::hostile(path, "has a time that no clock has"))?;
         let is_dir = |at: &Path| fs::symlink_metadata(at).is_ok_and(|found| found.is_dir());
         if !(kind == EntryType::Directory && is_dir(target)) {
@@ -305,6 +366,52 @@ mod tests {
         for never in [9_223_372_037, 0x7fff_ffff_ffff_ffff, 1 << 63] {
             assert_eq!(time(never), None, "{never}");
         }
+    }
+
+    /// A tar of one entry whose long name has this many bytes.
+    fn long_name(bytes: usize) -> Vec<u8> {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(EntryType::GNULongName);
+        header.set_size(u64::try_from(bytes).unwrap());
+        header.set_cksum();
+        let mut tar = header.as_bytes().to_vec();
+        tar.extend(std::iter::repeat_n(b'a', bytes));
+        tar.resize(tar.len().next_multiple_of(512), 0);
+        let mut file = tar::Header::new_gnu();
+        file.set_size(0);
+        file.set_mode(0o644);
+        file.set_cksum();
+        tar.extend(file.as_bytes());
+        tar.extend([0; 1_024]);
+        tar
+    }
+
+    #[test]
+    fn a_name_longer_than_a_mebibyte_is_refused_before_it_is_read_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let bounds = StoreBounds::default();
+        let error = apply(root.path(), long_name(4 << 20).as_slice(), &bounds).unwrap_err();
+        assert!(error.to_string().contains("exceed 1 MiB"), "{error}");
+        let taken = apply(root.path(), long_name(200).as_slice(), &bounds).unwrap();
+        assert_eq!(taken, LayerSize { bytes: 0, entries: 1 });
+    }
+
+    #[test]
+    fn paths_beyond_the_bound_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let bounds = StoreBounds::default();
+        let mut layer = LayerTree {
+            root: root.path(),
+            own: BTreeSet::new(),
+            bytes: 1,
+            entries: 10,
+            paths: root.path().as_os_str().len() + 100,
+            bounds: &bounds,
+        };
+        let mut archive = Archive::new(std::io::Cursor::new(long_name(101)));
+        let entry = archive.entries().unwrap().next().unwrap().unwrap();
+        let error = layer.entry(entry).unwrap_err();
+        assert!(matches!(error, ImageError::TooLarge { .. }), "{error}");
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::machine::{Disk, ImageCache, MachineFiles, MemoryFingerprint, Parts};
 use crate::oci;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
+use crate::spec::service;
 
 /// Workers that stop in the very moment of a start.
 const PARENT_TRIES: usize = 3;
@@ -89,6 +90,7 @@ impl Bundle {
         facts: &HostFacts,
     ) -> Self {
         let layout = plan.isolation().launch.host_layout(plan, base, &resolved.given, facts);
+        let services = plan.services.iter().filter(|service| service.root().is_some());
         let root = Root {
             traces: plan.traces.clone(),
             guest: plan.guest.clone(),
@@ -99,6 +101,7 @@ impl Bundle {
             groups: layout.shown_groups,
             user: plan.task.user.filter(|user| user.uid != 0),
             work: work_of(plan, resolved),
+            services: services.map(|service| service::root_of(&service.name)).collect(),
             dirs: resolved.dirs.clone(),
             overlays: resolved.overlays.clone(),
             mounts: resolved.mounts.clone(),

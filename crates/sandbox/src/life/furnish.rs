@@ -11,6 +11,7 @@ use crate::egress::{EgressSetup, NoRouteAttempts};
 use crate::life::network;
 use crate::life::sandbox::Sandbox;
 use crate::life::service;
+use crate::life::service_root;
 use crate::life::write::{pour, put, put_dir};
 use crate::spec::plan::{DEFAULT_WORKDIR, Plan};
 
@@ -32,7 +33,9 @@ pub(super) async fn furnish(
         network::furnish(&sandbox.agent, &prepared, is_shown).await?;
         sandbox.network.open(prepared)?;
     }
-    sandbox.services = service::start(&sandbox.agent, &plan.services).await?;
+    let init = sandbox.subject.observed.as_ref().map(|observed| observed.process);
+    service_root::show_kernel(init, plan).await?;
+    service::start(&sandbox.agent, &plan.services, &mut sandbox.services).await?;
     // Last, so that what a service tried while it started is not laid at a command's door.
     match plan.isolation().supervision.attempts() {
         Attempts::Namespace => {

@@ -5,6 +5,7 @@
 //! | bytes; content in pieces; host file, workspace-write | written by the agent, from inside, into the layer |
 //! | host file, read-only | bound read-only |
 //! | host directory, read-only | only layer of an overlay, then bound: a socket in there is another one and has no listener |
+//! | image of a service | lower layer of an overlay, as the next; held while the sandbox is there |
 //! | host directory, workspace-write | lower layer of an overlay whose upper lies in our tmpfs |
 //!
 //! A path that was bound by its content is given as its copy. Another host path is opened once, when the sandbox is made. What a runtime is told to bind is a place of ours
@@ -26,6 +27,7 @@ use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
 use crate::spec::plan::{Plan, PlannedMount};
 use crate::spec::refuse;
+use crate::spec::service;
 use crate::trees::{TreeError, TreeStore};
 
 /// A host file that is copied is held in memory once on its way in; a larger one belongs into a
@@ -79,11 +81,19 @@ struct HostInput<'a> {
     access: AccessMode,
     /// The copy that stands for it.
     tree: Option<&'a Digest>,
+    /// Whether it is given by the operator to every task, wherever it lies.
+    is_toolchain: bool,
 }
 
 impl<'a> From<&'a PlannedMount> for InputRequest<'a> {
     fn from(PlannedMount { source, target, access }: &'a PlannedMount) -> Self {
-        Self::Host(HostInput { path: target, source, access: *access, tree: None })
+        Self::Host(HostInput {
+            path: target,
+            source,
+            access: *access,
+            tree: None,
+            is_toolchain: false,
+        })
     }
 }
 
@@ -97,7 +107,12 @@ impl<'a> From<&'a Input> for InputRequest<'a> {
                 Self::Written { path, content: UploadContent::Stream(pieces), mode: *mode }
             }
             Input::Host { path, source, access, tree } => {
-                Self::Host(HostInput { path, source, access: *access, tree: tree.as_ref() })
+                let tree = tree.as_ref();
+                Self::Host(HostInput { path, source, access: *access, tree, is_toolchain: false })
+            }
+            Input::Toolchain { path, source } => {
+                let access = AccessMode::ReadOnly;
+                Self::Host(HostInput { path, source, access, tree: None, is_toolchain: true })
             }
         }
     }
@@ -126,7 +141,18 @@ pub(crate) fn resolve<'a>(
         }
     }
     cache_mounts::mount(&mut resolved, plan, base);
+    service_roots(&mut resolved, plan);
     Ok(resolved)
+}
+
+/// Shows the images that services run from, each with its changes in the sandbox's layer.
+fn service_roots(resolved: &mut ResolvedInputs<'_>, plan: &Plan) {
+    let roots = plan.services.iter().filter_map(|service| Some((&service.name, service.root()?)));
+    for (index, (name, program)) in roots.enumerate() {
+        let place = plan.traces.layer.join(format!("service-{index}"));
+        let lower = HostSource::Ours(program.root.clone());
+        resolved.show_on_write(plan, lower, &service::root_of(name), &place);
+    }
 }
 
 /// Opens a path of the host, and shows it if this class gives it.
@@ -137,7 +163,7 @@ fn host<'a>(
     class: &dyn InputMounts,
     facts: &HostFacts,
 ) -> Result<(), InputError> {
-    let HostInput { path, source, access, tree } = asked;
+    let HostInput { path, source, access, tree, is_toolchain } = asked;
     let not_given = |why| match why {
         MountRefusal::Elsewhere => InputError::Elsewhere(source.clone()),
         MountRefusal::Full => InputError::Full(source.clone()),
@@ -147,6 +173,7 @@ fn host<'a>(
         Some(copy) => TreeStore::of(&facts.state_dir)
             .open(copy, source)
             .map_err(|error| InputError::Tree(source.clone(), error))?,
+        None if is_toolchain => facts.allowed.just(source).open(source, Links::Refused)?,
         None => facts.allowed.open(source, Links::Beneath)?,
     };
     // Only where the whole host is open to whoever asks, which is the host's own admin.

@@ -117,6 +117,18 @@ pub(crate) fn make_beside(
     made.map_err(fault("making what is bound, at", at))
 }
 
+/// A directory to mount at, made where it is missing.
+pub(crate) fn place(root: &TenantRoot, path: &Path) -> Result<OwnedFd, BootError> {
+    root.dir(path, 0o755).map_err(|error| match error.raw_os_error() {
+        // A link or a file of the tenant's: the next attempt would meet it as well.
+        Some(libc::ELOOP | libc::ENOTDIR) => {
+            let place = path.display().to_string();
+            BootError::Displaced(place.trim_start_matches('/').to_owned())
+        }
+        _ => fault("mounting in the sandbox at", path)(error),
+    })
+}
+
 /// Mounts the root's `/tmp` beside it.
 pub(crate) fn bind_tmp(root: &TenantRoot, at: &Path) -> Result<(), BootError> {
     let made = (|| {

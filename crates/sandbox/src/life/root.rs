@@ -30,6 +30,7 @@ use crate::host::traces::Traces;
 use crate::host::{devices, live, mounts, upper as stream};
 use crate::life::error::{BootError, fault, make_dir};
 use crate::life::inside::{self, InputOwners};
+use crate::life::service_root;
 use crate::life::snapshot::InitialFiles;
 use crate::oci;
 use crate::spec::plan::DEFAULT_WORKDIR;
@@ -59,6 +60,8 @@ pub(crate) struct Root {
     pub work: Option<String>,
     pub dirs: Vec<PathBuf>,
     pub overlays: Vec<Overlay>,
+    /// Where services have roots of their own.
+    pub services: Vec<String>,
     /// Mounts of inputs, as an OCI configuration has them.
     pub mounts: Vec<Value>,
     pub config: Value,
@@ -138,14 +141,7 @@ impl Root {
         make_dir(&empty, 0o755)?;
         for path in &self.apart {
             let from = below.layer(path)?;
-            let at = tree.dir(path, 0o755).map_err(|error| match error.raw_os_error() {
-                // A link or a file of the tenant's: the next attempt would meet it as well.
-                Some(libc::ELOOP | libc::ENOTDIR) => {
-                    let place = path.display().to_string();
-                    BootError::Displaced(place.trim_start_matches('/').to_owned())
-                }
-                _ => fault("mounting an overlay in the sandbox at", path)(error),
-            })?;
+            let at = inside::place(tree, path)?;
             mounts::mount_apart(&from, &tenant_root::held(&at), &empty)
                 .map_err(fault("mounting an overlay in the sandbox at", path))?;
         }
@@ -208,6 +204,9 @@ impl Root {
                 let owners = self.owners(ranges, taken);
                 for mount in self.mounts.iter().chain(&self.at_work()) {
                     inside::show(tree, layer, &self.overlays, mount, &owners)?;
+                }
+                for root in &self.services {
+                    service_root::prepare(tree, Path::new(root))?;
                 }
                 oci::own_users(&mut config, &self.runtime, taken);
                 if self.binds_tmp {

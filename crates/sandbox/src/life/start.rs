@@ -5,13 +5,14 @@ use std::sync::atomic::AtomicU64;
 
 use cofferdam_ambient::clock::{Stopwatch, now_ms};
 
-use super::error::BootError;
+use super::error::{BootError, fault};
 use crate::cache::CacheBase;
 use crate::class::StartError;
 use crate::class::input_mounts::ResolvedInputs;
 use crate::egress::{self, EgressSetup};
 use crate::host::hostpath::HostSource;
 use crate::host::setid::SetidScan;
+use crate::images::{self, RootGuard};
 use crate::life::bare_sandbox::BareSandbox;
 use crate::life::boot::{BootParts, bring_up};
 use crate::life::command_names::CommandNames;
@@ -27,6 +28,7 @@ use crate::life::wipe::WipeTarget;
 use crate::spec::facts::HostFacts;
 use crate::spec::input::Input;
 use crate::spec::plan::Plan;
+use crate::spec::service::PlannedService;
 
 /// What a sandbox's layer begins with; empty by default.
 #[derive(Default)]
@@ -55,7 +57,7 @@ pub(super) async fn start(
     subject.left = filling.as_ref().and_then(InitialFiles::layer).cloned();
     subject.cache = cache.as_ref().map(CacheBase::tree);
     let opened = open(host, facts, plan, inputs, cache.as_ref()).await?;
-    let BootSources { base, resolved, prepared, through } = opened;
+    let BootSources { base, resolved, prepared, through, roots } = opened;
     let parts = BootParts { resolved: &resolved, base, through, filling };
     let bare = bare_sandbox(host, facts, plan, parts, subject).await?;
     let BareSandbox { hold, life, agent, kill, heard, went_on, storable } = bare;
@@ -84,7 +86,7 @@ pub(super) async fn start(
         unrouted,
         _hearing: hearing,
         stream_limit_bytes: plan.stream_limit_bytes,
-        services: Services::default(),
+        services: Services::on(roots),
         trees: resolved.trees.clone(),
         fresh: resolved.fresh.clone(),
         is_bare: resolved.is_bare(),
@@ -110,6 +112,8 @@ struct BootSources<'a> {
     resolved: ResolvedInputs<'a>,
     prepared: Option<EgressSetup>,
     through: SetidScan,
+    /// Keep the images of its services.
+    roots: Vec<RootGuard>,
 }
 
 /// Opens what a plan names on this host.
@@ -131,7 +135,19 @@ async fn open<'a>(
     let shares = resolved.shares.iter().filter(|share| !share.readonly);
     let opened = shares.map(|share| share.opened.clone()).collect();
     let through = SetidScan { opened, since_s: now_ms() / 1_000 };
-    Ok(BootSources { base, resolved, prepared, through })
+    let roots = held(plan)?;
+    Ok(BootSources { base, resolved, prepared, through, roots })
+}
+
+/// Holds the images of a plan's services.
+fn held(plan: &Plan) -> Result<Vec<RootGuard>, BootError> {
+    let roots = plan.services.iter().filter_map(PlannedService::root);
+    roots
+        .map(|program| {
+            let root = &program.root;
+            images::hold_root(root).map_err(fault("using the image of a service at", root))
+        })
+        .collect()
 }
 
 /// One that waits, or a new one. One that waits has its root mounted already, and nothing is put below a mounted root.

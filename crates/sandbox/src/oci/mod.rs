@@ -32,6 +32,9 @@ const CAPABILITIES: [&str; 8] = [
     "CAP_SETUID",
 ];
 
+/// Besides, where services have roots of their own.
+const CHANGE_ROOT: &str = "CAP_SYS_CHROOT";
+
 /// What tells of the host's kernel, its devices or its other processes. Absent ones are skipped. Where others are
 /// mounted on the host (/sys/kernel/debug, tracing, security, /sys/fs/bpf, cgroup, pstore) a new sysfs has empty
 /// directories, and a mask over each would be a mount for nothing.
@@ -123,7 +126,7 @@ impl Nofile {
 }
 
 pub(crate) fn config(wanted: &OciInput<'_>) -> Value {
-    let process = process(wanted.nofile, wanted.ceilings);
+    let process = process(wanted);
     let (mounts, resources) = (mounts(wanted.shown), resources(wanted));
     let seccomp = calls::seccomp(wanted.needs, wanted.takes_program);
     let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
@@ -160,7 +163,10 @@ pub(crate) fn place(config: &mut Value, root: &Path, cgroup: &Path) {
     }
 }
 
-fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
+fn process(wanted: &OciInput<'_>) -> Value {
+    let (nofile, ceilings) = (wanted.nofile, wanted.ceilings);
+    let roots = wanted.needs.roots.then_some(CHANGE_ROOT);
+    let capabilities: Vec<&str> = CAPABILITIES.into_iter().chain(roots).collect();
     let both = |name: &str, most: u64| json!({"type": name, "soft": most, "hard": most});
     json!({
         "terminal": false,
@@ -169,9 +175,9 @@ fn process(nofile: Nofile, ceilings: Ceilings) -> Value {
         "env": [],
         "cwd": "/",
         "capabilities": {
-            "bounding": CAPABILITIES,
-            "effective": CAPABILITIES,
-            "permitted": CAPABILITIES,
+            "bounding": capabilities,
+            "effective": capabilities,
+            "permitted": capabilities,
             "inheritable": [],
             "ambient": [],
         },

@@ -18,7 +18,7 @@ use cofferdam_contracts::sandbox::{AccessMode, DEFAULT_DISK_MB, MAX_STREAM_BYTES
 use crate::class;
 use crate::egress;
 use crate::host::traces::Traces;
-use crate::images::ImageRoot;
+use crate::images::{ImageRoot, ServiceRoots};
 use crate::oci::calls::Needs;
 use crate::oci::{self, OciInput};
 use crate::spec::cache;
@@ -52,7 +52,7 @@ pub fn plan(
     id: &SandboxId,
     facts: &HostFacts,
 ) -> Result<Plan, PlanError> {
-    plan_on(request, id, facts, None, &Accounts::new())
+    plan_on(request, id, facts, None, &Accounts::new(), &ServiceRoots::new())
 }
 
 /// The same on an image and for users that were looked up already.
@@ -62,6 +62,7 @@ pub(crate) fn plan_on(
     facts: &HostFacts,
     image: Option<&ImageRoot>,
     accounts: &Accounts,
+    roots: &ServiceRoots,
 ) -> Result<Plan, PlanError> {
     check::request(request, facts)?;
     let (class, runtime) = choose::class(request, facts)?;
@@ -71,7 +72,7 @@ pub(crate) fn plan_on(
     let root = root::of(request, facts, image, isolation)?;
     let users = PlanUsers { accounts, reads_root: profile.reads_root() };
     let of_commands = users.of_commands(request, image)?;
-    let around = ServiceContext { users: &users, image };
+    let around = ServiceContext { users: &users, image, roots, rootless: profile.rootless(facts) };
     let spec = request.spec.as_ref();
     let services = service::planned(spec, &request.env_ref, root.programs, &around)?;
     let commands = commands::of(request, image, &root.workdir, of_commands);
@@ -89,6 +90,7 @@ pub(crate) fn plan_on(
         needs: Needs {
             no_set_id: request.files_in.iter().any(|file| file.access == AccessMode::Full),
             own_ids: profile.has_own_ids(facts),
+            roots: services.iter().any(|service| service.root().is_some()),
         },
     });
     let effective = effective::of(request, facts, image, class, runtime, limits, &commands.task);

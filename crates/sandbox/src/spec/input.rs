@@ -44,6 +44,13 @@ pub enum Input {
         /// The copy of `trees` that is given in its place; `None`: the source as it is.
         tree: Option<Digest>,
     },
+    /// A toolchain of the host, read-only: the caller has found that the operator gives it.
+    Toolchain {
+        /// Absolute path inside the sandbox.
+        path: String,
+        /// Absolute, on the host, links resolved.
+        source: HostPath,
+    },
 }
 
 /// A piece of a file, or why there is no more of it, in words.

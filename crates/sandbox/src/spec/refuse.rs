@@ -83,7 +83,7 @@ pub(crate) fn full_access(
 
 /// Whether a file is one of the host.
 pub(crate) fn is_host(file: &InputFile) -> bool {
-    file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"))
+    file.host_source().is_some()
 }
 
 /// Whether a value lies within bounds that are `of` something.

@@ -20,7 +20,12 @@ pub(crate) fn named(request: &SandboxRequest) -> Vec<(String, &UserName)> {
         vec![("user".to_owned(), request.user.as_ref()), ("build.user".to_owned(), build)];
     let services = request.spec.as_ref().and_then(|spec| spec.services.as_deref());
     for (index, service) in services.unwrap_or_default().iter().enumerate() {
-        let user = service.detail.as_ref().and_then(|detail| detail.user.as_ref());
+        let detail = service.detail.as_ref();
+        let own = detail
+            .and_then(|detail| detail.image.as_ref())
+            .is_some_and(|image| *image != request.env_ref);
+        // Those of an image of its own are in that image.
+        let user = detail.filter(|_| !own).and_then(|detail| detail.user.as_ref());
         all.push((format!("spec.services[{index}].user"), user));
     }
     all.into_iter().filter_map(|(field, user)| Some((field, user?))).collect()
@@ -85,7 +90,7 @@ impl<'a> CommandUser<'a> {
 }
 
 /// Whether a sandbox has all ids of an account.
-fn fits(field: &str, account: &Account) -> Result<(), PlanError> {
+pub(crate) fn fits(field: &str, account: &Account) -> Result<(), PlanError> {
     let User { uid, gid } = account.user;
     let highest = account.groups.iter().copied().chain([uid, gid]).max().unwrap_or(0);
     let message =

@@ -15,7 +15,7 @@ const LOOK_BYTES: u64 = 16 * 1024 * 1024;
 /// A file counts as so many bytes at least, so that small ones are looked at for their inodes.
 const FILE_BYTES: u64 = 16 * 1024;
 /// What a directory takes at least.
-const DIR_BYTES: u64 = 4 * 1024;
+pub(super) const DIR_BYTES: u64 = 4 * 1024;
 
 /// What one copy may take.
 #[derive(Debug)]

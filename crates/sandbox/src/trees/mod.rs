@@ -24,9 +24,15 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod times;
+mod upload;
+mod upload_draft;
+mod upload_sweep;
+#[cfg(test)]
+mod upload_tests;
 mod walk;
 
 pub use bounds::TreeBounds;
 pub use error::TreeError;
 pub use store::{BoundTree, TreeStore};
 pub use sweep::StoredTree;
+pub use upload::{ManifestPiece, TreeUploads, UploadBounds, UploadError};

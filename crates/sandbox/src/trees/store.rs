@@ -30,6 +30,7 @@ use crate::host::hostpath::{HostHandle, HostPath};
 pub(super) const MAX_READ_FIRST: u64 = 64 * 1024 * 1024;
 /// Bytes that a copy leaves free on the file system of the state directory.
 pub(super) const ROOM_LEFT: u64 = 1024 * 1024 * 1024;
+
 /// A directory, or one file, whose content is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundTree {
@@ -157,6 +158,27 @@ impl TreeStore {
             true => draft.close(&survey.entries),
             false => Ok(()),
         }
+    }
+
+    /// The digests of a draft, whose `root` is the tree. Reads every byte.
+    pub(super) fn read_draft(
+        &self,
+        draft: &Path,
+        bounds: TreeBounds,
+    ) -> Result<BoundTree, TreeError> {
+        let failed = |source| TreeError::Io { path: draft.to_owned(), source };
+        let opened = HostHandle::own(&draft.join("root")).map_err(failed)?;
+        let left = AtomicU64::new(bounds.bytes);
+        let reader = TreeReader { source: &opened, is_local: false, left };
+        let mut survey = Survey::of(walk(&opened, bounds)?, &TreeIndex::default());
+        survey.read(&reader, None)?;
+        Ok(survey.bound())
+    }
+
+    /// Moves a draft that was read whole to its name.
+    pub(super) fn keep(&self, draft: &Path, bound: &BoundTree) -> io::Result<()> {
+        fs::write(draft.join("boot"), boot())?;
+        self.put(draft, &bound.copy)
     }
 
     /// Moves a draft to its name, unless another one was first: then that one is used.

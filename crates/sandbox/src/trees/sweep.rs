@@ -110,7 +110,7 @@ fn used_ns(found: &fs::Metadata) -> i128 {
     i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec())
 }
 
-fn idle_of(found: &fs::Metadata) -> Duration {
+pub(super) fn idle_of(found: &fs::Metadata) -> Duration {
     let ms = clock::host_ms().saturating_sub(found.mtime().saturating_mul(1_000));
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

@@ -21,6 +21,7 @@ pub(crate) mod runs;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;
 pub(crate) mod sessions;
+pub(crate) mod trees;
 pub(crate) mod triggers;
 pub(crate) mod usage;
 pub(crate) mod webhooks;

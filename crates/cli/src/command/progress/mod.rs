@@ -5,8 +5,10 @@
 //! steps            -> PhaseLog     -> plain lines
 //! steps, wipes, artifacts -> summary: the run's last words
 //! ```
-//! **All but `screen` is pure: time and the terminal's size are arguments.** What a task wrote is a stranger's text; it reaches a
-//! terminal only through `printable`.
+//! `transfer` shows a directory on its way to a server, before a run is submitted.
+//!
+//! **All but `screen` and `transfer` is pure: time and the terminal's size are arguments.** What a task wrote is a stranger's text; it
+//! reaches a terminal only through `printable`.
 
 mod fold;
 mod last_lines;
@@ -15,6 +17,7 @@ mod phase_log;
 pub(crate) mod screen;
 pub(crate) mod summary;
 mod task_line;
+pub(crate) mod transfer;
 
 use std::collections::BTreeMap;
 

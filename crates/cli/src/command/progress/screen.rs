@@ -16,7 +16,7 @@ use super::task_line::fitted;
 use super::{LastLines, ProgressView};
 
 /// Draws a second: more is not seen, and costs.
-const HZ: u8 = 10;
+pub(super) const HZ: u8 = 10;
 /// Lines of the terminal that stay free of ours: what was there before, a message, the cursor.
 const FREE_LINES: usize = 3;
 /// Of a terminal that does not say how large it is.
@@ -56,17 +56,8 @@ pub(crate) struct Screen {
 impl Screen {
     /// Decides by the environment how it shows a run.
     pub(crate) fn new(is_quiet: bool, is_refused: bool) -> Self {
-        let (term, ci) = (env::var("TERM"), env::var("CI"));
-        let is_terminal = io::stderr().is_terminal();
-        let mode = Mode::of(ModeFacts {
-            is_quiet,
-            is_refused,
-            is_terminal,
-            term: term.as_deref(),
-            ci: ci.as_deref(),
-        });
         Self {
-            mode,
+            mode: mode_here(is_quiet, is_refused),
             began: Stopwatch::start(),
             view: ProgressView::default(),
             log: PhaseLog::default(),
@@ -171,7 +162,16 @@ impl Drop for Screen {
     }
 }
 
-fn bar() -> ProgressBar {
+/// What the environment decides.
+pub(super) fn mode_here(is_quiet: bool, is_refused: bool) -> Mode {
+    let (term, ci) = (env::var("TERM"), env::var("CI"));
+    let is_terminal = io::stderr().is_terminal();
+    let (term, ci) = (term.as_deref(), ci.as_deref());
+    Mode::of(ModeFacts { is_quiet, is_refused, is_terminal, term, ci })
+}
+
+/// A line, or several, of the terminal.
+pub(super) fn bar() -> ProgressBar {
     let target = ProgressDrawTarget::stderr_with_hz(HZ);
     let bar = ProgressBar::with_draw_target(None, target);
     // Its text is all that it has; the template is a constant that parses.
@@ -195,6 +195,11 @@ fn grouped(steps: &[StepRow]) -> BTreeSet<String> {
         group_of(step.task_name()).is_some_and(|group| groups.contains_key(group))
     };
     steps.iter().filter(is_in).map(|step| end_key(step).to_owned()).collect()
+}
+
+/// Of the terminal now.
+pub(super) fn columns() -> usize {
+    size().columns
 }
 
 fn size() -> Size {

@@ -72,6 +72,16 @@ impl ClassProfile for ContainerClass {
     fn has_own_ids(&self, facts: &HostFacts) -> bool {
         facts.ids.is_ok()
     }
+
+    fn rootless(&self, facts: &HostFacts) -> Option<String> {
+        let why = match &facts.ids {
+            Ok(ids) => ids.foreign_nodes()?,
+            Err(why) => why.as_str(),
+        };
+        Some(format!(
+            "this host gives sandboxes no users or devices of their own ({why}); see `cofferdam doctor`"
+        ))
+    }
 }
 
 impl InputMounts for ContainerClass {

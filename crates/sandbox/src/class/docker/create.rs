@@ -150,7 +150,7 @@ mod tests {
             ceilings,
             nofile,
             takes_program: false,
-            needs: oci::calls::Needs { no_set_id: false, own_ids: false },
+            needs: oci::calls::Needs { no_set_id: false, own_ids: false, roots: false },
         });
         let traces = traces();
         let said = serde_json::to_value(body(&config, "image".into(), &traces)).unwrap();

@@ -99,6 +99,15 @@ pub(crate) trait ClassProfile: Sync {
         false
     }
 
+    /// Why services have no roots of their own in its sandboxes, if so.
+    fn rootless(&self, _facts: &HostFacts) -> Option<String> {
+        let class = self.class().as_str();
+        Some(format!(
+            "a sandbox of the class `{class}` runs no services from images, `container` does: take the service from the task's own \
+             image, with `cmd`"
+        ))
+    }
+
     /// The program whose digest is recorded, where it is a file of this host.
     fn program(&self, runtime: &Runtime) -> Option<PathBuf> {
         Some(runtime.path.clone())

@@ -10,8 +10,7 @@ const TEMPLATE: &str = "host";
 /// Refuses what a sandbox elsewhere is not given, and limits that are its template's.
 pub(crate) fn refuse(request: &SandboxRequest, asked: Limits) -> Result<(), PlanError> {
     let spec = request.spec.as_ref();
-    let is_host =
-        |file: &InputFile| file.uri.as_ref().is_some_and(|uri| uri.starts_with("host://"));
+    let is_host = |file: &InputFile| file.host_source().is_some();
     let of_host = request.files_in.iter().position(is_host);
     let of_host = of_host.map(|index| format!("filesIn[{index}].uri"));
     let mounts = spec.and_then(|spec| spec.mounts.as_ref()).is_some_and(|all| !all.is_empty());
@@ -21,6 +20,11 @@ pub(crate) fn refuse(request: &SandboxRequest, asked: Limits) -> Result<(), Plan
             request.env_ref != TEMPLATE,
             "envRef",
             "must be `host` in the class `remote`: the operator's template",
+        ),
+        (
+            !request.toolchains.is_empty(),
+            "toolchains",
+            "lie on this host, and the class `remote` is given bytes alone",
         ),
         (
             mounts,

@@ -28,6 +28,8 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cofferdam_contracts::id::Digest;
+use cofferdam_contracts::tree_upload;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, openat2};
 
 use super::open_flags::WITHIN;
@@ -50,6 +52,11 @@ impl HostPath {
 
     fn path(&self) -> &Path {
         Path::new(&self.0)
+    }
+
+    /// The content of a directory that a client sent, whose name is its digest.
+    pub(crate) fn sent_tree(&self) -> Option<Digest> {
+        tree_upload::named_by(&self.0)
     }
 }
 
@@ -178,6 +185,11 @@ impl AllowedPaths {
     pub fn everything(&self) -> Self {
         let open = Self::resolved(&[PathBuf::from("/")], self.never.clone());
         Self { programs: self.programs.clone(), ..open }
+    }
+
+    /// This host with one directory alone, real path.
+    pub(crate) fn just(&self, dir: &HostPath) -> Self {
+        Self::resolved(&[dir.path().to_owned()], self.never.clone())
     }
 
     /// Whether every directory may be given, as to the host's own admin.

@@ -32,6 +32,7 @@ use detect::allowed;
 
 pub use config::HostConfig;
 pub use detect::has_swap;
+pub use plan::plan_with;
 
 /// A host that can hold sandboxes.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use super::Host;
 use crate::cache::input_digest;
 use crate::host::account;
 use crate::host::hostpath::{HostPath, Links};
-use crate::images::{ImageRoot, Images, SCHEME};
+use crate::images::{ImageRoot, Images, SCHEME, ServiceRoots};
 use crate::plan::plan_on;
 use crate::spec::facts::HostFacts;
 use crate::spec::plan::Plan;
@@ -27,14 +27,7 @@ impl Host {
     /// Plans a sandbox on this host, looking up the image that the request may name. An image that
     /// is not here is refused as `envRef`, like everything else that cannot be enforced.
     pub fn plan(&self, request: &SandboxRequest, id: &SandboxId) -> Result<Plan, PlanError> {
-        let facts = self.facts();
-        let Some(text) = request.env_ref.strip_prefix(SCHEME) else {
-            return plan_on(request, id, facts, None, &accounts(facts, request, None)?);
-        };
-        let found = Images::open(&facts.state_dir).and_then(|images| images.resolve(text));
-        let image = found.map_err(|error| PlanError::new("envRef", error_chain(&error)))?;
-        let accounts = accounts(facts, request, Some(&image))?;
-        plan_on(request, id, facts, Some(&image), &accounts)
+        plan_with(self.facts(), request, id, ServiceRoots::new())
     }
 
     /// A digest of what a sandbox of this request begins as: its class, its image, and of the host's programs what tells that
@@ -58,6 +51,40 @@ impl Host {
         let found = Images::open(&self.facts().state_dir).and_then(|images| images.resolve(text));
         found.map_or_else(|_| format!("{env_ref} is not here"), |image| image.pinned)
     }
+}
+
+/// Plans a sandbox on a host, see [`Host::plan`], with the images of its services, which were pulled.
+///
+/// # Errors
+/// This host cannot make one.
+pub fn plan_with(
+    facts: &HostFacts,
+    request: &SandboxRequest,
+    id: &SandboxId,
+    mut roots: ServiceRoots,
+) -> Result<Plan, PlanError> {
+    settle_users(request, &mut roots)?;
+    let Some(text) = request.env_ref.strip_prefix(SCHEME) else {
+        return plan_on(request, id, facts, None, &accounts(facts, request, None)?, &roots);
+    };
+    let found = Images::open(&facts.state_dir).and_then(|images| images.resolve(text));
+    let image = found.map_err(|error| PlanError::new("envRef", error_chain(&error)))?;
+    let accounts = accounts(facts, request, Some(&image))?;
+    plan_on(request, id, facts, Some(&image), &accounts, &roots)
+}
+
+/// Looks the users that services name up in the images that they run from.
+fn settle_users(request: &SandboxRequest, roots: &mut ServiceRoots) -> Result<(), PlanError> {
+    let services = request.spec.as_ref().and_then(|spec| spec.services.as_deref());
+    for (index, service) in services.unwrap_or_default().iter().enumerate() {
+        let user = service.detail.as_ref().and_then(|detail| detail.user.as_ref());
+        let (Some(user), Some(pulled)) = (user, roots.get_mut(&service.name)) else { continue };
+        let refused = |why| PlanError::new(format!("spec.services[{index}].user"), why);
+        let opened = File::open(&pulled.root.root).map_err(|error| refused(error.to_string()))?;
+        let found = account::find(&opened, user.as_str());
+        pulled.root.user = Some(found.map_err(|error| refused(error_chain(&error)))?);
+    }
+    Ok(())
 }
 
 /// Looks the users that a request names up in its root file system, through descriptors: a tenant may write in it.

@@ -43,7 +43,7 @@ pub(super) fn of(service: &PlannedService, password: &str) -> BTreeMap<String, S
             // None has a password, as wherever tests find one: only this sandbox reaches it.
             set("REDIS_URL", &format!("redis://{HOST}:{port}/0"));
         }
-        Program::Command { .. } => {}
+        Program::Command { .. } | Program::Image(_) => {}
     }
     env
 }

@@ -8,14 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use cofferdam_ambient::clock::{self, Stopwatch};
 use cofferdam_ambient::random;
-use cofferdam_contracts::service::ServiceReport;
+use cofferdam_contracts::service::{ServiceImage, ServiceReport};
 use cofferdam_guest::wire::{CommandExit, ExecRequest, User};
 use tokio::sync::mpsc;
 
 use super::env::{self, HOST, POSTGRES_USER};
 use super::probe;
 use crate::agent::{Agent, AgentError, ExecOptions};
-use crate::spec::service::{PlannedService, Program};
+use crate::images::RootGuard;
+use crate::spec::service::{self, PlannedService, Program, ServiceProgram};
 use crate::spec::users;
 
 /// Where services keep their data: in the sandbox's layer, so it is wiped with it.
@@ -64,12 +65,15 @@ pub(crate) struct Services {
     /// What its commands find.
     pub env: BTreeMap<String, String>,
     live: Vec<Live>,
+    /// Keep the images that they run from.
+    _roots: Vec<RootGuard>,
 }
 
 #[derive(Debug)]
 struct Live {
     name: String,
     ready_ms: u64,
+    image: Option<ServiceImage>,
     said: Arc<Mutex<LastWords>>,
 }
 
@@ -104,6 +108,11 @@ fn lock(said: &Mutex<LastWords>) -> MutexGuard<'_, LastWords> {
 }
 
 impl Services {
+    /// None yet, on these images.
+    pub(crate) fn on(roots: Vec<RootGuard>) -> Self {
+        Self { _roots: roots, ..Self::default() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.live.is_empty()
     }
@@ -114,9 +123,13 @@ impl Services {
             .iter()
             .map(|live| {
                 let said = lock(&live.said);
-                let Live { name, ready_ms, .. } = live;
-                let report =
-                    ServiceReport { name: name.clone(), ready_ms: *ready_ms, exit: said.exit };
+                let Live { name, ready_ms, image, .. } = live;
+                let report = ServiceReport {
+                    name: name.clone(),
+                    ready_ms: *ready_ms,
+                    exit: said.exit,
+                    image: image.clone(),
+                };
                 ServiceEnd { report, log: said.tail(LOG_BYTES).to_vec() }
             })
             .collect()
@@ -128,8 +141,8 @@ impl Services {
 pub(crate) async fn start(
     agent: &Agent,
     planned: &[PlannedService],
-) -> Result<Services, ServiceError> {
-    let mut services = Services::default();
+    services: &mut Services,
+) -> Result<(), ServiceError> {
     for service in planned {
         let password = random::secret_hex(16);
         let clock = Stopwatch::start();
@@ -145,9 +158,10 @@ pub(crate) async fn start(
         })?;
         services.env.extend(env::of(service, &password));
         let ready_ms = clock.elapsed_ms();
-        services.live.push(Live { name: service.name.clone(), ready_ms, said });
+        let image = service.root().map(|program| program.image.clone());
+        services.live.push(Live { name: service.name.clone(), ready_ms, image, said });
     }
-    Ok(services)
+    Ok(())
 }
 
 /// Waits until it answers. One that has ended is not healthy, whoever answers on its port.
@@ -201,8 +215,16 @@ async fn launch(
             let (user, groups) = users::told(user.as_ref());
             (ExecRequest { user, groups, ..exec(argv.clone(), "/", whole) }, options, None)
         }
+        Program::Image(program) => {
+            let ServiceProgram { argv, env, user, cwd, .. } = &**program;
+            let mut whole = earlier.clone();
+            whole.extend(env.clone());
+            let (user, groups) = users::told(user.as_ref());
+            (ExecRequest { user, groups, ..exec(argv.clone(), cwd, whole) }, options, None)
+        }
     };
-    let running = agent.start(request, options).await.map_err(fault)?;
+    let root = service.root().map(|_| service::root_of(&service.name));
+    let running = agent.launch(root, request, options, String::new()).await.map_err(fault)?;
     let remote = running.remote();
     let kept = Arc::clone(said);
     // Ends with the sandbox: the connection closes under it.

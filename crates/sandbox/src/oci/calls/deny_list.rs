@@ -4,7 +4,7 @@
 use super::call::{Call, calls};
 
 pub(super) const COMMON: &[Call] = calls! {
-    SYS_acct SYS_add_key SYS_bpf SYS_chroot SYS_clock_settime SYS_delete_module SYS_fanotify_init
+    SYS_acct SYS_add_key SYS_bpf SYS_clock_settime SYS_delete_module SYS_fanotify_init
     SYS_finit_module SYS_fsconfig SYS_fsmount SYS_fsopen SYS_fspick SYS_init_module
     SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_kcmp SYS_kexec_file_load
     SYS_kexec_load SYS_keyctl SYS_lookup_dcookie SYS_mbind SYS_migrate_pages SYS_mount
@@ -14,6 +14,9 @@ pub(super) const COMMON: &[Call] = calls! {
     SYS_setns SYS_settimeofday SYS_swapoff SYS_swapon SYS_syslog SYS_umount2 SYS_unshare
     SYS_userfaultfd SYS_vhangup SYS_vmsplice
 };
+
+/// Those that services with roots of their own need.
+pub(super) const ROOTS: &[Call] = calls! { SYS_chroot };
 
 /// Those that only x86-64 has.
 #[cfg(target_arch = "x86_64")]

@@ -51,6 +51,8 @@ pub(crate) struct Needs {
     pub no_set_id: bool,
     /// The sandbox has 65,536 ids of its own and no other.
     pub own_ids: bool,
+    /// Services have roots of their own, which the agent enters for them.
+    pub roots: bool,
 }
 
 impl Needs {
@@ -64,12 +66,14 @@ impl Needs {
     /// Whatever the arguments.
     fn allowed(self) -> impl Iterator<Item = &'static Call> {
         let all = allow_list::COMMON.iter().chain(allow_list::OLD);
+        let all = all.chain(deny_list::ROOTS.iter().filter(move |_| self.roots));
         all.filter(move |call| !self.ruled().any(|ruled| ruled.call.number == call.number))
     }
 }
 
-fn denied() -> impl Iterator<Item = &'static Call> {
-    deny_list::COMMON.iter().chain(deny_list::OLD)
+fn denied(needs: Needs) -> impl Iterator<Item = &'static Call> {
+    let roots = deny_list::ROOTS.iter().filter(move |_| !needs.roots);
+    deny_list::COMMON.iter().chain(deny_list::OLD).chain(roots)
 }
 
 /// A filter in the two places of an OCI configuration that may hold it.
@@ -98,7 +102,7 @@ fn none_allowed() -> Value {
 fn filter(needs: Needs) -> Value {
     let mut rules = vec![
         json!({"names": names(needs.allowed()), "action": "SCMP_ACT_ALLOW"}),
-        refused(&names(denied()), EPERM, None),
+        refused(&names(denied(needs)), EPERM, None),
         // Docker's engine before 23 knows no default but EPERM, and of that libraries do not fall back to `clone`.
         refused(&["clone3"], ENOSYS, None),
     ];
@@ -121,7 +125,7 @@ fn filter(needs: Needs) -> Value {
 /// A list of refusals alone, for a kernel in user space that has a table of calls of its own.
 pub(crate) fn refusals(needs: Needs) -> Value {
     let mut rules = vec![
-        refused(&names(denied()), EPERM, None),
+        refused(&names(denied(needs)), EPERM, None),
         refused(&["clone"], EPERM, Some(masked(0, CLONE_NEWUSER, CLONE_NEWUSER))),
     ];
     rules.extend(families());

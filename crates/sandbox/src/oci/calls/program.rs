@@ -45,9 +45,10 @@ fn less(than: u32, here: FilterProgram, there: FilterProgram) -> io::Result<Filt
 
 /// The annotation of an OCI configuration.
 pub(crate) fn annotation(needs: Needs) -> io::Result<Value> {
-    // Four filters, and a plan for each sandbox.
-    static COMPILED: [OnceLock<String>; 4] = [const { OnceLock::new() }; 4];
-    let [usual, own_ids, without_set_id, both] = &COMPILED;
+    // Eight filters, and a plan for each sandbox.
+    static COMPILED: [[OnceLock<String>; 4]; 2] = [const { [const { OnceLock::new() }; 4] }; 2];
+    let [plain, with_roots] = &COMPILED;
+    let [usual, own_ids, without_set_id, both] = if needs.roots { with_roots } else { plain };
     let compiled = match (needs.no_set_id, needs.own_ids) {
         (false, false) => usual,
         (false, true) => own_ids,
@@ -131,7 +132,7 @@ fn pieces(needs: Needs) -> io::Result<Vec<Block>> {
     for call in needs.allowed() {
         all.push((number(call)?, BlockAction::End(libc::SECCOMP_RET_ALLOW)));
     }
-    for call in denied() {
+    for call in denied(needs) {
         all.push((number(call)?, BlockAction::End(errno(EPERM))));
     }
     for rule in needs.ruled() {

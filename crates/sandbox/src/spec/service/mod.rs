@@ -8,19 +8,20 @@ use std::path::PathBuf;
 
 use cofferdam_contracts::sandbox::SandboxSpec;
 use cofferdam_contracts::service::{
-    DEFAULT_READY_MS, MAX_READY_MS, MAX_SERVICES, Probe, Service, ServiceDetail,
+    DEFAULT_READY_MS, MAX_READY_MS, MAX_SERVICES, Probe, Service, ServiceDetail, ServiceImage,
 };
 
 use crate::host::account::Account;
-use crate::images::ImageRoot;
+use crate::images::{ImageRoot, ServiceRoot, ServiceRoots};
 use crate::spec::environment::environment;
 use crate::spec::refuse::{self, PlanError};
-use crate::spec::users::PlanUsers;
+use crate::spec::users::{PlanUsers, fits};
 
 pub use programs::Programs;
 
 const POSTGRES_PORT: u16 = 5_432;
 const REDIS_PORT: u16 = 6_379;
+const GIT_CONFIG: &str = "GIT_CONFIG_SYSTEM";
 /// Longest name: it becomes part of variables and of an artifact's name.
 const MAX_NAME: usize = 32;
 
@@ -40,6 +41,33 @@ pub enum Program {
         /// Whom it runs as; `None`: root.
         user: Option<Account>,
     },
+    /// An image of a registry, with a root of its own.
+    Image(Box<ServiceProgram>),
+}
+
+/// What runs from an image of a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceProgram {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub env: BTreeMap<String, String>,
+    /// Whom it runs as, by the image's own database; `None`: root.
+    pub user: Option<Account>,
+    /// Where it starts, in its root.
+    pub cwd: String,
+    /// Directory of the unpacked image on this host.
+    pub root: PathBuf,
+    /// For the record.
+    pub image: ServiceImage,
+}
+
+/// Directories of a sandbox's root that its kernel fills, and that the root of a service has as well.
+pub(crate) const KERNELS: [&str; 3] = ["dev", "proc", "sys"];
+
+/// Where the root of a service is seen in its sandbox.
+pub(crate) fn root_of(name: &str) -> String {
+    format!("/.cofferdam/services/{name}")
 }
 
 /// One service, decided.
@@ -63,6 +91,10 @@ pub(crate) struct ServiceContext<'a> {
     pub users: &'a PlanUsers<'a>,
     /// The image of its root, where that is one.
     pub image: Option<&'a ImageRoot>,
+    /// Images of registries that were pulled for it, by the names of their services, with the users that these run as.
+    pub roots: &'a ServiceRoots,
+    /// Why this host and class run no services from images, if so.
+    pub rootless: Option<String>,
 }
 
 /// Plans the services of a spec, in their order. `programs` is what the root file system is known to
@@ -93,6 +125,16 @@ pub(crate) fn planned(
     Ok(planned)
 }
 
+impl PlannedService {
+    /// The image that it runs from, where it has a root of its own.
+    pub(crate) fn root(&self) -> Option<&ServiceProgram> {
+        match &self.program {
+            Program::Image(program) => Some(program),
+            Program::Postgres(_) | Program::Redis(_) | Program::Command { .. } => None,
+        }
+    }
+}
+
 struct Field(usize);
 
 impl Field {
@@ -118,10 +160,6 @@ fn one(
         return Err(field.refuse(".name", message));
     }
     let detail = service.detail.clone().unwrap_or_default();
-    if detail.image.as_ref().is_some_and(|image| image != env_ref) {
-        let message = "differs from envRef; a service runs on its sandbox's root file system";
-        return Err(field.refuse(".image", message));
-    }
     if detail.port == Some(0) {
         return Err(field.refuse(".port", "must be 1 to 65,535"));
     }
@@ -131,9 +169,11 @@ fn one(
         let message = "must be 1 to 300,000 milliseconds";
         return Err(field.refuse(".health.timeout_ms", message));
     }
-    let (program, port, probe) = match &detail.cmd {
-        Some(argv) => command(argv, &detail, field, around)?,
-        None => known(name, &detail, field, programs)?,
+    let own = detail.image.as_ref().filter(|image| *image != env_ref);
+    let (program, port, probe) = match (own, &detail.cmd) {
+        (Some(image), _) => from_image(name, image, &detail, field, around)?,
+        (None, Some(argv)) => command(argv, &detail, field, around)?,
+        (None, None) => known(name, &detail, field, programs)?,
     };
     let probe = health.probe.unwrap_or(probe);
     Ok(PlannedService { name: name.clone(), program, port, probe, ready_ms })
@@ -155,6 +195,49 @@ fn command(
     let env = environment(&detail.env, around.image, user.map(|user| user.home.as_str()));
     let program = Program::Command { argv: argv.to_vec(), env, user: user.cloned() };
     Ok((program, port, Probe::Tcp))
+}
+
+/// A service that was pulled.
+fn from_image(
+    name: &str,
+    image: &str,
+    detail: &ServiceDetail,
+    field: &Field,
+    around: &ServiceContext<'_>,
+) -> Result<(Program, u16, Probe), PlanError> {
+    if let Some(why) = &around.rootless {
+        return Err(field.refuse(".image", why));
+    }
+    let pulled = around.roots.get(name).filter(|pulled| pulled.image.reference == image);
+    let pulled = pulled.ok_or_else(|| field.refuse(".image", "was not pulled for this sandbox"))?;
+    refuse::variables(&field.name(".env"), &detail.env)?;
+    let ServiceRoot { image, root, entrypoint, cmd } = pulled;
+    let argv: Vec<String> =
+        entrypoint.iter().chain(detail.cmd.as_ref().unwrap_or(cmd)).cloned().collect();
+    if argv.is_empty() {
+        let message = "is needed: the image has neither an entry point nor a command";
+        return Err(field.refuse(".cmd", message));
+    }
+    refuse::argv(&field.name(".cmd"), &argv)?;
+    let port = detail.port.ok_or_else(|| {
+        field.refuse(".port", "must be given for an image: it is how its health is asked")
+    })?;
+    let user = root.user.as_ref();
+    user.map_or(Ok(()), |user| fits(&field.name(".user"), user))?;
+    let mut env = environment(&detail.env, Some(root), user.map(|user| user.home.as_str()));
+    // A file of the sandbox's root, which this one does not have.
+    if !detail.env.contains_key(GIT_CONFIG) {
+        env.remove(GIT_CONFIG);
+    }
+    let program = ServiceProgram {
+        argv,
+        env,
+        user: user.cloned(),
+        cwd: root.workdir.clone().unwrap_or_else(|| "/".to_owned()),
+        root: root.root.clone(),
+        image: image.clone(),
+    };
+    Ok((Program::Image(Box::new(program)), port, Probe::Tcp))
 }
 
 fn known(

@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use super::super::{allow_list, deny_list, filter, rules};
 use super::*;
 
-const USUAL: Needs = Needs { no_set_id: false, own_ids: false };
-const STRICT: Needs = Needs { no_set_id: true, own_ids: false };
-const OWN: Needs = Needs { no_set_id: false, own_ids: true };
+const USUAL: Needs = Needs { no_set_id: false, own_ids: false, roots: false };
+const STRICT: Needs = Needs { no_set_id: true, own_ids: false, roots: false };
+const OWN: Needs = Needs { no_set_id: false, own_ids: true, roots: false };
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
 /// What the kernel's interpreter does with these instructions.
@@ -198,9 +198,19 @@ fn m4_no_mode_makes_a_set_id_file_where_the_host_is_written() {
 
 #[test]
 fn what_the_configuration_allows_is_what_the_program_allows() {
-    for needs in [USUAL, STRICT] {
+    for needs in [USUAL, STRICT, Needs { roots: true, ..USUAL }] {
         agree(needs);
     }
+}
+
+#[test]
+fn a_root_is_changed_only_where_services_have_roots_of_their_own() {
+    let of = |needs| {
+        let compiled = program(needs).unwrap();
+        run(&compiled, THIS_ARCH, u32::try_from(libc::SYS_chroot).unwrap(), [0; 6])
+    };
+    assert_eq!((of(USUAL), of(OWN)), (errno(EPERM), errno(EPERM)));
+    assert_eq!(of(Needs { roots: true, ..OWN }), ALLOW);
 }
 
 fn agree(needs: Needs) {
