@@ -340,7 +340,7 @@ async fn a_worker_that_is_killed_while_a_service_runs_leaves_nothing_of_it() {
             .unwrap()
             .flatten()
             .map(|entry| entry.file_name().into_string().unwrap());
-        all.filter(|pid| argv(pid).contains("httpd\0-f\0-p\0127.0.0.1:7000")).count()
+        all.filter(|pid| argv(pid).contains("httpd\0-f\0-p\x00127.0.0.1:7000")).count()
     };
     until("the service runs", Duration::from_secs(120), async || running() > 0).await;
     up.kill();

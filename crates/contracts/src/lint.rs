@@ -69,6 +69,7 @@ pub fn lint(text: &str) -> LintReport {
         remarks.extend(compile_fault(&recipe));
     }
     remarks.extend(rules::remarks(&recipe));
+    remarks.extend(rules::numbers(&recipe, text));
     let more = remarks.len().saturating_sub(MAX_LINT_FINDINGS);
     // Errors are never left out for warnings.
     remarks.sort_by_key(|remark| remark.code.severity());

@@ -93,12 +93,7 @@ impl PlanTask {
     /// `ExecuteST:<name>`, of a task that plans `CompileST:<name>`, with what a step id cannot hold replaced.
     #[must_use]
     pub fn step_id(&self) -> StepId {
-        let name: String = self
-            .name
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || "_:.-".contains(c) { c } else { '_' })
-            .take(160)
-            .collect();
+        let name = step_name(&self.name);
         let is_planning = matches!(&self.work, Work::Opencode(work) if matches!(work.role, AgentRole::Plan { .. }));
         let step = if is_planning { "CompileST" } else { "ExecuteST" };
         StepId::parse(&format!("{step}:{name}")).unwrap_or_else(|_| execute_step())
@@ -266,17 +261,30 @@ fn over_caps(recipe: &Recipe, tasks: usize) -> Result<(), Refusal> {
 }
 
 fn unique_names(recipe: &Recipe, tasks: &[PlanTask]) -> Result<(), Refusal> {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = std::collections::BTreeMap::new();
     for task in tasks {
-        if !seen.insert(task.step_id()) {
-            let why = format!(
-                "two tasks are named {:?}: use ${{item}} or ${{index}} in the name",
-                task.name
-            );
-            return Err(invalid(recipe, &why));
+        if let Some(other) = seen.insert(task.step_id(), &task.name) {
+            return Err(invalid(recipe, &same_name(other, &task.name)));
         }
     }
     Ok(())
+}
+
+/// A task's name as the ids of its steps have it. Pure.
+#[must_use]
+pub fn step_name(name: &str) -> String {
+    let fitting = |c: char| if c.is_ascii_alphanumeric() || "_:.-".contains(c) { c } else { '_' };
+    name.chars().map(fitting).take(160).collect()
+}
+
+/// What is said of two tasks whose names mean one step. Pure.
+fn same_name(one: &str, other: &str) -> String {
+    match one == other {
+        true => format!("two tasks are named {one:?}: use ${{item}} or ${{index}} in the name"),
+        false => format!(
+            "the tasks {one:?} and {other:?} have one name, since a space and some other characters count as `_`: rename one"
+        ),
+    }
 }
 
 fn items_of(each: &Value, scope: &Scope<'_>) -> Result<Vec<Value>, Fault> {

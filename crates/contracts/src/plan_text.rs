@@ -26,7 +26,11 @@ pub const MAX_SHOWN_BYTES: usize = 256 * 1024;
 #[must_use]
 pub fn lines(plan: &Plan) -> Vec<String> {
     let recipe = format!("{}@{}", plan.recipe_ref.id, plan.recipe_ref.v);
-    let mut lines = vec![format!("plan of {} tasks, recipe {recipe}:", plan.tasks.len())];
+    let tasks = match plan.tasks.len() {
+        1 => "1 task".to_owned(),
+        count => format!("{count} tasks"),
+    };
+    let mut lines = vec![format!("plan of {tasks}, recipe {recipe}:")];
     plan.tasks.iter().for_each(|task| one(task, &mut lines));
     if let Some(graph) = &plan.graph {
         groups(graph, &mut lines);

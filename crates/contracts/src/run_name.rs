@@ -87,7 +87,7 @@ impl RunName {
     /// 404 `not_found` where none was found, and 409 `conflict` with the candidates where several were.
     pub fn resolve(&self, mut found: Vec<RunId>) -> Result<RunId, Refusal> {
         if found.len() < 2 {
-            return found.pop().ok_or_else(|| Refusal::not_found("run"));
+            return found.pop().ok_or_else(|| self.not_found());
         }
         let is_cut = found.len() > MAX_CANDIDATES;
         found.truncate(MAX_CANDIDATES);
@@ -96,6 +96,27 @@ impl RunName {
         let message =
             format!("several runs begin with {self}: {names}{more}; write more digits of the id");
         Err(Refusal::new(ErrorCode::Conflict, message).with(json!({"candidates": found})))
+    }
+
+    /// `not_found`, which of a beginning with too few digits says how many it must have. Pure.
+    #[must_use]
+    pub fn not_found(&self) -> Refusal {
+        let text = self.to_string();
+        let digits = text.strip_prefix(HEAD).unwrap_or(&text);
+        let is_short = digits.len() < MIN_DIGITS && is_lower_hex(digits, digits.len());
+        match (self, is_short) {
+            (Self::Id(_), true) => Refusal::new(
+                ErrorCode::NotFound,
+                format!(
+                    "run not found: the beginning of an id must have at least {MIN_DIGITS} digits"
+                ),
+            ),
+            (Self::Last, _) => Refusal::new(
+                ErrorCode::NotFound,
+                "run not found: this key has started none; `cofferdam ps` lists runs",
+            ),
+            _ => Refusal::not_found("run"),
+        }
     }
 }
 
@@ -157,6 +178,9 @@ mod tests {
         let name: RunName = "rn_ab12cd".parse().unwrap();
         assert_eq!(name.resolve(Vec::new()).unwrap_err().code, ErrorCode::NotFound);
         assert_eq!(name.resolve(vec![run("ab12cd")]), Ok(run("ab12cd")));
+        let said = |text: &str| text.parse::<RunName>().unwrap().not_found().message;
+        assert!(said("rn_12").contains("at least 6 digits"), "{}", said("rn_12"));
+        assert_eq!(said("rn_ab12cd"), "run not found");
         let two = vec![run("ab12cd1"), run("ab12cd2")];
         let refused = name.resolve(two.clone()).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Conflict);

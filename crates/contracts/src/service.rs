@@ -15,6 +15,8 @@ use crate::id::Digest;
 use crate::own_schema::{own_schema, text_or_object};
 use crate::user::UserName;
 
+/// Services that a host starts by their names alone, where its root file system has their servers.
+pub const KNOWN_SERVICES: [&str; 2] = ["postgres", "redis"];
 /// Time to become healthy when a service does not say. PostgreSQL makes its database within a second
 /// or two; a loaded host may take ten times that.
 pub const DEFAULT_READY_MS: u64 = 30_000;

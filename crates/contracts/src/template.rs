@@ -374,10 +374,9 @@ fn path<'s>(expr: &str, scope: &'s Scope<'_>) -> Result<Cow<'s, Value>, Template
         }
         (name, _) => return Err(wrong(expr, &format!("unknown name `{name}`"))),
     };
+    let is_form = expr.starts_with("form");
     let found = parts.try_fold(root, |value, name| {
-        value
-            .get(name)
-            .ok_or_else(|| wrong(expr, &format!("`{name}` is not there; is it in the form?")))
+        value.get(name).ok_or_else(|| wrong(expr, &absent(name, is_form)))
     });
     found.map(Cow::Borrowed)
 }
@@ -385,7 +384,18 @@ fn path<'s>(expr: &str, scope: &'s Scope<'_>) -> Result<Cow<'s, Value>, Template
 fn number<'s>(expr: &str, more: Option<&str>, n: usize) -> Result<Cow<'s, Value>, TemplateError> {
     match more {
         None => Ok(Cow::Owned(Value::from(n))),
-        Some(name) => Err(wrong(expr, &format!("`{name}` is not there; is it in the form?"))),
+        Some(name) => Err(wrong(expr, &absent(name, false))),
+    }
+}
+
+/// What is said of a name without a value. An optional input that a start left out, and one that the form does not declare, look
+/// alike here. Pure.
+fn absent(name: &str, is_form: bool) -> String {
+    match is_form {
+        true => format!(
+            "the input `{name}` has no value: give it with -i {name}=VALUE, or declare it in the form with a `default`"
+        ),
+        false => format!("no field is called `{name}`"),
     }
 }
 
@@ -431,7 +441,8 @@ mod tests {
         assert!(render("${HOME}", &scope).unwrap_err().to_string().contains("unknown name `HOME`"));
         assert!(render("${item}", &scope).is_err());
         assert_eq!(render("${form.x", &scope).unwrap_err(), TemplateError::Unclosed);
-        assert!(render("${form.x}", &scope).is_err());
+        let absent = render("${form.x}", &scope).unwrap_err().to_string();
+        assert!(absent.contains("`x` has no value: give it with -i x=VALUE"), "{absent}");
         assert!(render_value("${range(10001)}", &scope).is_err());
         assert!(render_value("${glob(\"/x\", \"*\")}", &scope).is_err());
     }

@@ -30,7 +30,39 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
             e.into_inner()
         })
     })
-    .map_err(|e| located(&field, &e))
+    .map_err(|e| match is_empty(text) {
+        true => YamlError { at: None, what: "the file is empty".to_owned() },
+        false => located(&field, &e),
+    })
+}
+
+/// Whether a text has nothing but comments.
+fn is_empty(text: &str) -> bool {
+    text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
+}
+
+/// What the parser says of a field, in the words of who writes recipes. Pure.
+fn plain(field: &str, said: &str) -> String {
+    let whole = ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "usize"];
+    if said.strip_prefix("invalid ").is_some_and(|kind| whole.contains(&kind)) {
+        return match field.rsplit('.').next() {
+            Some("mem_mb" | "memMB" | "disk_mb" | "diskMB") => {
+                "must be a whole number of MiB, such as 512".to_owned()
+            }
+            _ => "must be a whole number, such as 8".to_owned(),
+        };
+    }
+    if matches!(said, "invalid f32" | "invalid f64") {
+        return "must be a number, such as 0.5".to_owned();
+    }
+    if let Some(key) = said.strip_prefix("duplicate mapping key") {
+        let key = key.split(", set ").next().unwrap_or_default().trim_start_matches(": ");
+        return match key.is_empty() {
+            true => "a field is given twice; give it once".to_owned(),
+            false => format!("the field `{key}` is given twice; give it once"),
+        };
+    }
+    said.to_owned()
 }
 
 /// The parser's source excerpt is left out.
@@ -42,8 +74,11 @@ fn located(field: &str, error: &serde_saphyr::Error) -> YamlError {
     };
     let again = format!(" at line {}, column {}", at.line(), at.column());
     let text = text.strip_suffix(&again).unwrap_or(text);
-    let named = if field.is_empty() || field == "." { String::new() } else { format!("{field}: ") };
-    YamlError { at: Some((at.line(), at.column())), what: format!("{named}{text}") }
+    // A part of a path that the parser does not know.
+    let field = field.trim_end_matches('?').trim_end_matches('.');
+    let named = if field.is_empty() { String::new() } else { format!("{field}: ") };
+    let what = format!("{named}{}", plain(field, text));
+    YamlError { at: Some((at.line(), at.column())), what }
 }
 
 /// Steps of a path that are followed: no field of ours is deeper.
@@ -180,6 +215,24 @@ mod tests {
         }
         let usual = "a: &a {x: 1}\nb: [*a, *a]\n";
         assert_eq!(parse::<Value>(usual).unwrap()["b"][1]["x"], 1);
+    }
+
+    #[test]
+    fn an_error_is_said_in_words_of_the_recipe() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Document {
+            #[expect(dead_code, reason = "only its type is read")]
+            mem_mb: u64,
+        }
+        let of = |text: &str| parse::<Document>(text).unwrap_err().what;
+        assert_eq!(of("mem_mb: 512MB"), "mem_mb: must be a whole number of MiB, such as 512");
+        assert_eq!(of(""), "the file is empty");
+        assert_eq!(of("# later\n\n"), "the file is empty");
+        let twice = of("mem_mb: 1\nmem_mb: 2");
+        assert!(twice.ends_with("`mem_mb` is given twice; give it once"), "{twice}");
+        assert_eq!(plain("a.port", "invalid u16"), "must be a whole number, such as 8");
+        assert_eq!(plain("cpu", "invalid f64"), "must be a number, such as 0.5");
+        assert_eq!(plain("a", "expected a list"), "expected a list");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | how an agent's dispatch ended | `contracts::dispatch` |
 
 use cofferdam_contracts::consent::Difference;
+use cofferdam_contracts::duration::Duration;
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::recipe::{Caps, Recipe};
@@ -91,6 +92,21 @@ pub struct BudgetExcess {
     pub observed: u64,
 }
 
+impl BudgetExcess {
+    /// Why a run ended by it, for a person.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let Self { metric, limit, observed } = self;
+        match metric.as_str() {
+            "wall_clock_ms" => {
+                let limit = Duration::from_ms(*limit);
+                format!("budget reached: the run took longer than the {limit} that it was given")
+            }
+            _ => format!("budget reached: {metric} is {limit}, observed {observed}"),
+        }
+    }
+}
+
 /// What follows a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
@@ -126,8 +142,7 @@ pub fn after_round(round: &Round, attempt: u32, budget: &Budget) -> Next {
         return Next::Finish { status: over.status, error: over.error.clone() };
     }
     if let Some(b) = &round.blocked {
-        let error = format!("budget reached: {} is {}, observed {}", b.metric, b.limit, b.observed);
-        return Next::Finish { status: RunStatus::Failed, error: Some(error) };
+        return Next::Finish { status: RunStatus::Failed, error: Some(b.words()) };
     }
     if round.missed.is_empty() {
         return Next::Finish { status: RunStatus::Succeeded, error: None };
@@ -408,6 +423,15 @@ mod tests {
         assert_eq!(refusal.code, ErrorCode::QueuePolicyViolation);
         assert_eq!(refusal.details.unwrap()["limit"], 256);
         assert!(queue_policy(&caps, None, None, None).is_ok());
+    }
+
+    #[test]
+    fn a_reached_budget_is_said_in_words() {
+        let of =
+            |metric: &str| BudgetExcess { metric: metric.into(), limit: 2_000, observed: 2_012 };
+        let words = "budget reached: the run took longer than the 2s that it was given";
+        assert_eq!(of("wall_clock_ms").words(), words);
+        assert_eq!(of("steps").words(), "budget reached: steps is 2000, observed 2012");
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod doors;
 mod egress;
 mod flood;
 mod host_paths;
+mod image_server;
 mod images;
 mod kernel;
 mod large_layers;

@@ -1,6 +1,7 @@
 //! Services that run from images of registries: their roots, users and ends, and what a tenant's store keeps.
 
-use crate::images::{Item, file, image, item, layer, serve, tools};
+use crate::image_server::serve;
+use crate::images::{Item, file, image, item, layer, tools};
 use crate::support;
 
 use cofferdam_contracts::canonical::digest_bytes;

@@ -149,9 +149,10 @@ impl Call {
 
     /// The run that `:id` names, if it is the tenant's.
     pub(crate) async fn run(&self) -> Result<RunHeader, Error> {
-        let id = self.run_or_workflow().await?;
+        let name = self.id("id")?;
+        let id = self.named(&name).await?;
         let found = self.flows().ledger.runs().header(&self.who.tenant, &id).await?;
-        Ok(found.ok_or_else(|| Refusal::not_found("run"))?)
+        Ok(found.ok_or_else(|| name.not_found())?)
     }
 
     pub(crate) async fn run_id(&self) -> Result<RunId, Error> {

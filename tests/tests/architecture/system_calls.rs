@@ -22,6 +22,7 @@ const NIX: &[(&str, &str)] = &[
     ("crates/ledger/src/", "accounts; there is no `rustix` there"),
     ("crates/probe/src/", "calls that are refused: fanotify, ptrace, quotas, modules"),
     ("crates/sandbox/src/class/", "not changed yet"),
+    ("crates/sandbox/src/host/mount_namespace.rs", "namespaces without unsafe code"),
     ("crates/sandbox/src/host/mounts.rs", "namespaces without unsafe code"),
     ("crates/sandbox/src/host/service.rs", "blocked signals"),
     ("crates/sandbox/src/life/", "not changed yet"),

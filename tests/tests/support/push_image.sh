@@ -10,7 +10,7 @@ trap 'rm -rf "$dir"' EXIT
 sum() { sha256sum "$1" | cut -d' ' -f1; }
 put() { # FILE: a blob
     local at
-    at=$(curl -fsS -X POST -D- -o/dev/null "http://$registry/v2/$repository/blobs/uploads/" | tr -d '\r' | sed -n 's/^[Ll]ocation: //p')
+    at=$(curl -fsS -X POST -D- -o/dev/null "http://$registry/v2/$repository/blobs/uploads/" | tr -d '\r' | sed -n 's/^location: //Ip')
     curl -fsS -X PUT -H 'Content-Type: application/octet-stream' -T "$1" "$at&digest=sha256:$(sum "$1")" >/dev/null
 }
 

@@ -201,6 +201,7 @@ mod tests {
         for flag in [
             "gate link r g --for x --expires=",
             "gate reply r g --choice yes --grant a.example --until=",
+            "gate delegate k --ttl=",
             "gate delegate k --ttl-s=",
             "run r.yaml --timeout=",
             "exec --timeout=",

@@ -55,7 +55,7 @@ pub(crate) enum ArtifactsCommand {
     },
     /// Print their content, in the order of their paths
     Cat {
-        #[arg(help = super::flag::RUN)]
+        #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
         run: String,
         /// Files whose path matches, such as 'dist/*.txt'
         glob: String,
@@ -67,7 +67,7 @@ pub(crate) enum ArtifactsCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct FileChoiceArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     pub run: String,
     /// Files whose path matches, or lies below a directory that does: 'dist/*.whl', 'logs', '**/*.xml'
     pub glob: Option<String>,

@@ -25,7 +25,7 @@ const PATCH: &str = "patch.json";
 
 #[derive(Debug, Args)]
 pub(crate) struct ChangesArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     run: String,
     /// Print the patch itself, contents included, as one JSON object
     #[arg(long)]
@@ -37,7 +37,7 @@ pub(crate) struct ChangesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RevertArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     run: String,
     /// Paths to put back, as `changes` lists them; a directory's takes all below it
     #[arg(required = true, value_name = "PATH")]

@@ -1,5 +1,6 @@
 //! The API from the caller's side.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use cofferdam_contracts::artifact::ArtifactRow;
 use cofferdam_contracts::error::{ErrorBody, ErrorCode};
 use reqwest::header::{CONTENT_TYPE, LINK, RANGE};
 use reqwest::{Method, RequestBuilder, Response};
+use rustls::InvalidMessage;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -305,8 +307,31 @@ impl Client {
     }
 
     async fn answered(&self, request: RequestBuilder) -> anyhow::Result<Response> {
-        request.send().await.with_context(|| format!("the server at {} does not answer", self.url))
+        request.send().await.map_err(|error| {
+            let url = &self.url;
+            match (url.strip_prefix("https://"), speaks_no_tls(&error)) {
+                (Some(host), true) => {
+                    anyhow::anyhow!("the server at {url} answers without TLS: write http://{host}")
+                }
+                _ => anyhow::Error::from(error)
+                    .context(format!("the server at {url} does not answer")),
+            }
+        })
     }
+}
+
+/// Whether what answered a TLS handshake is not TLS.
+fn speaks_no_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    let said = |error: &(dyn std::error::Error + 'static)| {
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        // An `io::Error` gives the cause of what it wraps, not that itself.
+        let tls = match wrapped {
+            Some(wrapped) => wrapped.downcast_ref::<rustls::Error>(),
+            None => error.downcast_ref::<rustls::Error>(),
+        };
+        matches!(tls, Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)))
+    };
+    std::iter::successors(Some(error), |error| error.source()).any(said)
 }
 
 /// The answer of a request that succeeded.

@@ -46,6 +46,7 @@ impl Connection {
 
     async fn open(at: &Locations, worker: Option<&WorkerArgs>) -> anyhow::Result<Self> {
         if let Some(url) = &at.server {
+            check_url(url)?;
             let why = "--server requires a key; pass COFFERDAM_KEY or --key-file";
             let key = at.key()?.ok_or_else(|| Misuse(why.into()))?;
             if let Some(warning) = in_clear(url) {
@@ -137,6 +138,19 @@ async fn running(dir: &Path, given: Option<&str>) -> anyhow::Result<Option<Clien
     }
 }
 
+/// Whether an address is one of a server. Pure.
+fn check_url(url: &str) -> Result<(), Misuse> {
+    let host = ["http://", "https://"].iter().find_map(|scheme| url.strip_prefix(scheme));
+    match host {
+        Some(host) if !host.is_empty() && !host.starts_with('/') => Ok(()),
+        Some(_) => Err(Misuse(format!("--server {url}: write a host after the scheme"))),
+        None => {
+            let host = url.rsplit("://").next().unwrap_or_default();
+            Err(Misuse(format!("--server {url}: write http://{host}, or https://{host}")))
+        }
+    }
+}
+
 /// What to say of an address that a key would reach in clear, beyond this host.
 fn in_clear(url: &str) -> Option<String> {
     let rest = url.strip_prefix("http://")?;
@@ -150,7 +164,20 @@ fn in_clear(url: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::in_clear;
+    use super::{check_url, in_clear};
+
+    #[test]
+    fn an_address_without_a_scheme_is_refused_with_one() {
+        for good in ["http://127.0.0.1:1", "https://ci.example/"] {
+            assert!(check_url(good).is_ok(), "{good}");
+        }
+        let why = check_url("127.0.0.1:7391").unwrap_err().0;
+        assert_eq!(
+            why,
+            "--server 127.0.0.1:7391: write http://127.0.0.1:7391, or https://127.0.0.1:7391"
+        );
+        assert!(check_url("http://").is_err() && check_url("ftp://x").is_err());
+    }
 
     #[test]
     fn l8_a_key_that_leaves_the_host_in_clear_gets_a_warning() {

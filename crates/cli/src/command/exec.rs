@@ -16,7 +16,7 @@ use super::client::{Client, segment};
 use super::connection::Connection;
 use super::end_signal::EndSignals;
 use super::exec_args::ExecArgs;
-use super::exec_report::{ExecReport, StreamText, exit_of};
+use super::exec_report::{ExecReport, StreamText, by_flags, exit_of};
 use super::exit::Exit;
 use super::follow::{FollowEnd, FollowOptions, follow};
 use super::host_program::HostProgram;
@@ -261,7 +261,7 @@ fn besides(status: StepStatus, outcome: &TaskOutcome, ending: &CommandEnd<'_>) -
         Some(code) => {
             let said = match why.is_empty() {
                 true => code.as_str().to_owned(),
-                false => format!("{}: {why}", code.as_str()),
+                false => format!("{}: {}", code.as_str(), by_flags(why)),
             };
             Some(with_remedies(said, reached, is_whole))
         }

@@ -123,6 +123,17 @@ impl ExecReport {
     }
 }
 
+/// A refusal with the flags of `exec` in place of the request's fields. Pure.
+pub(crate) fn by_flags(why: &str) -> String {
+    let fields = [
+        ("limits.memMB", "--mem"),
+        ("limits.cpu", "--cpu"),
+        ("limits.pids", "--pids"),
+        ("limits.diskMB", "--disk"),
+    ];
+    fields.iter().fold(why.to_owned(), |why, (field, flag)| why.replace(field, flag))
+}
+
 /// How `exec` ends, with `--json` or without: as its command did, where there is a status to pass on. Pure.
 pub(crate) fn exit_of(status: RunStatus, outcome: &TaskOutcome) -> Exit {
     match u8::try_from(outcome.exit.unwrap_or(-1)) {
@@ -196,6 +207,8 @@ mod tests {
     #[test]
     fn the_exit_is_the_commands_own() {
         let exit = |status, exit| exit_of(status, &TaskOutcome { exit, ..TaskOutcome::default() });
+        let why = "this host cannot enforce limits.memMB: 16 to 8192";
+        assert_eq!(by_flags(why), "this host cannot enforce --mem: 16 to 8192");
         assert_eq!(exit(RunStatus::Succeeded, Some(0)), Exit::Ok);
         assert_eq!(exit(RunStatus::Failed, Some(4)), Exit::Of(4));
         assert_eq!(exit(RunStatus::Failed, Some(137)), Exit::Of(137));

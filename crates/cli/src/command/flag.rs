@@ -23,6 +23,14 @@ pub(crate) const RUN_OR_TASK: &str = "Run id, the beginning of one (6 digits or 
 /// Help of an argument that names a run, or a dispatch by its id.
 pub(crate) const RUN_OR_DISPATCH: &str = "Run id, the beginning of one (`rn_` and 6 digits or more), workflow id, `last` for your newest run, or a dispatch id";
 
+/// A run as a person names it; which one it is, the server says.
+pub(crate) fn run(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("empty; write a run's id, the beginning of one, or `last`".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// A duration from 1 ms to 24 h. The name of a language profile is none: only recipes have those.
 pub(crate) fn wall(text: &str) -> Result<Duration, DurationError> {
     text.parse::<Duration>()?.within(MIN_WALL, MAX_WALL)

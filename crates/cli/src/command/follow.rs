@@ -27,7 +27,7 @@ use super::live_output::{LiveOutput, TaskText};
 use super::output::Mark;
 use super::progress::screen::{EndLine, Screen, end_key};
 use super::question::{GateEnd, at_gate, open_gate};
-use super::task_time::TaskTime;
+use super::task_time::{TaskTime, duration};
 use super::{output, stdout};
 
 /// How the person at the other end takes part.
@@ -321,15 +321,26 @@ fn ends(steps: &[StepRow], is_shown: impl Fn(&str) -> bool) -> anyhow::Result<Ve
         let mark = match step.status {
             StepStatus::Ok => Mark::Ok,
             StepStatus::Skipped => Mark::Skipped,
+            StepStatus::Canceled => Mark::Canceled,
             _ => Mark::Failed,
         };
         let text = match step.outcome()? {
+            _ if step.status == StepStatus::Canceled => canceled(step),
             Some(outcome) => ended(step, &outcome),
             None => format!("{}: {}", step.task_name(), step.error.as_deref().unwrap_or_default()),
         };
         ends.push(EndLine { key: key.to_owned(), mark, text });
     }
     Ok(ends)
+}
+
+/// How long a task ran that something else ended: its command has no result. Pure.
+fn canceled(step: &StepRow) -> String {
+    let ran = step.started_at.and_then(|began| u64::try_from(step.at.saturating_sub(began)).ok());
+    let ran = ran.map(|ms| format!(" ({})", duration(ms))).unwrap_or_default();
+    let why = step.error.as_deref().filter(|why| *why != "canceled");
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    format!("{}{ran}{why}", step.task_name())
 }
 
 /// How a task's attempt ended, in a line.
@@ -374,6 +385,22 @@ mod tests {
         assert_eq!(line(62_000, None), "a (62.0 s: build 62.0 s, exec 7 ms)");
         let why = "in the build phase: exit status 1";
         assert_eq!(line(7, Some(why)), format!("a (build 7 ms): {why}"));
+    }
+
+    #[test]
+    fn a_canceled_task_has_the_time_that_it_ran_and_no_code() {
+        let step = |began: Option<i64>, why: &str| -> StepRow {
+            let row = json!({
+                "stepId": "ExecuteST:a", "stepID": "ExecuteST:a", "name": "a", "taskKey": "a".repeat(64),
+                "attempt": 1, "status": "canceled", "startedAt": began, "at": 3_000, "error": why,
+                "artifactRefs": [], "output": {"errCode": "CMD_NONZERO"},
+            });
+            serde_json::from_value(row).unwrap()
+        };
+        assert_eq!(canceled(&step(Some(1_900), "canceled")), "a (1.1 s)");
+        assert_eq!(canceled(&step(None, "why")), "a: why");
+        let ends = ends(&[step(Some(1_900), "canceled")], |_| false).unwrap();
+        assert_eq!((ends[0].mark, ends[0].text.as_str()), (Mark::Canceled, "a (1.1 s)"));
     }
 
     #[test]

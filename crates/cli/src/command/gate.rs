@@ -14,12 +14,12 @@ use serde_json::{Map, Value, json};
 
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
-use super::exit::{Exit, Misuse};
+use super::exit::{Exit, Misuse, Negative};
 use super::flag;
 use super::grant_arg::{GrantArg, more};
 use super::locations::Locations;
 use super::table::{self, Table, extra, key, run_ids, usual};
-use super::{output, plan_show, run_lookup};
+use super::{gate_reply, output, plan_show, run_lookup};
 
 #[derive(Debug, Args)]
 pub(crate) struct GateArgs {
@@ -56,15 +56,17 @@ pub(crate) struct GateListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct GateShowArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     run: String,
+    /// Only this gate, by its key, as `gate ls` shows it
+    gate: Option<String>,
     #[arg(long, help = super::flag::JSON)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct LinkArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     run: String,
     /// The gate's key, as `gate ls` shows it
     gate: String,
@@ -86,7 +88,7 @@ pub(crate) struct LinkArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplyArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     run: String,
     /// The gate's key, as `gate ls` shows it
     gate: String,
@@ -115,11 +117,11 @@ pub(crate) struct ReplyArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DelegateArgs {
-    /// The other key's id
+    /// The other key's id, as `key ls` lists it
     to: String,
     /// For how long: a duration such as 8h, or a number of seconds; at most 30 days
-    #[arg(long, value_name = "DURATION", value_parser = flag::seconds)]
-    ttl_s: Duration,
+    #[arg(long, alias = "ttl-s", value_name = "DURATION", value_parser = flag::seconds)]
+    ttl: Duration,
     /// Only at gates of this group
     #[arg(long)]
     group: Option<String>,
@@ -191,7 +193,15 @@ async fn show(at: &Locations, args: &GateShowArgs) -> anyhow::Result<Exit> {
     within(Connection::reading(at), async |api| {
         let run = run_lookup::run_id(&api.client, &args.run).await?;
         let path = format!("/api/runs/{}/gates", segment(&run));
-        let gates: Vec<GateView> = api.client.get(&path).await?;
+        let mut gates: Vec<GateView> = api.client.get(&path).await?;
+        if let Some(wanted) = &args.gate {
+            let has: Vec<&str> = gates.iter().map(|gate| gate.gate_key.as_str()).collect();
+            if !has.contains(&wanted.as_str()) {
+                let why = format!("no gate {wanted:?}; the run's gates: {}", has.join(", "));
+                return Err(Negative(why).into());
+            }
+            gates.retain(|gate| gate.gate_key.as_str() == wanted);
+        }
         if args.json {
             output::json_rows("gates", serde_json::to_value(&gates)?);
             return Ok(Exit::Ok);
@@ -264,12 +274,19 @@ async fn reply(at: &Locations, args: &ReplyArgs) -> anyhow::Result<Exit> {
             granted_something(&api.client, &run, &args.gate).await?;
         }
         let path = of_gate(&run, &args.gate, "reply");
-        let accepted: ReplyResponse = api.client.post(&path, &body).await?;
+        let accepted: ReplyResponse = match api.client.post(&path, &body).await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                return Err(gate_reply::refused(&api.client, &run, &args.gate, error).await);
+            }
+        };
         api.note_if_idle().await;
         match (args.json, accepted.is_replay) {
             (true, _) => output::json(&serde_json::to_value(&accepted)?),
             (false, true) => output::line("replayed: this reply was there already"),
-            (false, false) => output::line("accepted"),
+            (false, false) => {
+                output::line(&gate_reply::counted(&api.client, &run, &args.gate).await)
+            }
         }
         Ok(Exit::Ok)
     })
@@ -340,7 +357,7 @@ fn answer(args: &ReplyArgs) -> anyhow::Result<Value> {
 
 async fn delegate(at: &Locations, args: &DelegateArgs) -> anyhow::Result<Exit> {
     let body = given(json!({
-        "to": args.to, "ttlS": args.ttl_s.s(), "group": args.group, "reason": args.reason,
+        "to": args.to, "ttlS": args.ttl.s(), "group": args.group, "reason": args.reason,
     }));
     within(Connection::reading(at), async |api| {
         let made: DelegationRow = api.client.post("/api/delegations", &body).await?;

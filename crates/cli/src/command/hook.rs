@@ -144,7 +144,7 @@ fn list(rows: &[HookRow]) {
             key("HOOK").least(10),
             usual("SCHEME"),
             usual("RECIPE").least(10),
-            usual("RUNS"),
+            usual("FIRINGS"),
             usual("UNSIGNED"),
             extra("PATH").least(16),
             extra("EVENTS").least(8),

@@ -1,15 +1,15 @@
 //! `key create | ls | revoke | signing`.
 
 use clap::{Args, Subcommand};
-use cofferdam_contracts::key::{KeyResponse, KeyRevocation, KeyRow};
+use cofferdam_contracts::key::{KeyResponse, KeyRevocation, KeyRow, Role};
 use serde_json::json;
 
 use super::client::segment;
 use super::connection::{Connection, within};
 use super::exit::Exit;
 use super::locations::Locations;
-use super::output;
 use super::table::{self, extra, usual};
+use super::{flag, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
@@ -25,7 +25,7 @@ pub(crate) enum KeyCommand {
         #[arg(long)]
         tenant: Option<String>,
         /// submitter, approver, operator, auditor or admin (repeatable)
-        #[arg(long = "role", required = true)]
+        #[arg(long = "role", required = true, value_parser = flag::one_of(Role::ALL, Role::as_str))]
         roles: Vec<String>,
         /// Group that gates can ask for (repeatable)
         #[arg(long = "group")]

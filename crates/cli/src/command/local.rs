@@ -119,7 +119,7 @@ fn aside(pid: u32) -> String {
     format!("{NAME}.{pid}.aside")
 }
 
-/// Whether somebody listens there.
+/// Whether a server listens there.
 fn is_answered(path: &Path) -> bool {
     let held = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
     held.is_ok_and(|held| std::os::unix::net::UnixStream::connect(by_descriptor(&held)).is_ok())

@@ -38,7 +38,7 @@ const FIRST_BYTES: u64 = 16 * 1024;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    #[arg(help = super::flag::RUN_OR_TASK)]
+    #[arg(help = super::flag::RUN_OR_TASK, value_parser = super::flag::run)]
     pub id: String,
     /// Only this task, by its name or a beginning that no other name has; may be repeated
     #[arg(long = "task", value_name = "NAME")]
@@ -105,7 +105,8 @@ async fn logged(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
 
 /// One attempt by its key.
 async fn of_task(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
-    let task = LogTask { key: args.id.parse().context("a task key")?, name: String::new() };
+    let key = args.id.parse().context("a task key")?;
+    let task = LogTask { key, name: String::new(), attempt: None };
     let each = args.streams().iter().map(|stream| stream_of(client, args, &task, *stream, false));
     if !args.follow {
         for one in each {
@@ -280,6 +281,7 @@ async fn follow_run(
 struct LogPrinter {
     key: String,
     name: String,
+    attempt: Option<i32>,
     stream: StreamName,
     /// The task's name stands before each line: there are several.
     is_labelled: bool,
@@ -293,7 +295,8 @@ impl LogPrinter {
     fn of(task: &LogTask, stream: StreamName, is_labelled: bool, is_json: bool) -> Self {
         let (key, name) = (task.key.to_string(), task.name.clone());
         let lines = LineBuffer::default();
-        Self { key, name, stream, is_labelled, is_json, live_bytes: 0, lines }
+        let attempt = task.attempt;
+        Self { key, name, attempt, stream, is_labelled, is_json, live_bytes: 0, lines }
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -345,7 +348,8 @@ impl LogPrinter {
         if !self.is_labelled {
             return line.to_vec();
         }
-        let mut text = format!("{} | ", printable::line(&self.name)).into_bytes();
+        let again = self.attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
+        let mut text = format!("{}{again} | ", printable::line(&self.name)).into_bytes();
         text.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
         text.push(b'\n');
         text
@@ -364,7 +368,8 @@ mod tests {
     use super::*;
 
     fn printer(is_labelled: bool) -> LogPrinter {
-        let task = LogTask { key: "a".repeat(64).parse().unwrap(), name: "te\x1bst".to_owned() };
+        let key = "a".repeat(64).parse().unwrap();
+        let task = LogTask { key, name: "te\x1bst".to_owned(), attempt: None };
         LogPrinter::of(&task, StreamName::Stderr, is_labelled, false)
     }
 
@@ -375,6 +380,8 @@ mod tests {
         assert_eq!(text(false, b"half\xff"), b"half\xff");
         assert_eq!(text(true, b"one\n"), b"te\\x1bst | one\n");
         assert_eq!(text(true, b"half\xff"), b"te\\x1bst | half\xff\n");
+        let again = LogPrinter { attempt: Some(2), ..printer(true) };
+        assert_eq!(again.text(b"one\n"), b"te\\x1bst (attempt 2) | one\n");
     }
 
     #[test]

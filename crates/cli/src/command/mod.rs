@@ -11,13 +11,14 @@
 //! check
 //! artifacts cache changes config df erase follow gate gc key model ops prove ps question recipe sandbox_cp sandbox_shell secret
 //!    sessions usage webhook
-//! connection dispatch_import doctor envd failure live_output plan_show run_lookup sandbox_network serve test_reports
+//! gate_reply
+//! connection dispatch_import doctor envd failure live_output plan_show recipe_lookup run_lookup sandbox_network serve test_reports
 //!    tree_transfer
 //! client node progress signing_key template
 //! agent database image
 //! local_tree state user vault
 //! file_transfer locations dispatch_show secret_input directory_identity prompt stdin stop
-//! table
+//! submission table
 //! artifact_notes output strict
 //! dispatch_args end_signal env_arg exec_args exec_report local grant_arg stdout worker
 //! output_directory task_choice
@@ -60,6 +61,7 @@ mod file_transfer;
 mod flag;
 mod follow;
 mod gate;
+mod gate_reply;
 mod gc;
 mod gitlab_executor;
 mod grant_arg;
@@ -91,6 +93,7 @@ mod question;
 mod raw_terminal;
 mod read;
 mod recipe;
+mod recipe_lookup;
 mod relay;
 mod remote;
 mod run;
@@ -111,6 +114,7 @@ mod stdin;
 mod stdout;
 mod stop;
 mod strict;
+mod submission;
 mod table;
 mod tail;
 mod task_choice;
@@ -129,6 +133,7 @@ mod worker;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use exit::Exit;
@@ -141,6 +146,13 @@ pub(crate) fn main() -> ExitCode {
             if let (Err(unwritten), false) = (error.print(), error.use_stderr()) {
                 stdout::lose(&unwritten);
             }
+            let words: Vec<String> = std::env::args_os()
+                .skip(1)
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect();
+            if let Some(hint) = without_dashes(error.kind(), &words) {
+                output::note(hint);
+            }
             return ended(if error.use_stderr() { Exit::Usage } else { Exit::Ok }).into();
         }
     };
@@ -152,6 +164,14 @@ pub(crate) fn main() -> ExitCode {
             exit::of(&error).into()
         }
     }
+}
+
+/// What to say of a command line that gives a command to execute without `--` before it. Pure.
+fn without_dashes(kind: ErrorKind, words: &[String]) -> Option<&'static str> {
+    let is_kind = matches!(kind, ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument);
+    let is = |wanted: &str| words.iter().any(|word| word == wanted);
+    (is_kind && is("exec") && !is("--"))
+        .then_some("write `--` before the command, such as: cofferdam exec -- echo hi")
 }
 
 /// The exit of a command that did what it was asked for, if its output arrived too.

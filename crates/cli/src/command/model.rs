@@ -57,7 +57,7 @@ pub(crate) enum ModelCommand {
     Rm { name: String },
     /// Show what a run's calls of models took
     Usage {
-        #[arg(help = super::flag::RUN)]
+        #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
         run: String,
         /// List each call
         #[arg(long)]

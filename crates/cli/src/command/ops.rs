@@ -10,11 +10,11 @@ use super::client::{Client, segment};
 use super::connection::Connection;
 use super::exit::Exit;
 use super::locations::Locations;
-use super::output;
+use super::{output, plan_show};
 
 #[derive(Debug, Args)]
 pub(crate) struct IdArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     pub id: String,
     #[arg(long, help = super::flag::JSON)]
     pub json: bool,
@@ -22,7 +22,7 @@ pub(crate) struct IdArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ActArgs {
-    #[arg(help = super::flag::RUN_OR_TASK)]
+    #[arg(help = super::flag::RUN_OR_TASK, value_parser = super::flag::run)]
     pub id: String,
     /// Reason, for the audit
     #[arg(long, default_value = "asked for on the command line")]
@@ -33,7 +33,7 @@ pub(crate) struct ActArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ForkArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     pub id: String,
     /// The first step that executes again, from 0, as `show --steps` counts them
     #[arg(long)]
@@ -62,8 +62,10 @@ pub(crate) async fn retry(at: &Locations, args: &IdArgs) -> anyhow::Result<Exit>
     let session = Connection::reading(at).await?;
     let answer: anyhow::Result<RetryResponse> =
         session.client.post(&format!("/api/runs/{}/retry", segment(&args.id)), &json!({})).await;
-    if answer.is_ok() {
+    let mut bound = false;
+    if let Ok(answer) = &answer {
         session.note_if_idle().await;
+        bound = binds_directories(&session.client, answer.new_run_id.as_str()).await;
     }
     session.close().await?;
     let answer = answer?;
@@ -72,7 +74,21 @@ pub(crate) async fn retry(at: &Locations, args: &IdArgs) -> anyhow::Result<Exit>
         false => output::line(answer.new_run_id.as_str()),
     }
     output::note(&format!("the run goes on from {}", answer.from_step));
+    if bound {
+        output::note(
+            "it uses its directories as they were when the run began; `cofferdam run` takes them as they are now",
+        );
+    }
     Ok(Exit::Ok)
+}
+
+/// Whether a run's tasks have host directories, whose content its plan names.
+async fn binds_directories(client: &Client, run: &str) -> bool {
+    let plan = plan_show::fetch(client, run).await.ok().flatten();
+    plan.is_some_and(|plan| {
+        let requests = plan.all_tasks().filter_map(|task| task.work.request());
+        requests.flat_map(|request| &request.files_in).any(|file| file.tree.is_some())
+    })
 }
 
 async fn act(

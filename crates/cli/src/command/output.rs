@@ -106,6 +106,7 @@ pub(crate) fn progress(text: &str) {
 pub(crate) enum Mark {
     Ok,
     Failed,
+    Canceled,
     Skipped,
 }
 
@@ -114,6 +115,7 @@ pub(crate) fn mark(mark: Mark, text: &str) {
     let (sign, color) = match mark {
         Mark::Ok => ("ok", "32"),
         Mark::Failed => ("FAILED", "31"),
+        Mark::Canceled => ("canceled", "33"),
         Mark::Skipped => ("skipped", "33"),
     };
     say(&format!("{} {}", inked(&std::io::stderr(), color, sign), printable::line(text)));

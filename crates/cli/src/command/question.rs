@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use cofferdam_ambient::clock;
-use cofferdam_contracts::gate::{GateState, GateView, ReplyResponse};
+use cofferdam_contracts::gate::{GateState, GateView, ReplyResponse, ResultState};
 use cofferdam_contracts::plan_text;
 use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
@@ -82,7 +82,10 @@ pub(crate) async fn at_gate(
             }
         }
         // Whoever says yes unasked is not there to wait for others.
-        Err(error) if yes && !error.is::<Negative>() => return Err(error),
+        Err(error) if yes && !error.is::<Negative>() => {
+            left(header, gate);
+            return Err(error.context(format!("{gate}: --yes was refused")));
+        }
         // It was answered in the same moment, or this key may not: what follows is the run's.
         Err(error) => {
             output::note(&format!("{gate}: not answered here: {error}"));
@@ -146,7 +149,11 @@ async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result
         let gates: Vec<GateView> = client.get(&format!("{run}/gates")).await?;
         let found = gates.into_iter().find(|found| found.gate_key.as_str() == gate);
         let made = found.as_ref().and_then(|found| found.decision.as_ref());
-        let made = made.map(|made| format!("answered elsewhere: {}", made.decision.as_str()));
+        let is_late = found.as_ref().is_some_and(is_timed_out);
+        let made = made.map(|made| match (is_late, made.decision.as_str()) {
+            (true, choice) => format!("its deadline passed: {choice}"),
+            (false, choice) => format!("answered elsewhere: {choice}"),
+        });
         Ok((found.map(|found| found.state), made))
     };
     loop {
@@ -168,6 +175,12 @@ async fn gone(client: &Client, header: &RunHeader, gate: &str) -> anyhow::Result
             return Ok("no answer is awaited any more".to_owned());
         }
     }
+}
+
+/// Whether a gate's deadline passed without an answer. Pure.
+fn is_timed_out(gate: &GateView) -> bool {
+    let result = gate.result.as_ref().map(|result| result.state);
+    gate.state == GateState::TimedOut || result == Some(ResultState::TimedOut)
 }
 
 async fn reply(

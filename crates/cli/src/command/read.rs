@@ -21,7 +21,7 @@ use super::{output, plan_show, run, test_reports};
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    #[arg(help = super::flag::RUN)]
+    #[arg(help = super::flag::RUN, value_parser = super::flag::run)]
     pub id: String,
     /// List the recorded steps instead, as `fork --step` counts them (needs the role of an auditor)
     #[arg(long)]

@@ -1,11 +1,9 @@
 //! `run`: submit, follow, report.
 
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 
 use anyhow::Context;
 use clap::Args;
-use cofferdam_ambient::clock;
 use cofferdam_ambient::random::Ids;
 use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::duration::Duration;
@@ -13,7 +11,6 @@ use cofferdam_contracts::form;
 use cofferdam_contracts::id::TaskKey;
 use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef};
-use cofferdam_contracts::recipe_book::RecipeVersionRow;
 use cofferdam_contracts::run::{ExecutionMode, RunHeader};
 use cofferdam_contracts::session::WipeView;
 use cofferdam_contracts::step::StepRow;
@@ -31,12 +28,13 @@ use super::locations::Locations;
 use super::progress::summary;
 use super::table::{self, extra, key, usual};
 use super::tree_transfer::{TransferOptions, TreeReceipt};
-use super::{artifact_notes, artifacts, failure, output, test_reports, tree_transfer};
+use super::{
+    artifact_notes, artifacts, failure, output, recipe_lookup, submission, test_reports,
+    tree_transfer,
+};
 
 /// Artifacts that a summary names: a run may have thousands.
 const MAX_ARTIFACTS: usize = 20;
-/// After so long a submission says why it takes long.
-const SLOW: std::time::Duration = std::time::Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -172,6 +170,14 @@ async fn submit_and_follow(
 /// The recipe behind a file name; `None` where the argument is an id.
 fn local_recipe(named: &str) -> anyhow::Result<Option<Recipe>> {
     let path = Path::new(named);
+    // Beside a directory `a` there may be an imported recipe `a`.
+    let is_path = named.contains('/') || named.starts_with('.');
+    if named.is_empty() || (is_path && path.is_dir()) {
+        let why = format!(
+            "{named:?} is not a recipe: give a recipe file, such as cofferdam.yaml, or the id of an imported recipe"
+        );
+        return Err(Misuse(why).into());
+    }
     let is_file = path.is_file()
         || named.contains('/')
         || named.ends_with(".yaml")
@@ -288,20 +294,7 @@ async fn submit(
         fields.insert("recipeHash".into(), json!(hash));
     }
     let submitted = client.post("/api/run", &body);
-    Ok((told(submitted, args.json).await?, sent))
-}
-
-/// Awaits a submission, and says why it takes long.
-async fn told<T>(submitted: impl Future<Output = T>, is_quiet: bool) -> T {
-    let mut submitted = pin!(submitted);
-    tokio::select! {
-        done = submitted.as_mut() => return done,
-        () = clock::sleep(SLOW) => {}
-    }
-    if !is_quiet {
-        output::note("the server is still taking the content of the run's directories");
-    }
-    submitted.await
+    Ok((submission::told(submitted, args.json).await?, sent))
 }
 
 /// Directories that a run's inputs sent, in what a program reads of it.
@@ -330,7 +323,7 @@ async fn meant(
     recipe: Option<Recipe>,
 ) -> anyhow::Result<ServerRecipe> {
     let Some(mut recipe) = recipe else {
-        let (reference, form) = known_recipe(client, named).await?;
+        let (reference, form) = recipe_lookup::known_recipe(client, named).await?;
         return Ok(ServerRecipe { reference, hash: None, form });
     };
     anchor(&mut recipe);
@@ -358,20 +351,6 @@ fn anchor(recipe: &mut Recipe) {
             *from = absolute(from);
         }
     }
-}
-
-async fn known_recipe(client: &Client, named: &str) -> anyhow::Result<(RecipeRef, Value)> {
-    let (id, v) = match named.split_once('@') {
-        Some((id, v)) => (id.to_owned(), v.to_owned()),
-        None => {
-            let versions: Vec<RecipeVersionRow> =
-                client.get(&format!("/api/recipes/{}/versions", segment(named))).await?;
-            let newest = versions.into_iter().next().map(|newest| newest.v);
-            (named.to_owned(), newest.unwrap_or_default())
-        }
-    };
-    let recipe: Recipe = client.post("/api/recipes/export", &json!({"id": id, "v": v})).await?;
-    Ok((recipe.reference(), recipe.form_schema()))
 }
 
 /// Everything that the run left: for a program one object, for a person a summary. Its steps.
@@ -472,6 +451,15 @@ fn print_artifacts(header: &RunHeader, artifacts: &[ArtifactRow]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_a_recipe_is_said_with_what_one_is() {
+        for wrong in [".", "", "/"] {
+            let error = local_recipe(wrong).unwrap_err();
+            assert!(error.is::<Misuse>() && error.to_string().contains("recipe file"), "{error}");
+        }
+        assert!(local_recipe("nosuch").unwrap().is_none(), "an id");
+    }
 
     #[test]
     fn inputs_are_read_as_the_form_says() {

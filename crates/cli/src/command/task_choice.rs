@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cofferdam_contracts::id::{StepId, TaskKey};
+use cofferdam_contracts::plan::step_name;
 use cofferdam_contracts::step::{StepRow, StepStatus};
 
 use super::exit::Negative;
@@ -24,6 +25,8 @@ pub(crate) struct TaskChoice {
 pub(crate) struct LogTask {
     pub key: TaskKey,
     pub name: String,
+    /// Its number, where the task has several.
+    pub attempt: Option<i32>,
 }
 
 /// What a choice came to.
@@ -73,10 +76,16 @@ impl TaskChoice {
                 None => unknown = unknown.or_else(|| Some(name.clone())),
             }
         }
+        let mut attempts: BTreeMap<&StepId, usize> = BTreeMap::new();
+        for step in steps.iter().filter(|step| step.task_key.is_some()) {
+            *attempts.entry(&step.step_id).or_default() += 1;
+        }
         let is_meant = |name: &str| self.names.is_empty() || meant.contains(name);
         let task = |step: &&StepRow| {
             let (key, name) = (step.task_key.clone()?, step.task_name().to_owned());
-            is_meant(&name).then_some(LogTask { key, name })
+            let has_several = attempts.get(&step.step_id).is_some_and(|count| *count > 1);
+            let attempt = has_several.then_some(step.attempt);
+            is_meant(&name).then_some(LogTask { key, name, attempt })
         };
         let tasks = all.iter().filter_map(task).collect();
         Ok(TaskSelection { tasks, unknown, names })
@@ -102,6 +111,8 @@ impl TaskSelection {
 
 /// The name that is meant: an exact one, or the only one with this beginning.
 fn found<'a>(names: &'a BTreeSet<String>, name: &str) -> Result<Option<&'a str>, Negative> {
+    // The ids of steps have `_` for a space and the like; files keep the name as the recipe has it.
+    let name = &step_name(name);
     if let Some(exact) = names.get(name) {
         return Ok(Some(exact));
     }
@@ -167,6 +178,9 @@ mod tests {
         assert_eq!(chosen(&[], false), ["build", "shard-1", "shard-10", "build"]);
         assert_eq!(chosen(&["shard-1"], false), ["shard-1"], "exact before longer");
         assert_eq!(chosen(&["bu"], false), ["build", "build"], "every attempt");
+        let all = choice(&[], false).of(&steps()).unwrap().tasks;
+        let attempts: Vec<Option<i32>> = all.iter().map(|task| task.attempt).collect();
+        assert_eq!(attempts, [Some(1), None, None, Some(2)], "of several each is marked");
         assert_eq!(
             chosen(&["shard-10", "b"], false),
             ["build", "shard-10", "build"],

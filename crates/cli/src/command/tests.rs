@@ -208,3 +208,18 @@ fn commands_md_is_what_the_command_line_takes() {
     let path = "../../docs/reference/commands.md";
     golden::hold_text(env!("CARGO_MANIFEST_DIR"), path, &page(), WRITES);
 }
+
+#[test]
+fn a_command_without_dashes_before_it_gets_a_hint() {
+    let hint = |line: &str| {
+        let error = Cli::command().try_get_matches_from(line.split(' ')).unwrap_err();
+        let words: Vec<String> = line.split(' ').skip(1).map(str::to_owned).collect();
+        super::without_dashes(error.kind(), &words).is_some()
+    };
+    for bare in ["cofferdam exec echo hi", "cofferdam exec"] {
+        assert!(hint(bare), "{bare}");
+    }
+    for other in ["cofferdam exec --nosuch -- echo", "cofferdam run", "cofferdam exec --help"] {
+        assert!(!hint(other), "{other}");
+    }
+}

@@ -45,6 +45,8 @@ named! {
         ExpressionLiteral = "expression-literal",
         /// Two files at one path, of which one is hidden.
         FilesOverlap = "files-overlap",
+        /// A number of a fan-out that YAML shortens, such as 3.10.
+        NumberShortened = "number-shortened",
     }
 }
 

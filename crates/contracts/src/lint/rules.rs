@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::MAX_LINT_FINDINGS;
 use super::field_text::{FieldText, TaskFields, in_order};
 use super::finding::{LintRule, Remark};
 use super::names::{beginning, paths_in};
 use crate::form;
 use crate::recipe::{Recipe, TaskSpec};
 use crate::sandbox::DEFAULT_TIMEOUT_MS;
+use crate::service::KNOWN_SERVICES;
+use crate::yaml;
 
 /// Globs that match all or nearly all files.
 const EVERYTHING: [&str; 4] = ["**", "**/*", "**/**", "*"];
@@ -25,6 +28,38 @@ const ISSUED: [&str; 9] =
     ["ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "AKIA", "sk-ant-"];
 /// Characters that such a credential has at least.
 const MIN_ISSUED: usize = 16;
+
+/// Numbers of a fan-out that YAML shortens: `3.10` is 3.1.
+pub(super) fn numbers(recipe: &Recipe, text: &str) -> Vec<Remark> {
+    let fields = recipe.plan.tasks.iter().enumerate().flat_map(|(i, task)| {
+        let matrix = task.matrix.iter().flatten();
+        let lists = matrix.map(|(name, values)| (format!("matrix.{name}"), values.as_slice()));
+        let each = task.each.as_ref().and_then(Value::as_array);
+        let lists = lists.chain(each.map(|items| ("each".to_owned(), items.as_slice())));
+        lists.flat_map(move |(field, values)| {
+            let numbers = values.iter().enumerate().filter(|(_, value)| value.is_f64());
+            numbers.map(move |(n, value)| (format!("plan.tasks[{i}].{field}[{n}]"), value))
+        })
+    });
+    // Each costs the parsing of the text.
+    let looked_at = fields.take(MAX_LINT_FINDINGS);
+    let shortened = looked_at.filter_map(|(field, value)| {
+        let (line, column) = yaml::position(text, &field)?;
+        let line = text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?;
+        let written: String = line
+            .chars()
+            .skip(usize::try_from(column).ok()?.checked_sub(1)?)
+            .take_while(|c| c.is_ascii_digit() || *c == '.')
+            .collect();
+        let number = value.to_string();
+        let is_shorter = written.contains('.') && written.ends_with('0') && written != number;
+        is_shorter.then(|| {
+            let what = format!("{written} is the number {number}: write '{written}' in quotes, where a version is meant");
+            Remark::new(LintRule::NumberShortened, field, what)
+        })
+    });
+    shortened.collect()
+}
 
 /// All of them.
 pub(super) fn remarks(recipe: &Recipe) -> Vec<Remark> {
@@ -103,6 +138,15 @@ fn of_task(task: &TaskSpec, texts: &TaskFields) -> Vec<Remark> {
         let image = image.filter(|image| task.image.as_deref() != Some(image));
         let field = format!("services[{i}].image");
         remarks.extend(image.and_then(|image| image_by_name(&field, image)));
+        let has_command = service.detail.as_ref().is_some_and(|detail| detail.cmd.is_some());
+        if !has_command && !KNOWN_SERVICES.contains(&service.name.as_str()) {
+            let known = KNOWN_SERVICES.join("` and `");
+            let what = format!(
+                "no host starts {:?} by its name alone, only `{known}`: add `cmd` and `port`",
+                service.name
+            );
+            remarks.push(Remark::new(LintRule::RecipeInvalid, format!("services[{i}]"), what));
+        }
     }
     for (i, artifact) in task.artifacts.iter().enumerate() {
         if EVERYTHING.contains(&artifact.path.as_str()) {

@@ -189,11 +189,18 @@ fn each_rule_warns_of_what_is_probably_not_meant() {
             ),
         ),
         (
+            "number-shortened",
+            "matrix: {py: [3.9, 3.10]}\nexec: {run: 'py ${matrix.py}', timeout: 1m}".to_owned(),
+        ),
+        (
             "files-overlap",
             format!("files: [{{text: a, to: /work/a}}, {{text: b, to: /work/a}}]\n{exec}"),
         ),
     ] {
-        let text = task(&fields);
+        let text = task(&fields).replace(
+            "name: t",
+            if rule.starts_with("number") { "name: t-${index}" } else { "name: t" },
+        );
         let found = findings(&text);
         assert_eq!(found.len(), 1, "{rule} of {text}: {found:#?}");
         assert!(found[0].contains(&format!(" {rule} ")), "{found:?}");
@@ -222,6 +229,26 @@ fn each_rule_warns_of_what_is_probably_not_meant() {
     ] {
         assert_eq!(findings(&task(fine)), Vec::<String>::new());
     }
+}
+
+#[test]
+fn a_service_that_no_host_knows_is_an_error_before_a_run() {
+    let exec = "exec: {run: make, timeout: 1m}";
+    let found = findings(&task(&format!("services: [postgres, mysql]\n{exec}")));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains(" recipe_invalid plan.tasks[0].services[1]: "), "{found:?}");
+    let own = format!("services: [{{name: mysql, cmd: [mysqld], port: 3306}}]\n{exec}");
+    assert_eq!(findings(&task(&own)), Vec::<String>::new());
+}
+
+#[test]
+fn tasks_whose_names_mean_one_are_both_named() {
+    let text = "id: a\nv: \"1\"\nplan:\n  tasks:\n    - {name: a b, value: x}\n    - {name: a_b, value: y}\n";
+    let found = findings(text);
+    assert!(
+        found.iter().any(|one| one.contains("the tasks \"a b\" and \"a_b\" have one name")),
+        "{found:?}"
+    );
 }
 
 #[test]

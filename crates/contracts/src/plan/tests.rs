@@ -180,7 +180,7 @@ fn equal_names_and_relative_paths_are_refused() {
     let twice = SHARDS.replace("shard-${item}", "shard");
     assert!(compile(&recipe(&twice), &json!({"n": 2, "repo": "/r"}), &none).is_err());
     let err = compile(&recipe(SHARDS), &json!({"n": 1, "repo": "r"}), &none).unwrap_err();
-    assert!(err.message.contains("not an absolute path"), "{err}");
+    assert!(err.message.contains("neither an absolute path"), "{err}");
 }
 
 /// A pipeline's plan, which runs do not follow yet.

@@ -40,7 +40,9 @@ impl Timetable {
         let parser =
             CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
         let cron = parser.parse(&spec.cron).map_err(|e| {
-            format!("cron: {:?} is not a pattern such as \"0 3 * * *\": {e}", spec.cron)
+            let why = e.to_string();
+            let why = why.strip_prefix("Component error: ").unwrap_or(&why);
+            format!("cron: {:?} is not a pattern such as \"0 3 * * *\": {why}", spec.cron)
         })?;
         Ok(Self { cron, zone: zone(spec.time_zone.as_deref())? })
     }

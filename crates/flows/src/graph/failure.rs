@@ -32,8 +32,7 @@ pub(super) struct Failure {
 /// How a run ends whose groups have all ended, by its failures in their order: the weightiest says why.
 pub(super) fn finish(stop: Option<&Stop>, failures: &[Failure]) -> GraphAction {
     if let Some(Stop::Budget(b)) = stop {
-        let error = format!("budget reached: {} is {}, observed {}", b.metric, b.limit, b.observed);
-        return GraphAction::Finish { status: RunStatus::Failed, error: Some(error) };
+        return GraphAction::Finish { status: RunStatus::Failed, error: Some(b.words()) };
     }
     // Of those that weigh as much the first: others may follow from it.
     let Some(first) = failures.iter().min_by_key(|failure| failure.kind) else {

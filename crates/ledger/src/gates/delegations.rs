@@ -45,7 +45,8 @@ impl Delegations<'_> {
         .fetch_one(&mut *tx)
         .await?;
         if !known {
-            return Err(Refusal::not_found("key").into());
+            let why = "key not found: name the other key by its id, which `cofferdam key ls` lists beside its label";
+            return Err(Refusal::new(ErrorCode::NotFound, why).into());
         }
         if let Some(group) = new.group
             && !groups_of(&mut tx, new.from).await?.contains(group)

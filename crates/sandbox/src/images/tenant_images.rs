@@ -185,7 +185,7 @@ fn evict(images: &Images, newest: &ImageName) -> Result<(), ImageError> {
         let used = fs::metadata(&path).and_then(|found| found.modified()).map_err(at(&path))?;
         all.push((used, name, record.bytes));
     }
-    all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    all.sort_unstable_by_key(|a| a.0);
     let mut bytes: u64 = all.iter().map(|(_, _, bytes)| bytes).sum();
     let mut count = all.len();
     for (_, name, size) in all {

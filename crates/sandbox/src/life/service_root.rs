@@ -17,12 +17,12 @@ use crate::spec::service::{KERNELS, root_of};
 const HOSTS: &[u8] = b"127.0.0.1 localhost cofferdam\n::1 localhost cofferdam\n";
 
 /// Makes what is mounted at and `/etc/hosts`, before the sandbox starts.
-pub(super) fn prepare(tree: &TenantRoot, root: &Path) -> Result<(), BootError> {
+pub(super) fn prepare(tree: &TenantRoot, at: &Path) -> Result<(), BootError> {
     for name in KERNELS {
-        inside::place(tree, &root.join(name))?;
+        inside::place(tree, &at.join(name))?;
     }
-    let etc = inside::place(tree, &root.join("etc"))?;
-    tree.put(&etc, "hosts", HOSTS).map_err(fault("writing the hosts of", root))
+    let etc = inside::place(tree, &at.join("etc"))?;
+    tree.put(&etc, "hosts", HOSTS).map_err(fault("writing the hosts of", at))
 }
 
 /// Shows a plan's services what the kernel shows the sandbox, whose first process this is.

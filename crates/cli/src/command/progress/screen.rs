@@ -93,7 +93,8 @@ impl Screen {
             Mode::Live => grouped(&steps),
         };
         for end in ends {
-            let is_counted = end.mark != Mark::Failed && grouped.contains(&end.key);
+            let is_counted =
+                !matches!(end.mark, Mark::Failed | Mark::Canceled) && grouped.contains(&end.key);
             if self.shown.insert(end.key.clone()) && !is_counted {
                 self.above(|| output::mark(end.mark, &end.text));
             }
