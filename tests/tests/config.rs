@@ -196,7 +196,7 @@ async fn a_tenant_overrides_for_itself_and_only_the_hosts_admin_for_everybody() 
         assert!(sqlx::query(sql_text).execute(&sql).await.is_err(), "{sql_text}");
     }
     let (status, all) = server.get_as(&other, "/api/config").await;
-    assert_eq!((status, all.as_array().unwrap().len()), (200, 30));
+    assert_eq!((status, all.as_array().unwrap().len()), (200, 35));
     // What nobody will be asked about is for an admin to say, in exact names.
     let names = |names: Value| write(&names, 0, "tenant");
     let allowed = "egress.exec.allowed";
