@@ -91,7 +91,7 @@ attack: setup
 	$(CARGO) build --bin cofferdam
 	@scripts/attack
 
-# Seconds of each target; there are 32, and as many run at once as there are cores.
+# Seconds of each target; there are 33, and as many run at once as there are cores.
 FUZZ_SECONDS ?= 600
 
 ## every parser of hostile bytes, each for FUZZ_SECONDS (600); `make test` gives all of them a minute together

@@ -72,6 +72,21 @@ fn the_first_process_of_a_namespace_and_its_child_run_a_command() {
 }
 
 #[test]
+fn a_sandbox_that_cannot_be_made_as_asked_is_an_error_that_names_the_flag() {
+    let home = Home::new();
+    for (flags, word) in
+        [(&["--mem", "1"][..], "--mem"), (&["--mem", "1", "--json"][..], "BOOT_FAIL")]
+    {
+        let args = [&["exec", "--no-stdin"][..], flags, &["--", "true"]].concat();
+        let output = ended(home.command(&args), LIMIT);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+        assert!(said(&output).contains(word), "{args:?}: {}", said(&output));
+    }
+    let own = ended(home.command(&["exec", "--no-stdin", "--", "sh", "-c", "exit 1"]), LIMIT);
+    assert_eq!(own.status.code(), Some(1), "a command's own status: {}", said(&own));
+}
+
+#[test]
 fn e2_a_reader_that_goes_ends_the_command() {
     let home = Home::new();
     let script = "while :; do echo y; sleep 0.05; done";

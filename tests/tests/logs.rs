@@ -126,6 +126,31 @@ fn logs_of_a_task_by_name_and_tail() {
     }
 }
 
+#[test]
+fn logs_of_a_task_that_keeps_a_text_say_where_it_is() {
+    let home = Home::new();
+    let yaml = "id: kept\nv: \"1\"\nplan:\n  tasks:\n    - {name: kept, value: the text}\n    - {name: ran, exec: {run: echo ran, timeout: 30s}}\n";
+    let (output, run) = ran(&home, yaml);
+    assert!(output.status.success(), "{}", said(&output));
+    let command = format!("cofferdam artifacts cat {run} value.txt --task kept");
+    let modes: [&[&str]; 2] = [&[], &["--follow"]];
+    for mode in modes {
+        let logs = |args: &[&str]| {
+            let args = [&["logs", run.as_str()][..], args, mode].concat();
+            ended(home.command(&args), LIMIT)
+        };
+        let kept = logs(&["--task", "kept"]);
+        let words = String::from_utf8_lossy(&kept.stderr).into_owned();
+        assert!(kept.status.success() && words.contains(&command), "{}", said(&kept));
+        assert!(kept.stdout.is_empty(), "{}", said(&kept));
+        for silent in [logs(&["--task", "ran"]), logs(&[])] {
+            assert!(!said(&silent).contains("value.txt"), "{}", said(&silent));
+        }
+    }
+    let args: Vec<&str> = command.split(' ').skip(1).collect();
+    assert_eq!(stdout(&home.run(&args)), "the text");
+}
+
 /// Live output has at most 1 MiB of a stream; what is kept of it is read once its task ended, and its end by ranges.
 #[test]
 fn a_long_log_is_whole_and_its_end_is_the_last_that_was_written() {

@@ -338,9 +338,17 @@ async fn tables_fit_terminals_of_40_and_80_columns() {
         }
     }
     let narrow = on_terminal(&home, 40, &["ps"]);
-    assert!(narrow.contains("STATUS") && !narrow.contains("CREATED"), "{narrow}");
+    let heads = narrow.lines().next().unwrap();
+    assert!(heads.contains("STATUS") && !heads.contains("CREATED"), "{narrow}");
+    let words: Vec<&str> = narrow.split_whitespace().collect();
+    let words = words.join(" ");
+    assert!(
+        words.contains("narrow: CREATED (UTC), ERROR are left out; --json has all"),
+        "{narrow}"
+    );
     let wide = on_terminal(&home, 80, &["ps"]);
     assert!(wide.contains("CREATED (UTC)") && wide.contains("ERROR"), "{wide}");
+    assert!(!wide.contains("narrow: "), "{wide}");
     // A run's short name is one that the server takes.
     let name = wide.lines().nth(1).unwrap().split(' ').next().unwrap().to_owned();
     assert_eq!(name.len(), "rn_".len() + 8, "{name}");

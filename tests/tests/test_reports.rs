@@ -1,14 +1,16 @@
 //! Test reports that a task declares: read where it ran, and shown by `run`, `show`, their JSON and the API.
 
+use crate::objects::stored;
 use crate::support;
 
 use std::fs;
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
 use cofferdam_tests::{Home, repository, text};
 use serde_json::{Value, json};
-use support::{assert_proven, code, count, recipe, said, stdout};
+use support::{assert_proven, code, count, recipe, said, stdout, until};
 
 /// What pytest wrote, with one failure and one error; `contracts::test_report` holds its totals.
 const PYTEST: &str = "crates/contracts/corpus/test_report/pytest.xml";
@@ -162,6 +164,58 @@ async fn a_report_that_is_cut_or_too_large_is_a_fault_and_not_a_failure() {
         "reports of t: none/*.xml matched no file",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
+    }
+    sql.close().await;
+    assert_proven(&home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_reports_lie_in_the_store_as_other_large_files_do() {
+    let home = Home::new();
+    let up = home.up();
+    let dir = tempfile::tempdir().unwrap();
+    let make = "{ echo 1..40000; seq -f 'ok %.0f - a name of a test that is as long as those of a large suite: more of it, and more yet' 1 40000; } > large.tap; \
+                cp large.tap also.tap; echo 'not ok 1 - x' >> also.tap; cp large.tap twin; printf '1..1\nok 1\n' > small.tap";
+    let rest = "artifacts: [also.tap, twin]\n      reports: [\"*.tap\"]";
+    let header = up.run_recipe(&yaml("large", dir.path(), make, rest), json!({}), json!({})).await;
+    let run = text(&header, "runId");
+    assert_eq!(up.wait_terminal(&run).await["status"], "succeeded");
+    let (_, reports) = up.get(&format!("/api/runs/{run}/reports")).await;
+    let read: Vec<(String, u64)> = reports["tasks"][0]["reports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            let cases = row["report"]["totals"]["cases"].as_u64().unwrap_or(0);
+            (text(row, "path"), cases)
+        })
+        .collect();
+    let paths: Vec<&str> = read.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(paths, ["also.tap", "large.tap", "small.tap"], "{reports}");
+    assert_eq!((read[1].1, read[2].1), (40_000, 1), "{reports}");
+    let sql = up.sql().await;
+    let large = "SELECT count(*) FROM app.blobs WHERE octet_length(bytes) > 65536";
+    assert_eq!(count(&sql, large).await, 0, "the database has none of them");
+    assert_eq!(count(&sql, "SELECT count(*) FROM app.stored_objects").await, 2, "two contents");
+    let objects =
+        "SELECT count(*) FROM app.artifacts WHERE object_id IS NOT NULL AND size > 3000000";
+    assert_eq!(count(&sql, objects).await, 3);
+    until("nothing else is left of them", Duration::from_secs(60), async || {
+        stored(&home, "parts").is_empty()
+    })
+    .await;
+    assert_eq!(stored(&home, "kept").len(), 2);
+    let out = dir.path().join("out");
+    let got = home.run(&["artifacts", "get", &run, "-o", out.to_str().unwrap()]);
+    assert_eq!(code(&got), 0, "{}", said(&got));
+    let read = |name: &str| fs::read(out.join(name)).unwrap();
+    assert_eq!(read("large.tap"), read("twin"));
+    assert!(read("also.tap").starts_with(&read("large.tap")));
+    let shown = home.run_json(&["show", &run, "--json"])["artifacts"].clone();
+    let names = ["files/also.tap", "files/large.tap", "files/small.tap", "files/twin"];
+    for name in names {
+        let rows = shown.as_array().unwrap().iter().filter(|row| row["name"] == name);
+        assert_eq!(rows.count(), 1, "{name}: {shown}");
     }
     sql.close().await;
     assert_proven(&home);

@@ -58,7 +58,12 @@ struct World {
 impl World {
     fn new() -> Self {
         let (home, dir) = (Home::new(), tempfile::tempdir().unwrap());
-        let world = Self { up: home.up(), home, dir };
+        let up = home.up();
+        Self::of(home, dir, up)
+    }
+
+    fn of(home: Home, dir: tempfile::TempDir, up: Server) -> Self {
+        let world = Self { up, home, dir };
         fs::create_dir(world.at("sub")).unwrap();
         world.write("name", "one\n");
         world.write("sub/more", "more\n");
@@ -96,10 +101,25 @@ impl World {
     }
 
     fn copies(&self) -> Vec<PathBuf> {
-        let all = fs::read_dir(self.home.path().join("trees")).unwrap();
-        let names = all.map(|entry| entry.unwrap().path());
-        names.filter(|path| path.file_name().unwrap().len() == 64).collect()
+        named(&self.home.path().join("trees"))
     }
+
+    /// All copies were used long ago, by all tenants.
+    fn age(&self) {
+        let marks = named(&self.home.path().join("trees/shares"));
+        let marks = marks.iter().flat_map(|tenant| named(tenant));
+        // The sweep takes what is a day old.
+        let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3_600);
+        for path in marks.chain(self.copies()) {
+            fs::File::open(path).unwrap().set_modified(hour_ago).unwrap();
+        }
+    }
+}
+
+/// What a directory has whose name is a digest.
+fn named(dir: &Path) -> Vec<PathBuf> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    names.filter(|path| path.file_name().unwrap().len() == 64).collect()
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -249,6 +269,60 @@ async fn a_copy_that_no_run_needs_is_swept_and_one_that_waits_is_not() {
     let (_, steps) = world.up.get(&format!("/api/runs/{}/steps", text(&end, "runId"))).await;
     assert!(steps.to_string().contains("is bound to"), "{steps}");
     assert!(!world.outputs(&failed).await.contains(&"six\n".to_owned()));
+    assert_proven(&world.home);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_that_binds_ever_new_contents_has_its_share_and_no_more() {
+    let (home, dir) = (Home::new(), tempfile::tempdir().unwrap());
+    let up = home.up_with(&["--allow-dir", dir.path().to_str().unwrap()], &[]);
+    let world = World::of(home, dir, up);
+    let quota = json!({"value": 1, "expectedVersion": 0}).to_string().into_bytes();
+    let set =
+        world.up.request("PUT", "/api/config/quota.trees_mb", Some(&world.up.key), Some(quota));
+    assert_eq!(set.await.0, 200);
+    let write = |content: &str| world.write("large", &content.repeat(700_000));
+    let done = FRAGILE.replace("exit 3", "exit 0");
+    let refused = async || {
+        let (key, form) = (world.up.key.clone(), world.form());
+        let opts = json!({"runKey": fresh()});
+        let (status, refused) = world.up.start_recipe_as(&key, &done, form, opts).await;
+        assert_eq!(
+            (status, &refused["code"]),
+            (400, &json!("queue_policy_violation")),
+            "{refused}"
+        );
+        let details = json!({"metric": "trees_mb", "limit": 1, "observed": 2});
+        assert_eq!(refused["details"], details, "{refused}");
+    };
+    write("1");
+    assert_eq!(world.run(&done).await.0["status"], "succeeded");
+    let first = world.copies();
+    write("2");
+    refused().await;
+    // Its run is over: a copy that was not used for a while makes room.
+    world.age();
+    assert_eq!(world.run(&done).await.0["status"], "succeeded");
+    assert_eq!((first.len(), world.copies().len()), (1, 1));
+    assert!(!first[0].exists());
+    let run = waiting(&world.up, GATED, world.form(), json!({})).await;
+    write("3");
+    world.age();
+    refused().await;
+    assert_eq!(world.copies().len(), 1, "what a run needs that goes on stays");
+    // Another tenant has a share of its own.
+    let roles = json!({"tenant": "bravo", "roles": ["submitter", "operator"]});
+    let bravo = world.up.new_key(&roles).await.1;
+    let (status, header) = world.up.start_recipe_as(&bravo, &done, world.form(), json!({})).await;
+    assert_eq!(status, 201, "{header}");
+    assert_eq!(world.copies().len(), 2);
+    assert_eq!(say(&world.up, &world.up.key, &run, "k", "yes").await.0, 200);
+    assert_eq!(world.up.wait_terminal(&text(&run, "runId")).await["status"], "succeeded");
+    let sql = world.up.sql().await;
+    until("each run is over", Duration::from_secs(60), async || {
+        count(&sql, "SELECT count(*) FROM app.runs WHERE NOT app.is_over(status)").await == 0
+    })
+    .await;
     assert_proven(&world.home);
 }
 

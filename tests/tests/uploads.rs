@@ -308,6 +308,15 @@ async fn bounds_of_the_tenant_are_said_before_a_byte_is_sent() {
     fs::remove_file(client.at("out")).unwrap();
     let run = client.run(&up, &up.key, SEEN, &[]);
     assert_eq!(code(&run), 0, "{}", said(&run));
+    let used = home.run_json(&["df", "--json"]);
+    let tenants = used["tenants"].as_array().unwrap();
+    let sent: Vec<&Value> = tenants.iter().map(|of| &of["sent"]).collect();
+    assert_eq!(sent.len(), 1, "a tenant with a key alone is left out: {used}");
+    assert_eq!(sent[0]["count"], 1, "{used}");
+    assert!(sent[0]["bytes"].as_u64().unwrap() > 1_500_000, "{used}");
+    assert_eq!(tenants[0]["trees"]["count"], 0, "sent directories are counted apart: {used}");
+    let shown = stdout(&home.run(&["df"]));
+    assert!(shown.contains("SENT MIB") && shown.contains("a day after"), "{shown}");
     let missing =
         client.home.command(&["run", "seen", "-i", "repo=@./not-there"]).output().unwrap();
     assert_eq!(code(&missing), 3, "{}", said(&missing));

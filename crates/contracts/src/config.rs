@@ -81,8 +81,8 @@ pub enum ConfigKey {
     TreeEntries,
     /// `trees.max_mb`: MiB of one directory that a client sends. A tenant's own value may only be lower than the host's.
     TreeMb,
-    /// `quota.trees_mb`: MiB of sent files that a tenant may have on one server; more are refused until some are a day old. A tenant's
-    /// own value may only be lower than the host's.
+    /// `quota.trees_mb`: MiB of sent files that a tenant may have on one server, and as many of copies of host directories; more are
+    /// refused until some are unused and go. A tenant's own value may only be lower than the host's.
     TreesQuota,
     /// `toolchains.dirs`: directories of a host whose toolchains tasks may be given, `~/` being the home of the server's user. A
     /// toolchain is one of them or lies right in it. The host's alone.

@@ -257,6 +257,9 @@ pub struct TenantStorage {
     pub pauses: StoredBytes,
     /// Copies of host directories that a run needs, on the disks of their hosts; before what they share as hard links.
     pub trees: StoredBytes,
+    /// Directories that clients sent to the server that was asked, on its disk: those that are whole, and the bytes of all that counts
+    /// for `quota.trees_mb`.
+    pub sent: StoredBytes,
     /// What counts for `quota.blobs_mb`.
     pub quota_bytes: u64,
 }

@@ -24,7 +24,7 @@ use crate::id::TaskKey;
 pub use crate::input::InputMode;
 pub use crate::limit::LimitKind;
 use crate::model::ModelsSpec;
-use crate::patch::InputRepo;
+use crate::patch::{self, GitId, InputRepo};
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
 use crate::task_outputs::TaskOutputs;
@@ -117,6 +117,15 @@ named! {
 }
 
 impl SandboxRequest {
+    /// Binds the `ref` of its repository to a commit, which the build phase checks out then.
+    pub fn bind_ref(&mut self, commit: &GitId) {
+        let Some(repo) = &mut self.repo else { return };
+        repo.commit = Some(commit.clone());
+        if let Some(build) = &mut self.build {
+            patch::check_out(build, repo);
+        }
+    }
+
     /// One command on a root file system, within this wall time in ms: no files, no environment, no network, and every
     /// limit by default.
     #[must_use]

@@ -33,6 +33,12 @@ named! {
     }
 }
 
+/// How a person names a step: a task by its own name, so that `ExecuteST:build` is `build`, and another step by its id.
+#[must_use]
+pub fn shown_name(step: &StepId) -> &str {
+    step.as_str().trim_start_matches("ExecuteST:")
+}
+
 impl StepStatus {
     /// Whether it has no result yet.
     #[must_use]
@@ -142,7 +148,7 @@ impl StepRow {
     /// The task's name without the step's: `ExecuteST:build` is `build`.
     #[must_use]
     pub fn task_name(&self) -> &str {
-        self.step_id.as_str().trim_start_matches("ExecuteST:")
+        shown_name(&self.step_id)
     }
 }
 

@@ -18,7 +18,8 @@ pub const DEFAULT_TREE_ENTRIES: u64 = 100_000;
 /// MiB of one sent directory by default: sources with the data of their tests.
 pub const DEFAULT_TREE_MB: u64 = 4_096;
 
-/// MiB of sent files that a tenant may have on a server by default: several projects, on a disk that others use.
+/// MiB of sent files that a tenant may have on a server by default, and of copies of host directories: several projects, on a disk that
+/// others use.
 pub const DEFAULT_TREES_MB: u64 = 32_768;
 
 /// Bytes of one body of a manifest or of files: what a slow line sends within the patience of a request.

@@ -8,7 +8,7 @@ use cofferdam_contracts::key::KeyRequest;
 use cofferdam_contracts::link::{LinkReply, LinkRequest};
 use cofferdam_contracts::model::{AnswerMeter, ModelProtocol, ModelRequest};
 use cofferdam_contracts::patch::{
-    self, GitId, ObjectFormat, Target, VerifiedPatch, receipt, why_refused,
+    self, GitId, GitRef, ObjectFormat, RefAdvert, Target, VerifiedPatch, receipt, why_refused,
 };
 use cofferdam_contracts::plan::compile;
 use cofferdam_contracts::recipe::Recipe;
@@ -223,6 +223,22 @@ fn fuzz_what_git_in_a_sandbox_says_is_a_patch_or_refused() {
         let Ok((made, bin, text)) = patch::contents(&objects, &changed, &base) else { return };
         let index = cofferdam_contracts::canonical::canonical(&made).unwrap();
         holds(&VerifiedPatch::open(&index, bin, text.into_bytes()).unwrap());
+    });
+}
+
+#[test]
+fn fuzz_names_of_a_git_server_are_read_or_refused() {
+    let name = GitRef::parse("main").unwrap();
+    fuzz!("refs", |bytes: &[u8]| {
+        if let Ok(RefAdvert::Listed(refs)) = patch::advert(bytes, &name) {
+            assert!(refs.len() <= name.full_names().len());
+        }
+        let _ = patch::listed(bytes, &name);
+        let text = String::from_utf8_lossy(bytes);
+        let _ = patch::packed_refs(&text, "refs/heads/main");
+        if let Ok(name) = GitRef::parse(&text) {
+            assert!(patch::ls_refs(&name, ObjectFormat::Sha1).ends_with("0000"));
+        }
     });
 }
 

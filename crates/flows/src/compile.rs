@@ -19,7 +19,7 @@ use cofferdam_ledger::recipes::RecipeQuery;
 use cofferdam_ledger::runs::RunContext;
 use cofferdam_ledger::steps::CompileContext;
 use cofferdam_ledger::trees::IntentTree;
-use cofferdam_sandbox::{AllowedPaths, TreeError};
+use cofferdam_sandbox::{AllowedPaths, OutsideNames, TreeError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -27,6 +27,7 @@ use crate::admission::{HostAdmission, HostReach};
 use crate::error::{Error, Result};
 use crate::file_lister::{FileLister, TreeSource};
 use crate::plan_text::{COMPILE, Compilation, PlanText};
+use crate::repo_refs::{self, RefReach};
 use crate::trees::{self, RunTrees, TreeHost};
 use crate::{checks, config, decide, service_images, toolchains};
 
@@ -37,6 +38,13 @@ pub(crate) struct CompileHost<'a> {
     pub allowed: &'a AllowedPaths,
     pub admission: &'a HostAdmission,
     pub trees: &'a RunTrees,
+    pub names: &'a OutsideNames,
+}
+
+impl<'a> CompileHost<'a> {
+    const fn ref_reach(self) -> RefReach<'a> {
+        RefReach { allowed: self.allowed, names: self.names }
+    }
 }
 
 /// What CompileST leaves for the rest of the workflow: small, since it is a row.
@@ -94,7 +102,8 @@ async fn compile_of(
         .plan_of(run)
         .or_else(|| crate::static_recipe::LIVE.plan_of(run))
     {
-        Some(planned) => planned,
+        Some(Ok(plan)) => repo_refs::pinned(ledger, host.ref_reach(), run, plan).await?,
+        Some(Err(refusal)) => Err(refusal),
         None => match stored_or_builtin(context.recipe, run) {
             Ok(recipe) => {
                 let planned = planned(ledger, host, recipe, run, run.inputs.clone(), settings);
@@ -202,7 +211,7 @@ fn builtin_by_hash(hash: &Digest) -> Option<Recipe> {
     crate::recipes::builtin().filter(|r| r.hash().is_ok_and(|h| h == *hash))
 }
 
-/// A plan whose files and images of services name the content that they are bound to, with the toolchains of this host.
+/// A plan whose files, repositories and images of services name the content that they are bound to, with the toolchains of this host.
 pub(crate) async fn planned(
     ledger: &Ledger,
     host: CompileHost<'_>,
@@ -212,6 +221,10 @@ pub(crate) async fn planned(
     settings: Settings,
 ) -> Result<Result<Plan, Refusal>> {
     let plan = match bound_plan(ledger, host, recipe, run, inputs, settings).await? {
+        Ok(plan) => repo_refs::pinned(ledger, host.ref_reach(), run, plan).await?,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let plan = match plan {
         Ok(plan) => service_images::pinned(ledger, run, plan).await?,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -242,7 +255,7 @@ async fn bound_plan(
     if let (Some(here), false) = (host.trees.host(), trees::sent_by(&draft.inputs).is_empty()) {
         let mut sent = ledger.trees().of_intent(&run.intent_id).await?;
         sent.retain(|tree| tree_upload::named_by(&tree.source).is_some());
-        match listed(here, run, &sent).await {
+        match listed(host.trees, here, run, &sent).await {
             Ok(copies) => draft.lister.bind(copies),
             Err(refusal) => return Ok(Err(refusal)),
         }
@@ -268,7 +281,7 @@ async fn bound_plan(
     let (Some(mut draft), Some(here)) = (again, host.trees.host()) else {
         return Ok(attached(plan, &bound));
     };
-    match listed(here, run, &bound).await {
+    match listed(host.trees, here, run, &bound).await {
         Ok(copies) => draft.lister.bind(copies),
         Err(refusal) => return Ok(Err(refusal)),
     }
@@ -284,13 +297,14 @@ async fn bound_plan(
 /// The copies whose files a plan may list. One of a sent directory that this host does not have is left out: what lists it is refused
 /// with its name, and any other task waits for a worker that has it.
 async fn listed(
+    trees: &RunTrees,
     host: &TreeHost,
     run: &RunContext,
     bound: &[IntentTree],
 ) -> Result<Vec<TreeSource>, Refusal> {
     let mut copies = Vec::with_capacity(bound.len());
     for tree in bound {
-        match host.open(tree, &run.tenant, run.by_host_admin).await {
+        match trees.open(host, tree, &run.tenant, run.by_host_admin).await {
             Ok(opened) => copies.push(TreeSource { source: tree.source.clone(), opened }),
             Err(TreeError::Gone(_)) if tree_upload::named_by(&tree.source).is_some() => {}
             Err(error) => return Err(trees::refusal(&tree.source, &error)),

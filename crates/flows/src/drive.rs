@@ -120,10 +120,9 @@ pub(crate) async fn drive(
         return End::bare(result, None);
     }
     let canceled = judged.canceled();
-    let declared = std::mem::take(&mut kept.reports);
     let (evidence, mut reports) = tokio::join!(
         wipe(executor, sandbox, canceled, &mut result),
-        test_reports::contents(&task.tenant, &mut kept.files, declared),
+        kept.read_reports(&executor.flows.objects, &task.tenant),
     );
     let outputs = watched.into_outputs();
     result.stdout = outputs.stdout.excerpt();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cofferdam_contracts::id::{ExecutorId, TaskKey};
 use cofferdam_ledger::listen::Wake;
 use cofferdam_ledger::tasks::TaskContext;
-use cofferdam_sandbox::Host;
+use cofferdam_sandbox::{Host, OutsideNames};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::Flows;
@@ -26,6 +26,8 @@ pub(crate) struct Executor {
     pub host_id: String,
     /// For everybody: host directories only below the allowed roots.
     pub host: Host,
+    /// Where names lead that it asks itself in the place of a sandbox.
+    pub names: OutsideNames,
     /// Where its sandboxes are now.
     pub session_states: SessionStates,
     /// What its runs need not ask the ledger about its tasks.

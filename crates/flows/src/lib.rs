@@ -26,10 +26,10 @@
 //! output_files
 //! dispatches::import dispatches::watch takeover workflow_context
 //! compile dispatches flight intents models::calls ops retry settle submit triggers
-//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys retention runs service_images
-//!    strict
+//! cache delegations dispatches::equip dispatches::work heartbeat links models::gateway models::keys repo_refs retention runs
+//!    service_images strict
 //! static_recipe dispatches::agents dispatches::model executor gates::reply task_secrets models::ask models::prompt
-//!    models::providers models::send notify objects project_patch recipes test_reports
+//!    models::providers models::send notify objects project_patch recipes test_reports tree_shares
 //! applies bases checks config dispatches::events dispatches::programs egress floor flow keys models::admit
 //!    models::client own_tasks patience driver plan_text quota secrets webhooks
 //! admission graph tree_sweep trees
@@ -113,6 +113,7 @@ pub mod project_patch;
 mod quota;
 mod ready_sandbox;
 pub mod recipes;
+mod repo_refs;
 mod resume;
 mod retention;
 pub mod retry;
@@ -140,6 +141,7 @@ mod task_streams;
 mod task_trees;
 mod test_reports;
 mod toolchains;
+mod tree_shares;
 mod tree_sweep;
 mod tree_uploads;
 mod trees;
@@ -305,7 +307,7 @@ impl Flows {
             recipes: Recipes::new(&ledger, &quota),
             applies,
             gates: Gates::new(&ledger, signer.clone()),
-            retention: Retentions::new(&ledger, &objects),
+            retention: Retentions::new(&ledger, &objects, &uploads),
             objects,
             uploads,
             dispatches: Dispatches::new(&ledger, &ids, allowed, &quota, &models),

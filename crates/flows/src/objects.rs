@@ -90,6 +90,11 @@ impl Objects {
         self.store.as_ref().zip(self.secrets.vault().ok())
     }
 
+    /// Whether large files go to a store.
+    pub(crate) fn has_store(&self) -> bool {
+        self.sealing().is_some()
+    }
+
     /// What a task of this tenant's may leave, and whether large files of it go to a store.
     pub(crate) async fn bounds(&self, tenant: &TenantId) -> Result<(CollectBounds, bool)> {
         let rows = patiently(|| self.ledger.config().rows(tenant)).await?;

@@ -15,7 +15,7 @@ use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::canonical;
 use cofferdam_contracts::limit::LimitKind;
 use cofferdam_contracts::patch::{
-    self, CONTENTS as BIN, INDEX, InputRepo, MAX_FILES, PathRefusal, RawDiff, RawError, TEXT,
+    self, CONTENTS as BIN, GitId, INDEX, InputRepo, MAX_FILES, PathRefusal, RawDiff, RawError, TEXT,
 };
 use cofferdam_contracts::printable;
 use cofferdam_contracts::sandbox::{ErrCode, Phase, SandboxResult};
@@ -57,6 +57,8 @@ enum NoPatch {
     Sandbox(#[from] SandboxError),
     #[error("git: {0}")]
     Git(String),
+    #[error("its repository is bound to no commit")]
+    Unbound,
     #[error(transparent)]
     Raw(#[from] RawError),
     #[error("it has no canonical form")]
@@ -71,7 +73,11 @@ pub(crate) async fn patch(
     repo: &InputRepo,
     result: &mut SandboxResult,
 ) -> Vec<NewArtifact> {
-    match made(sandbox, plan, repo).await {
+    let made = match &repo.commit {
+        Some(commit) => made(sandbox, plan, commit).await,
+        None => Err(NoPatch::Unbound),
+    };
+    match made {
         Ok((artifacts, 0)) => artifacts,
         Ok((artifacts, left_out)) => {
             result.limits_reached.push(LimitKind::Artifacts);
@@ -99,11 +105,11 @@ pub(crate) async fn patch(
 async fn made(
     sandbox: &Sandbox,
     plan: &Plan,
-    repo: &InputRepo,
+    base: &GitId,
 ) -> Result<(Vec<NewArtifact>, u64), NoPatch> {
-    let format = repo.commit.format();
+    let format = base.format();
     let most = MAX_RAW.to_string();
-    git(sandbox, plan, DIFF, &[format.as_str(), repo.commit.as_str(), &most]).await?;
+    git(sandbox, plan, DIFF, &[format.as_str(), base.as_str(), &most]).await?;
     let raw = read(sandbox, "raw", MAX_RAW).await?;
     // One that was not cut has no half line: what looks so is no diff, and is refused as that.
     let cut = u64::try_from(raw.len()).is_ok_and(|len| len == MAX_RAW);
@@ -123,7 +129,7 @@ async fn made(
         git(sandbox, plan, CONTENTS, &[]).await?;
         objects = read(sandbox, "objects", whole).await?;
     }
-    let (patch, bin, text) = patch::contents(&objects, &changed, &repo.commit)?;
+    let (patch, bin, text) = patch::contents(&objects, &changed, base)?;
     let beyond = patch.refused.iter().filter(|one| one.why == PathRefusal::Bounds).count();
     let left_out = patch.unlisted.saturating_add(u64::try_from(beyond).unwrap_or(u64::MAX));
     let artifact = |name: &str, bytes| NewArtifact::plain(ArtifactKind::Patch, name, bytes);

@@ -15,7 +15,7 @@ use cofferdam_contracts::config::{ConfigKey, value_of};
 use cofferdam_contracts::id::{RunId, SecretName, TenantId};
 use cofferdam_contracts::retention::{
     EraseRequest, ErasureTotals, GcFailure, GcPosition, GcPreview, GcRequest, GcStep, Retention,
-    StorageReport,
+    StorageReport, TenantStorage,
 };
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::audit::Audit;
@@ -23,6 +23,7 @@ use cofferdam_ledger::keys::Principal;
 
 use crate::error::{Error, Result};
 use crate::objects::Objects;
+use crate::tree_uploads::Uploads;
 
 /// How long one request of a collection works, and then removes files: a person sees that it goes on, and a proxy does not give up.
 const TURN: Duration = Duration::from_secs(2);
@@ -34,11 +35,12 @@ const STALE_MS: i64 = 14 * 24 * 3_600_000;
 pub struct Retentions {
     ledger: Ledger,
     objects: Objects,
+    uploads: Uploads,
 }
 
 impl Retentions {
-    pub(crate) fn new(ledger: &Ledger, objects: &Objects) -> Self {
-        Self { ledger: ledger.clone(), objects: objects.clone() }
+    pub(crate) fn new(ledger: &Ledger, objects: &Objects, uploads: &Uploads) -> Self {
+        Self { ledger: ledger.clone(), objects: objects.clone(), uploads: uploads.clone() }
     }
 
     /// Erases a content of a run of the caller's tenant.
@@ -72,13 +74,20 @@ impl Retentions {
         Ok(self.ledger.erasures().erase_secret(&who.tenant, name, &audit).await?)
     }
 
-    /// Who uses what: the caller's tenant; for the host's admin all of them.
+    /// Who uses what: the caller's tenant; for the host's admin all of them that use something.
     ///
     /// # Errors
-    /// The ledger does not answer.
+    /// The ledger does not answer, or what was sent to this server cannot be read.
     pub async fn storage(&self, who: &Principal) -> Result<StorageReport> {
         let own = (!who.is_host_admin()).then_some(&who.tenant);
-        Ok(self.ledger.erasures().storage(own).await?)
+        let mut report = self.ledger.erasures().storage(own).await?;
+        let tenants = report.tenants.iter().map(|of| of.tenant.clone()).collect();
+        let sent = self.uploads.usage(tenants).await?;
+        for (of, sent) in report.tenants.iter_mut().zip(sent) {
+            of.sent = sent;
+        }
+        report.tenants.retain(uses_something);
+        Ok(report)
     }
 
     /// What a collection would take now.
@@ -232,6 +241,12 @@ impl Retentions {
         let audit = Audit { tenant, ..Audit::by(who, "cache.evict", "unused for 14 days") };
         Ok(self.ledger.cache().doom(tenant, None, STALE_MS, &audit).await?)
     }
+}
+
+/// Whether a tenant has more than a key. Pure.
+fn uses_something(of: &TenantStorage) -> bool {
+    let counts = [of.runs, of.artifacts.count, of.cache.count, of.pauses.count, of.trees.count];
+    counts.into_iter().chain([of.sent.bytes, of.quota_bytes]).any(|count| count > 0)
 }
 
 /// For the caller its code's message, for the log the cause.

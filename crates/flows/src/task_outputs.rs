@@ -1,17 +1,22 @@
 //! What a task leaves beside its result: its files, its patch, and what its streams and services said.
 
+use std::mem;
+
 use cofferdam_contracts::artifact::ArtifactKind;
 use cofferdam_contracts::dispatch::AgentWork;
+use cofferdam_contracts::id::TenantId;
 use cofferdam_contracts::sandbox::{SandboxResult, SessionState};
 use cofferdam_ledger::artifacts::NewArtifact;
 use cofferdam_ledger::tasks::TaskContext;
+use cofferdam_ledger::test_reports::NewReport;
 use cofferdam_sandbox::{CollectedFile, Plan, Sandbox, ServiceEnd};
 
 use crate::dispatches;
 use crate::draft_objects::DraftObject;
 use crate::executor::Executor;
+use crate::objects::Objects;
 use crate::output::Outputs;
-use crate::output_files::{self, StoredOutput};
+use crate::output_files::{self, OutputFiles, StoredOutput};
 use crate::output_values;
 use crate::patches;
 use crate::test_reports::{self, ReportFile};
@@ -30,7 +35,7 @@ pub(crate) struct TaskOutputs {
     pub notes: Vec<NewArtifact>,
     patch: Vec<NewArtifact>,
     /// Which of the files are reports, and which could not be read out.
-    pub reports: Vec<ReportFile>,
+    reports: Vec<ReportFile>,
 }
 
 impl TaskOutputs {
@@ -38,6 +43,26 @@ impl TaskOutputs {
     pub(crate) fn paths(&self) -> Vec<String> {
         let stored = self.stored.iter().map(|file| file.path.clone());
         self.files.iter().map(|file| file.path.clone()).chain(stored).collect()
+    }
+
+    /// What its reports say. Those that are large are in the store then.
+    pub(crate) async fn read_reports(
+        &mut self,
+        objects: &Objects,
+        tenant: &TenantId,
+    ) -> Vec<NewReport> {
+        let declared = mem::take(&mut self.reports);
+        if declared.is_empty() {
+            return Vec::new();
+        }
+        let rows = test_reports::contents(tenant, &mut self.files, declared).await;
+        let paths = rows.iter().map(|row| row.path.clone()).collect();
+        let (files, stored) = (mem::take(&mut self.files), mem::take(&mut self.stored));
+        let staged = mem::take(&mut self.staged);
+        let held = OutputFiles { files, stored, staged, ..OutputFiles::default() };
+        let held = output_files::store_reports(objects, tenant, &paths, held).await;
+        (self.files, self.stored, self.staged) = (held.files, held.stored, held.staged);
+        rows
     }
 }
 

@@ -15,8 +15,7 @@ use crate::error::Error;
 use crate::executor::Executor;
 use crate::input_files::NoInput;
 use crate::patience::patiently;
-use crate::tree_uploads::Uploads;
-use crate::trees::{self, TreeHost};
+use crate::trees::{self, RunTrees, TreeHost};
 
 /// The copies that a task is given, by the path that its plan names. They are on record before its sandbox is made.
 pub(crate) async fn given(
@@ -57,7 +56,7 @@ pub(crate) async fn given(
             let refused = OpenError::Refused(HostPath::said(*source));
             return Err(NoInput::Lasting(refused.to_string()));
         }
-        let copy = copy_of(host, &executor.flows.uploads, task, tree).await?;
+        let copy = copy_of(executor, host, task, tree).await?;
         copies.insert((*source).to_owned(), copy);
     }
     let given: Vec<NewTaskTree<'_>> = wanted
@@ -75,18 +74,19 @@ pub(crate) async fn given(
 
 /// The copy of a bound path on this host, or why there is none.
 async fn copy_of(
+    executor: &Executor,
     host: &TreeHost,
-    sent: &Uploads,
     task: &TaskContext,
     tree: &IntentTree,
 ) -> Result<Digest, NoInput> {
-    let held = host.held(tree, &task.tenant, task.by_host_admin).await;
+    let trees = &executor.flows.runs.trees;
+    let held = trees.held(host, tree, &task.tenant, task.by_host_admin).await;
     // A worker of the host that bound it has it.
     let is_here = tree.host_id == host.host_id;
     let why = match (held, tree_upload::named_by(&tree.source)) {
         (Ok(copy), _) => return Ok(copy),
         (Err(TreeError::Gone(_) | TreeError::Damaged(_)), Some(named)) if is_here => {
-            return copy_again(host, sent, task, &named).await;
+            return copy_again(trees, host, task, &named).await;
         }
         (Err(TreeError::Gone(_) | TreeError::Damaged(_)), Some(_)) => format!(
             "{}: the directory was sent to the host {}, and this host does not have it: a worker there has to take the run",
@@ -108,16 +108,16 @@ fn no_copy(source: &str, error: &TreeError) -> NoInput {
 
 /// The copy of a directory that a client sent, made again of its files, where this process still has them.
 async fn copy_again(
+    trees: &RunTrees,
     host: &TreeHost,
-    sent: &Uploads,
     task: &TaskContext,
     named: &Digest,
 ) -> Result<Digest, NoInput> {
-    let tree = sent.bind(&task.tenant, named).await.map_err(|refusal| {
+    let tree = trees.sent.bind(&task.tenant, named).await.map_err(|refusal| {
         let is_passing = matches!(refusal.code, ErrorCode::Unavailable | ErrorCode::Internal);
         let why = format!("{}: {refusal}: send it again and start a new run", input_of(named));
         if is_passing { NoInput::Passing(why) } else { NoInput::Lasting(why) }
     })?;
-    let held = host.held(&tree, &task.tenant, task.by_host_admin).await;
+    let held = trees.held(host, &tree, &task.tenant, task.by_host_admin).await;
     held.map_err(|error| no_copy(&tree.source, &error))
 }

@@ -20,7 +20,7 @@ use crate::tree_uploads::Uploads;
 /// A copy that no run needs is kept for a day: the next run of its directory copies only what changed.
 const MAX_IDLE: Duration = Duration::from_secs(24 * 3_600);
 /// What was bound a moment ago is on record a moment later.
-const MIN_IDLE: Duration = Duration::from_secs(600);
+pub(crate) const MIN_IDLE: Duration = Duration::from_secs(600);
 /// Copies that are kept although no run needs them.
 const MAX_KEPT: usize = 32;
 /// Unneeded copies are looked for this often without being asked.
@@ -70,7 +70,8 @@ impl Uploads {
                     kept.remove(&tree.copy);
                 }
             }
-            store.remove_indexes(&kept, MAX_IDLE)
+            store.remove_marks()?;
+            store.remove_indexes(&kept, MIN_IDLE)
         })
         .await
     }
@@ -87,7 +88,7 @@ fn unneeded(mut stored: Vec<StoredTree>, needed: &BTreeSet<Digest>) -> Vec<Store
 }
 
 /// Work on the disk, which leaves the runtime's own threads alone.
-async fn on_disk<T: Send + 'static>(
+pub(crate) async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, String> {
     let done = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;

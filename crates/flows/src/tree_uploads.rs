@@ -10,6 +10,7 @@ use std::time::Duration;
 use cofferdam_contracts::config::{ConfigKey, lower_of_both};
 use cofferdam_contracts::error::{ErrorCode, Refusal};
 use cofferdam_contracts::id::{Digest, TenantId};
+use cofferdam_contracts::retention::StoredBytes;
 use cofferdam_contracts::tree_upload::{self, TreeUpload, UploadReceipt, UploadState};
 use cofferdam_ledger::Ledger;
 use cofferdam_ledger::trees::IntentTree;
@@ -183,6 +184,25 @@ impl Uploads {
         self.on_disk(tenant, |uploads| Ok(uploads.sweep(MAX_IDLE, MAX_KEPT)?)).await
     }
 
+    /// What each of these tenants sent to this process, in their order.
+    ///
+    /// # Errors
+    /// The state directory cannot be read.
+    pub(crate) async fn usage(&self, tenants: Vec<TenantId>) -> Result<Vec<StoredBytes>> {
+        let Some(dir) = self.state_dir.clone() else {
+            return Ok(vec![StoredBytes::default(); tenants.len()]);
+        };
+        let read = move || {
+            let usage = tenants.iter().map(|tenant| TreeUploads::of(&dir, tenant).usage());
+            usage.collect::<std::io::Result<Vec<StoredBytes>>>()
+        };
+        tokio::task::spawn_blocking(read).await?.map_err(|cause| {
+            tracing::warn!(%cause, "the sent directories could not be looked through");
+            let why = "the server cannot read the directories that clients sent to it: its log has the cause";
+            Refusal::new(ErrorCode::Unavailable, why).into()
+        })
+    }
+
     pub(crate) fn state_dir(&self) -> Option<&Path> {
         self.state_dir.as_deref().map(PathBuf::as_path)
     }
@@ -191,7 +211,7 @@ impl Uploads {
         &self.ledger
     }
 
-    async fn bounds(&self, tenant: &TenantId) -> Result<UploadBounds> {
+    pub(crate) async fn bounds(&self, tenant: &TenantId) -> Result<UploadBounds> {
         const MIB: u64 = 1024 * 1024;
         let rows = self.ledger.config().rows(tenant).await?;
         let entries = lower_of_both(ConfigKey::TreeEntries, &rows);

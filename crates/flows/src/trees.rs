@@ -25,7 +25,7 @@ use cofferdam_contracts::tree_upload;
 use cofferdam_ledger::trees::IntentTree;
 use cofferdam_sandbox::{
     AllowedPaths, BoundTree, HostFacts, HostHandle, HostPath, Links, TreeBounds, TreeError,
-    TreeStore,
+    TreeShare, TreeStore,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinError;
@@ -35,9 +35,9 @@ use crate::key_slots::KeySlots;
 use crate::tree_uploads::{BINDINGS, Uploads};
 
 /// A tenant binds one directory at a time: who has large ones waits for itself.
-static TENANTS: LazyLock<KeySlots<TenantId>> = LazyLock::new(|| KeySlots::of(1));
+pub(crate) static TENANTS: LazyLock<KeySlots<TenantId>> = LazyLock::new(|| KeySlots::of(1));
 /// How long a binding waits for the tenant's other ones.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// One task at a time looks for a copy, and makes it where it is not there yet; the others find it.
 static COPIES: LazyLock<KeySlots<Digest>> = LazyLock::new(|| KeySlots::of(1));
 /// Host paths that one plan binds: a fan-out may give each of its tasks a file.
@@ -190,15 +190,21 @@ impl RunTrees {
             );
             return Err(Refusal::new(ErrorCode::RecipeInvalid, why));
         }
+        let is_of_host = |source: &String| tree_upload::named_by(source).is_none();
+        let share = match self.host().filter(|_| sources.iter().any(is_of_host)) {
+            Some(host) => Some(self.share(host, tenant).await.map_err(|error| error.refusal())?),
+            None => None,
+        };
         for source in sources {
             if let Some(tree) = tree_upload::named_by(&source) {
                 bound.push(disk_reads::read(self.sent.bind(tenant, &tree)).await?);
                 continue;
             }
-            let Some(host) = self.host() else { continue };
-            let bind = disk_reads::read(host.bind(&source, tenant, is_admin));
+            let (Some(host), Some(share)) = (self.host(), &share) else { continue };
+            let bind = || disk_reads::read(host.bind(&source, tenant, is_admin, share));
+            let bound_now = self.within_share(share, tenant, bind).await;
             let Some((tree, is_host_admins)) =
-                bind.await.map_err(|error| refusal(&source, &error))?
+                bound_now.map_err(|error| refusal(&source, &error))?
             else {
                 continue;
             };
@@ -214,7 +220,7 @@ impl RunTrees {
             });
         }
         if bound.len() > 1 {
-            used_again(&bound).await?;
+            Self::use_again(&bound).await?;
         }
         Ok(bound)
     }
@@ -227,13 +233,14 @@ impl TreeHost {
         source: &str,
         tenant: &TenantId,
         is_admin: bool,
+        share: &TreeShare,
     ) -> Result<Option<(BoundTree, bool)>, TreeError> {
         let Some(own) = TENANTS.take(tenant, PATIENCE).await else {
             let why = "other directories of its tenant are being read: try again in a minute";
             return Err(TreeError::of_thread(why));
         };
         let allowed = self.allowed.clone();
-        let (store, source) = (self.store.clone(), HostPath::said(source));
+        let (store, source, share) = (self.store.clone(), HostPath::said(source), share.clone());
         // Until the reading is over, whether or not its client still waits.
         let turns = (own, BINDINGS.acquire().await);
         let read = tokio::task::spawn_blocking(move || {
@@ -246,7 +253,7 @@ impl TreeHost {
                 Err(_) => (None, false),
             };
             let Some(opened) = opened else { return Ok(None) };
-            let tree = store.bind(&opened, TreeBounds::default())?;
+            let tree = store.bind(&opened, TreeBounds::default(), &share)?;
             Ok(Some((tree, is_host_admins)))
         });
         read.await.unwrap_or_else(|lost| Err(lost_thread(&lost)))
@@ -254,26 +261,21 @@ impl TreeHost {
 
     /// The copy of a tree that this host bound: of this state directory, or made of that of the worker that bound it. Shards that
     /// begin at once make one.
-    async fn copy(&self, tree: &IntentTree) -> Result<Digest, TreeError> {
+    async fn copy(&self, tree: &IntentTree, share: &TreeShare) -> Result<Digest, TreeError> {
         let one = COPIES.wait(&tree.copy).await;
-        let (store, copy) = (self.store.clone(), tree.copy.clone());
-        let source = HostPath::said(&tree.source);
-        let found = tokio::task::spawn_blocking({
-            let (store, copy, source) = (store.clone(), copy.clone(), source.clone());
-            move || (store.open(&copy, &source).map(|_| copy), one)
-        });
-        let (found, one) = found.await.map_err(|lost| lost_thread(&lost))?;
-        match found {
+        match self.found(tree).await {
             Err(TreeError::Gone(_) | TreeError::Damaged(_)) if tree.state_dir != self.state_dir => {
             }
             found => return found,
         }
+        let (store, share) = (self.store.clone(), share.clone());
+        let (copy, source) = (tree.copy.clone(), HostPath::said(&tree.source));
         let other = TreeStore::of(Path::new(&tree.state_dir));
         let turns = (one, BINDINGS.acquire().await);
         let made = tokio::task::spawn_blocking(move || {
             let _turns = turns;
             let opened = other.open(&copy, &source)?;
-            let bound = store.bind(&opened, TreeBounds::default())?;
+            let bound = store.bind(&opened, TreeBounds::default(), &share)?;
             match bound.copy == copy {
                 true => Ok(copy),
                 false => Err(TreeError::Damaged(copy)),
@@ -289,9 +291,10 @@ impl TreeHost {
         tree: &IntentTree,
         tenant: &TenantId,
         is_admin: bool,
+        share: &TreeShare,
     ) -> Result<Digest, TreeError> {
         if tree.host_id == self.host_id {
-            match self.copy(tree).await {
+            match self.copy(tree, share).await {
                 Err(TreeError::Gone(_) | TreeError::Damaged(_)) => {}
                 found => return found,
             }
@@ -300,51 +303,45 @@ impl TreeHost {
         if tree_upload::named_by(&tree.source).is_some() {
             return Err(TreeError::Gone(tree.copy.clone()));
         }
-        match self.bind(&tree.source, tenant, is_admin).await? {
+        match self.bind(&tree.source, tenant, is_admin, share).await? {
             Some((now, _)) if now.digest == tree.sha256 => Ok(now.copy),
             _ => Err(TreeError::Gone(tree.copy.clone())),
         }
     }
 
-    /// Opens that copy.
-    pub(crate) async fn open(
-        &self,
-        tree: &IntentTree,
-        tenant: &TenantId,
-        is_admin: bool,
-    ) -> Result<HostHandle, TreeError> {
-        let copy = self.held(tree, tenant, is_admin).await?;
-        let (store, source) = (self.store.clone(), HostPath::said(&tree.source));
+    /// The copy of a tree that this host bound, where this state directory has it.
+    pub(crate) async fn found(&self, tree: &IntentTree) -> Result<Digest, TreeError> {
+        match tree.host_id == self.host_id {
+            true => self.open(&tree.copy, &tree.source).await.map(|_| tree.copy.clone()),
+            false => Err(TreeError::Gone(tree.copy.clone())),
+        }
+    }
+
+    /// Opens a copy under the name of its source.
+    pub(crate) async fn open(&self, copy: &Digest, source: &str) -> Result<HostHandle, TreeError> {
+        let (store, copy, source) = (self.store.clone(), copy.clone(), HostPath::said(source));
         let opened = tokio::task::spawn_blocking(move || store.open(&copy, &source));
         opened.await.unwrap_or_else(|lost| Err(lost_thread(&lost)))
     }
 }
 
-/// Marks copies as used: the first one of many may have been bound long before the last, and the run that needs them is on record a
-/// moment after this.
-async fn used_again(trees: &[IntentTree]) -> Result<(), Refusal> {
-    let trees = trees.to_vec();
-    let used = tokio::task::spawn_blocking(move || {
-        trees.into_iter().try_for_each(|IntentTree { source, copy, state_dir, .. }| {
-            let store = TreeStore::of(Path::new(&state_dir));
-            let used = store.open(&copy, &HostPath::said(&source));
-            used.map(drop).map_err(|error| refusal(&source, &error))
-        })
-    });
-    used.await.unwrap_or_else(|lost| Err(Refusal::new(ErrorCode::Internal, lost.to_string())))
-}
-
-fn lost_thread(lost: &JoinError) -> TreeError {
+pub(crate) fn lost_thread(lost: &JoinError) -> TreeError {
     TreeError::of_thread(&lost.to_string())
 }
 
 /// Why a run with this directory is not started.
 pub(crate) fn refusal(source: &str, error: &TreeError) -> Refusal {
-    let code = match error.is_permanent() {
-        true => ErrorCode::RecipeInvalid,
-        false => ErrorCode::Unavailable,
-    };
-    Refusal::new(code, format!("{source:?} cannot be bound by its content: {error}"))
+    let why = format!("{source:?} cannot be bound by its content: {error}");
+    match error {
+        TreeError::Share { new, held, quota } => {
+            let mib = |bytes: u64| bytes.div_ceil(1024 * 1024);
+            let (limit, observed) = (mib(*quota), mib(held.saturating_add(*new)));
+            let details = json!({"metric": "trees_mb", "limit": limit, "observed": observed});
+            Refusal::new(ErrorCode::QueuePolicyViolation, why).with(details)
+        }
+        error if error.is_permanent() => Refusal::new(ErrorCode::RecipeInvalid, why),
+        _ => Refusal::new(ErrorCode::Unavailable, why),
+    }
 }
 
 #[cfg(test)]
@@ -367,9 +364,15 @@ mod tests {
         }
     }
 
+    fn unbounded(host: &TreeHost, tenant: &TenantId) -> TreeShare {
+        TreeShare::of(&host.store, tenant, u64::MAX)
+    }
+
     async fn bound(host: &TreeHost, source: &Path, tenant: &TenantId) -> IntentTree {
         let source = source.to_str().unwrap().to_owned();
-        let (tree, is_host_admins) = host.bind(&source, tenant, false).await.unwrap().unwrap();
+        let share = unbounded(host, tenant);
+        let (tree, is_host_admins) =
+            host.bind(&source, tenant, false, &share).await.unwrap().unwrap();
         IntentTree {
             source,
             sha256: tree.digest,
@@ -391,7 +394,8 @@ mod tests {
         let lock = cofferdam_ambient::file_lock::FileLock::exclusive(lock).unwrap();
         std::fs::write(dir.path().join("file"), "x").unwrap();
         let source = dir.path().join("file").to_str().unwrap().to_owned();
-        let reading = host.bind(&source, &tenant, false);
+        let share = unbounded(&host, &tenant);
+        let reading = host.bind(&source, &tenant, false, &share);
         assert!(tokio::time::timeout(soon, reading).await.is_err(), "it waits for the lock");
         assert!(TENANTS.take(&tenant, soon).await.is_none());
         drop(lock);
@@ -407,12 +411,17 @@ mod tests {
         let tenant = TenantId::parse("opens").unwrap();
         std::fs::write(at("file"), "bound").unwrap();
         let tree = bound(&maker, &at("file"), &tenant).await;
-        let open = async |host: &TreeHost| host.open(&tree, &tenant, false).await;
+        let open = async |host: &TreeHost| {
+            let share = unbounded(host, &tenant);
+            let copy = host.held(&tree, &tenant, false, &share).await?;
+            host.open(&copy, &tree.source).await
+        };
         assert!(open(&other).await.is_ok(), "the same content is there");
         std::fs::write(at("file"), "now").unwrap();
         assert!(matches!(open(&other).await, Err(TreeError::Gone(_))));
         // Shards at once, of a worker that has no copy yet.
-        let shard = async || second.held(&tree, &tenant, false).await.unwrap();
+        let share = unbounded(&second, &tenant);
+        let shard = async || second.held(&tree, &tenant, false, &share).await.unwrap();
         let shards = tokio::join!(shard(), shard(), shard());
         assert_eq!(<[Digest; 3]>::from(shards), [(); 3].map(|()| tree.copy.clone()));
         // It has its own now.

@@ -11,7 +11,7 @@ use cofferdam_contracts::id::ExecutorId;
 use cofferdam_ledger::engine::{ESCALATION_WORKFLOW, RUN_WORKFLOW, TASK_WORKFLOW};
 use cofferdam_ledger::executors::NewExecutor;
 use cofferdam_ledger::{APP_VERSION, LedgerError};
-use cofferdam_sandbox::{Host, HostConfig, HostError, RemoteConfig};
+use cofferdam_sandbox::{Host, HostConfig, HostError, OutsideNames, RemoteConfig};
 use dbos::{Config, DBOS};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Notify, watch};
@@ -100,6 +100,7 @@ impl Worker {
         drivers: Arc<dyn PlannerDrivers>,
         config: WorkerConfig,
     ) -> Result<Self, StartError> {
+        let names = OutsideNames::new(config.egress_hosts.clone());
         let host_config = HostConfig {
             state_dir: config.state_dir,
             allowed_roots: config.allowed_roots,
@@ -119,6 +120,7 @@ impl Worker {
             id: id.clone(),
             host_id: crate::host_id(),
             host,
+            names,
             open_host,
             memory,
             session_states: SessionStates::default(),

@@ -51,7 +51,8 @@ impl<'a> WorkflowContext<'a> {
     pub(crate) fn compile_host(&self) -> CompileHost<'a> {
         let runs = &self.executor.flows.runs;
         let allowed = &self.executor.host.facts().allowed;
-        CompileHost { allowed, admission: &runs.admission, trees: &runs.trees }
+        let names = &self.executor.names;
+        CompileHost { allowed, admission: &runs.admission, trees: &runs.trees, names }
     }
 
     /// Keeps what CompileST read of the run, which saves the next step that read.

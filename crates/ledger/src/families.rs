@@ -55,6 +55,8 @@ families! {
     executors: Executors,
     /// Gates: opening, answering, time, consent.
     gates: Gates,
+    /// Branches and tags of repositories, bound to commits.
+    git_refs: GitRefRows,
     /// Images of services, bound by their digests.
     images: Images,
     /// What was asked for.

@@ -16,7 +16,7 @@
 //! budgets cache config engine erasures live live_stop live_networks models secrets signing_keys snapshots template_files
 //!    template_tags triggers webhooks
 //! applies audit dispatch_end executors grants objects stored_files keys listen live_events load migrate database_identity planner
-//!    images policies prompts proofs health quota streams test_reports trees usage wire
+//!    git_refs images policies prompts proofs health quota streams test_reports trees usage wire
 //! cluster error failpoint families
 //! ```
 
@@ -42,6 +42,7 @@ pub mod families;
 pub mod firings;
 mod forks;
 pub mod gates;
+pub mod git_refs;
 pub mod grants;
 pub mod graph_gates;
 pub mod graphs;

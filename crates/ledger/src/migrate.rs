@@ -55,6 +55,7 @@ migrations! {
     "0067_gates_of_graphs",
     "0068_intent_images",
     "0069_sent_trees",
+    "0070_intent_refs",
 }
 
 /// The advisory lock that makes concurrent starters take turns over both migration series.

@@ -1,7 +1,7 @@
 //! Who uses what, read for `df`.
 
 use cofferdam_contracts::id::TenantId;
-use cofferdam_contracts::retention::{StorageReport, TableBytes, TenantStorage};
+use cofferdam_contracts::retention::{StorageReport, StoredBytes, TableBytes, TenantStorage};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -14,7 +14,8 @@ use crate::trees::{NEEDS, RETRY_MS};
 const MAX_TABLES: i64 = 12;
 
 impl Erasures<'_> {
-    /// Who uses what: one tenant, or with `None` all of them and the database itself.
+    /// Who uses what: one tenant, or with `None` all of them that have a key or a row, and the database itself. What clients sent is not in
+    /// the database.
     ///
     /// # Errors
     /// The ledger does not answer.
@@ -40,7 +41,10 @@ impl Erasures<'_> {
              k AS (
                SELECT tenant_id, count(*) AS n, sum(bytes)::bigint AS bytes FROM (
                  SELECT r.tenant_id, t.copy, min(t.bytes) AS bytes FROM app.intent_trees t JOIN app.runs r USING (intent_id)
-                  WHERE ($1::text IS NULL OR r.tenant_id = $1) AND {NEEDS} GROUP BY 1, 2) f GROUP BY tenant_id),
+                  WHERE ($1::text IS NULL OR r.tenant_id = $1) AND t.source LIKE '/%' AND {NEEDS} GROUP BY 1, 2) f
+                GROUP BY tenant_id),
+             -- Who only sent directories has a key.
+             h AS (SELECT DISTINCT tenant_id FROM app.api_keys WHERE $1::text IS NULL OR tenant_id = $1),
              u AS (SELECT tenant_id, bytes FROM app.blob_usage WHERE $1::text IS NULL OR tenant_id = $1)
              SELECT tenant_id, coalesce(r.runs, 0) AS runs, coalesce(r.erased, 0) AS erased, coalesce(t.n, 0) AS tasks,
                     coalesce(a.n, 0) AS artifacts, coalesce(a.bytes, 0) AS artifact_bytes, coalesce(c.n, 0) AS bases,
@@ -49,6 +53,7 @@ impl Erasures<'_> {
                     coalesce(u.bytes, 0) AS quota
                FROM r FULL JOIN t USING (tenant_id) FULL JOIN a USING (tenant_id) FULL JOIN c USING (tenant_id)
                       FULL JOIN p USING (tenant_id) FULL JOIN k USING (tenant_id) FULL JOIN u USING (tenant_id)
+                      FULL JOIN h USING (tenant_id)
               ORDER BY tenant_id LIMIT 10000"
         )))
         .bind(tenant.map(TenantId::as_str))
@@ -65,6 +70,7 @@ impl Erasures<'_> {
                 cache: stored(row, "bases", "base_bytes")?,
                 pauses: stored(row, "pauses", "pause_bytes")?,
                 trees: stored(row, "trees", "tree_bytes")?,
+                sent: StoredBytes::default(),
                 quota_bytes: count(row, "quota")?,
             })
         };

@@ -2,10 +2,10 @@
 //!
 //! **The first binding of a path stands for its intent**: for each run, retry and fork of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cofferdam_contracts::gate::Origin;
-use cofferdam_contracts::id::{Digest, IntentId, RunId, TaskKey};
+use cofferdam_contracts::id::{Digest, IntentId, RunId, TaskKey, TenantId};
 use serde::Serialize;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
@@ -51,6 +51,17 @@ pub struct NewTaskTree<'a> {
     pub sha256: &'a Digest,
     /// Name of the copy that is given.
     pub copy: &'a Digest,
+}
+
+/// Who needs a copy, as its tenant's share sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TreeNeed {
+    /// A run of the tenant that goes on, or a sandbox of one.
+    pub is_of_now: bool,
+    /// A run of the tenant that failed less than a week ago, and may be retried.
+    pub is_of_retry: bool,
+    /// A run of another tenant, of either kind.
+    pub is_of_others: bool,
 }
 
 /// A failed run may be retried with its source for a week; after that it is started anew. In ms.
@@ -158,6 +169,42 @@ impl Trees<'_> {
         .fetch_all(self.pool())
         .await?;
         rows.iter().map(|row| id("intent_trees.copy", row.try_get("copy")?)).collect()
+    }
+
+    /// Who needs each of these copies, for a tenant that is to give some up.
+    pub async fn needs(
+        self,
+        tenant: &TenantId,
+        copies: &[&Digest],
+    ) -> Result<BTreeMap<Digest, TreeNeed>> {
+        let names: Vec<&str> = copies.iter().map(|copy| copy.as_str()).collect();
+        let rows = sqlx::query(AssertSqlSafe(format!(
+            "WITH needs AS (
+               SELECT t.copy, r.tenant_id = $3 AS is_own, NOT app.is_over(r.status) AS is_of_now
+                 FROM app.intent_trees t JOIN app.runs r ON r.intent_id = t.intent_id
+                WHERE t.copy = ANY ($1) AND {NEEDS}
+               UNION ALL
+               SELECT g.copy, r.tenant_id = $3, true
+                 FROM app.sbx_runs s JOIN app.task_trees g ON g.task_key = s.task_key JOIN app.runs r ON r.id = s.run_id
+                WHERE s.response IS NULL AND g.copy = ANY ($1))
+             SELECT copy, bool_or(is_own AND is_of_now) AS is_of_now, bool_or(is_own AND NOT is_of_now) AS is_of_retry,
+                    bool_or(NOT is_own) AS is_of_others
+               FROM needs GROUP BY copy"
+        )))
+        .bind(names)
+        .bind(RETRY_MS)
+        .bind(tenant.as_str())
+        .fetch_all(self.pool())
+        .await?;
+        let need = |row: &PgRow| {
+            let need = TreeNeed {
+                is_of_now: row.try_get("is_of_now")?,
+                is_of_retry: row.try_get("is_of_retry")?,
+                is_of_others: row.try_get("is_of_others")?,
+            };
+            Ok((id("intent_trees.copy", row.try_get("copy")?)?, need))
+        };
+        rows.iter().map(need).collect()
     }
 }
 

@@ -116,8 +116,8 @@ pub use doctor::{
     self_test_plan, survey,
 };
 pub use egress::{
-    ActiveNetwork, ModelCall, ModelCut, ModelGateway, ModelReply, NameRequest, SecretFuture,
-    SecretSource, SecretVersionCount, model_base_url,
+    ActiveNetwork, ModelCall, ModelCut, ModelGateway, ModelReply, NameRequest, OutsideError,
+    OutsideNames, SecretFuture, SecretSource, SecretVersionCount, model_base_url,
 };
 pub use host::agents::{
     AgentProgram, AgentProgramError, InstalledAgent, agent_installed, agent_place, agent_program,
@@ -129,6 +129,7 @@ pub use host::cgroup::{CgroupMode, Cgroups, Hierarchy};
 pub use host::crypt::LargeLayers;
 pub use host::detached_layer::{DetachedLayer, measure_files, stream_sizes, write_files};
 pub use host::error::HostError;
+pub use host::git_dir::{GitDirError, git_refs};
 pub use host::hostpath::{AllowedPaths, HostHandle, HostPath, Links, ListError, OpenError, mark};
 pub use host::idrange::{IdRanges, Region};
 pub use host::mounts::{enter_private_mounts, outside_mounts};
@@ -158,6 +159,6 @@ pub use spec::provider::{Key, Provider, RemoteConfig, RemoteLocation};
 pub use spec::refuse::PlanError;
 pub use spec::service::{PlannedService, Program, Programs, ServiceProgram};
 pub use trees::{
-    BoundTree, ManifestPiece, StoredTree, TreeBounds, TreeError, TreeStore, TreeUploads,
-    UploadBounds, UploadError,
+    BoundTree, ManifestPiece, OwnTree, StoredTree, TreeBounds, TreeError, TreeRelease, TreeShare,
+    TreeStore, TreeUploads, UploadBounds, UploadError,
 };

@@ -4,6 +4,7 @@
 
 mod hostile;
 mod record;
+mod refs;
 pub(crate) mod world;
 
 use std::fs;

@@ -87,6 +87,14 @@ class Forge(http.server.BaseHTTPRequestHandler):
         if body is None:
             self.close_connection = True
             return
+        if path.startswith('/open.git/'):
+            return self.git(path.replace('/open.git/', '/repo.git/', 1), query, body)
+        if path.startswith('/page/'):
+            return self.tell(200, 'text/html', b'<!doctype html><title>Sign in</title>')
+        if path.startswith('/moved.git/'):
+            return self.tell(301, 'text/plain', b'elsewhere\n', Location='https://git.example/open.git' + path[10:])
+        if path.startswith('/endless.git/'):
+            return self.tell(200, 'application/x-git-upload-pack-advertisement', b'0' * (9 << 20))
         if known < 0:
             return self.tell(401, 'text/plain', b'who?\n', WWW_Authenticate='Basic')
         said = self.headers['Authorization']

@@ -8,10 +8,30 @@ use serde_json::json;
 use super::connection::{Connection, within};
 use super::exit::Exit;
 use super::locations::Locations;
-use super::table::{self, extra, key, usual};
+use super::table::{self, Column, extra, key, usual};
 use super::{output, state};
 
 const MIB: u64 = 1024 * 1024;
+
+/// A terminal of 80 cells shows all but [`extra`].
+const COLUMNS: [Column<'_>; 11] = [
+    key("TENANT").least(8),
+    key("RUNS"),
+    extra("ERASED"),
+    extra("TASKS"),
+    extra("ARTIFACTS"),
+    usual("ARTIFACTS MIB"),
+    usual("CACHE MIB"),
+    usual("PAUSES MIB"),
+    usual("COPIES MIB"),
+    usual("SENT MIB"),
+    extra("QUOTA MIB"),
+];
+/// What removes them, by their columns.
+const REMOVALS: [&str; 2] = [
+    "COPIES and SENT go by age: a day after their last use, once no run needs them.",
+    "ARTIFACTS, CACHE and PAUSES go by rule, with `cofferdam gc`.",
+];
 
 #[derive(Debug, Args)]
 pub(crate) struct DfArgs {
@@ -58,24 +78,17 @@ fn row(tenant: &TenantStorage) -> Vec<String> {
         mib(tenant.cache.bytes),
         mib(tenant.pauses.bytes),
         mib(tenant.trees.bytes),
+        mib(tenant.sent.bytes),
         mib(tenant.quota_bytes),
     ]
 }
 
 fn print(report: &StorageReport, images: Option<u64>) {
-    let columns = [
-        key("TENANT").least(8),
-        key("RUNS"),
-        usual("ERASED"),
-        extra("TASKS"),
-        extra("ARTIFACTS"),
-        usual("ARTIFACTS MIB"),
-        usual("CACHE MIB"),
-        usual("PAUSES MIB"),
-        usual("COPIES MIB"),
-        extra("QUOTA MIB"),
-    ];
-    table::print(&columns, report.tenants.iter().map(row));
+    table::print(&COLUMNS, report.tenants.iter().map(row));
+    if report.tenants.iter().any(|tenant| tenant.trees.bytes > 0 || tenant.sent.bytes > 0) {
+        output::line("");
+        REMOVALS.iter().for_each(|line| output::line(line));
+    }
     if report.database_bytes > 0 {
         output::line("");
         output::line(&format!("database  {} MiB", report.database_bytes.div_ceil(MIB)));
@@ -97,5 +110,47 @@ fn print(report: &StorageReport, images: Option<u64>) {
             &[key("TABLE").least(16), key("MIB"), usual("ROWS"), usual("DEAD ROWS")],
             tables,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_contracts::id::TenantId;
+    use cofferdam_contracts::retention::StoredBytes;
+
+    use super::super::table::Table;
+    use super::*;
+
+    #[test]
+    fn a_terminal_of_80_cells_shows_what_was_sent_and_what_was_copied() {
+        let of = |mib: u64| StoredBytes { count: 3, bytes: mib * MIB };
+        let tenant = TenantStorage {
+            tenant: TenantId::parse("a-tenant-with-a-long-name").unwrap(),
+            runs: 123_456,
+            erased_runs: 1,
+            tasks: 2,
+            artifacts: of(1_234_567),
+            cache: of(32_768),
+            pauses: of(0),
+            trees: of(16_384),
+            sent: of(32_768),
+            quota_bytes: 5,
+        };
+        let lines = Table::of_width(&COLUMNS, Some(80)).lines([row(&tenant)]);
+        let [heads, line] = lines.as_slice() else { panic!("{lines:?}") };
+        let heads: Vec<&str> =
+            heads.split("  ").map(str::trim).filter(|head| !head.is_empty()).collect();
+        let wanted = [
+            "TENANT",
+            "RUNS",
+            "ARTIFACTS MIB",
+            "CACHE MIB",
+            "PAUSES MIB",
+            "COPIES MIB",
+            "SENT MIB",
+        ];
+        assert_eq!(heads, wanted);
+        assert!(line.contains("16384") && line.ends_with("32768"), "{line}");
+        assert!(REMOVALS.iter().all(|line| line.len() <= 80));
     }
 }

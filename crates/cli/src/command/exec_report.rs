@@ -134,11 +134,15 @@ pub(crate) fn by_flags(why: &str) -> String {
     fields.iter().fold(why.to_owned(), |why, (field, flag)| why.replace(field, flag))
 }
 
-/// How `exec` ends, with `--json` or without: as its command did, where there is a status to pass on. Pure.
+/// How `exec` ends, with `--json` or without: as its command did, where there is a status to pass on. What the host does not make
+/// as it was asked for is an error, as what the server refuses to plan is one. Pure.
 pub(crate) fn exit_of(status: RunStatus, outcome: &TaskOutcome) -> Exit {
     match u8::try_from(outcome.exit.unwrap_or(-1)) {
         Ok(0) if status == RunStatus::Succeeded => Exit::Ok,
         Ok(code) if code > 0 => Exit::Of(code),
+        _ if outcome.err_code == Some(ErrCode::BootFail) && status != RunStatus::Canceled => {
+            Exit::Error
+        }
         _ => Exit::No,
     }
 }
@@ -219,6 +223,23 @@ mod tests {
             (RunStatus::Failed, Some(256)),
         ] {
             assert_eq!(exit(status, none), Exit::No, "{status:?} {none:?}");
+        }
+    }
+
+    #[test]
+    fn a_sandbox_that_could_not_be_made_as_asked_is_an_error() {
+        let of = |status, code| {
+            let outcome =
+                TaskOutcome { err_code: Some(code), exit: Some(-1), ..TaskOutcome::default() };
+            exit_of(status, &outcome)
+        };
+        assert_eq!(of(RunStatus::Failed, ErrCode::BootFail), Exit::Error);
+        for (status, code) in [
+            (RunStatus::Canceled, ErrCode::BootFail),
+            (RunStatus::Failed, ErrCode::Timeout),
+            (RunStatus::Failed, ErrCode::UploadFail),
+        ] {
+            assert_eq!(of(status, code), Exit::No, "{status:?} {code:?}");
         }
     }
 }

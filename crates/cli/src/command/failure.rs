@@ -125,7 +125,7 @@ fn heading(run: &RunId, task: &str, kind: ArtifactKind, is_whole: bool) -> Strin
 }
 
 /// A name as a shell takes it for one word.
-fn word(name: &str) -> String {
+pub(crate) fn word(name: &str) -> String {
     let is_safe = |c: char| c.is_ascii_alphanumeric() || "._-/:@%+=,".contains(c);
     if name.chars().all(is_safe) {
         return name.to_owned();

@@ -183,7 +183,9 @@ async fn list(at: &Locations, args: &GateListArgs) -> anyhow::Result<Exit> {
             usual("ASKS FOR").least(12),
             usual("SLA"),
         ];
-        Table::new(&head).colored(color).page(ids.into_iter().zip(&rows).map(row));
+        let mut table = Table::new(&head).colored(color);
+        table.page(ids.into_iter().zip(&rows).map(row));
+        table.end();
         Ok(Exit::Ok)
     })
     .await

@@ -3,6 +3,7 @@
 use cofferdam_contracts::gate::{
     Choice, GateState, GateView, InteractionOutcome, InteractionRow, VoteRow,
 };
+use cofferdam_contracts::gate_spec::GateSpec;
 use cofferdam_contracts::id::GateKey;
 use cofferdam_contracts::plan::Plan;
 
@@ -53,21 +54,26 @@ pub(crate) async fn counted(client: &Client, run: &str, gate: &str) -> String {
     let open = seen.filter(|gate| gate.state == GateState::Pending && !gate.votes.is_empty());
     let Some(open) = open else { return "accepted".to_owned() };
     let plan = plan_show::fetch(client, run).await.ok().flatten();
-    let quorum = plan.and_then(|plan| quorum_of(&plan, &open.gate_key));
-    voted(&open.votes, quorum)
+    let spec = plan.as_ref().and_then(|plan| spec_of(plan, &open.gate_key));
+    voted(&open.votes, spec)
 }
 
-/// Votes that a gate of a plan needs. Pure.
-fn quorum_of(plan: &Plan, gate: &GateKey) -> Option<u32> {
+/// The gate of a plan.
+fn spec_of<'a>(plan: &'a Plan, gate: &GateKey) -> Option<&'a GateSpec> {
     let groups = plan.graph.iter().flat_map(|graph| &graph.groups);
     let mut gates = plan.gate.iter().chain(groups.filter_map(|group| group.gate.as_ref()));
-    gates.find(|spec| spec.key == *gate).map(|spec| spec.quorum)
+    gates.find(|spec| spec.key == *gate)
 }
 
-/// A vote that decides nothing yet. Pure.
-fn voted(votes: &[VoteRow], quorum: Option<u32>) -> String {
+/// Votes of a gate that is open, or a moment after the last of them still is. Pure.
+fn voted(votes: &[VoteRow], spec: Option<&GateSpec>) -> String {
     let yes = votes.iter().filter(|vote| vote.choice == Choice::Yes).count();
     let no = votes.len().saturating_sub(yes);
+    let quorum = spec.and_then(|spec| usize::try_from(spec.quorum).ok());
+    let is_enough = quorum.is_some_and(|quorum| yes >= quorum || no >= quorum);
+    if is_enough || (no > 0 && spec.is_some_and(|spec| spec.veto)) {
+        return "accepted".to_owned();
+    }
     let of = quorum.map(|quorum| format!(" of {quorum}")).unwrap_or_default();
     let against = if no > 0 { format!(", {no} no") } else { String::new() };
     format!("accepted: {yes}{of} yes{against}; the gate still waits")
@@ -85,9 +91,22 @@ mod tests {
             let row = json!({"voter": "k", "authority": "k", "choice": choice, "at": 1});
             serde_json::from_value(row).unwrap()
         };
-        let said = |votes: &[VoteRow], quorum| voted(votes, quorum);
-        assert_eq!(said(&[vote("yes")], Some(2)), "accepted: 1 of 2 yes; the gate still waits");
+        let spec = |quorum: u32, veto: bool| -> GateSpec {
+            let text = json!({"key": "approve-plan", "quorum": quorum, "veto": veto});
+            serde_json::from_value(text).unwrap()
+        };
+        let two = spec(2, false);
+        let waits = "accepted: 1 of 2 yes; the gate still waits";
+        assert_eq!(voted(&[vote("yes")], Some(&two)), waits);
         let mixed = [vote("yes"), vote("no")];
-        assert_eq!(said(&mixed, None), "accepted: 1 yes, 1 no; the gate still waits");
+        assert_eq!(voted(&mixed, None), "accepted: 1 yes, 1 no; the gate still waits");
+        // The run may not have heard of it yet.
+        for (votes, spec) in [
+            (&[vote("yes")][..], spec(1, false)),
+            (&[vote("yes"), vote("yes")], two),
+            (&mixed, spec(2, true)),
+        ] {
+            assert_eq!(voted(votes, Some(&spec)), "accepted");
+        }
     }
 }

@@ -10,9 +10,10 @@ use std::collections::BTreeSet;
 use anyhow::Context;
 use clap::Args;
 use cofferdam_ambient::clock;
-use cofferdam_contracts::artifact::ArtifactRow;
+use cofferdam_contracts::artifact::{ArtifactKind, ArtifactRow};
 use cofferdam_contracts::printable;
 use cofferdam_contracts::run::RunHeader;
+use cofferdam_contracts::run_file::FILES;
 use cofferdam_contracts::step::StepRow;
 use cofferdam_flows::WATCH_BYTES;
 use futures_util::StreamExt;
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 use super::client::{Client, segment};
 use super::connection::{Connection, within};
 use super::exit::{Exit, Misuse};
+use super::failure::word;
 use super::follow::LOOK;
 use super::line_buffer::{LineBuffer, last_lines};
 use super::locations::Locations;
@@ -35,6 +37,8 @@ const MAX_TAIL: u64 = 1_000_000;
 const WRITE_BYTES: usize = 64 * 1024;
 /// What is fetched first of a log whose end is asked for; eight times as much each time that it has too few lines.
 const FIRST_BYTES: u64 = 16 * 1024;
+/// The file that has the text of a task that only keeps one.
+const VALUE: &str = "value.txt";
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
@@ -165,7 +169,33 @@ async fn of_run(
             printer.finish();
         }
     }
+    note_values(args, &tasks, &artifacts);
     Ok(())
+}
+
+/// Says of tasks that a person asked for where their text is, if they only keep one. Among all tasks of a run that would be noise.
+fn note_values(args: &LogsArgs, tasks: &[LogTask], artifacts: &[ArtifactRow]) {
+    if args.tasks.is_empty() && tasks.len() != 1 {
+        return;
+    }
+    let notes = tasks.iter().filter_map(|task| value_note(&args.id, task, artifacts));
+    notes.for_each(|words| output::note(&words));
+}
+
+/// What is said of a task that only keeps a text: no command wrote anything. Pure.
+fn value_note(run: &str, task: &LogTask, artifacts: &[ArtifactRow]) -> Option<String> {
+    let own = || artifacts.iter().filter(move |row| row.task_key == task.key);
+    let is_stream = |kind| matches!(kind, ArtifactKind::Stdout | ArtifactKind::Stderr);
+    let is_value = own().any(|row| row.name.strip_prefix(FILES) == Some(VALUE))
+        && !own().any(|row| is_stream(row.kind));
+    let name = &task.name;
+    is_value.then(|| {
+        format!(
+            "task {name} runs no command and has no output; its value: cofferdam artifacts cat {} {VALUE} --task {}",
+            word(run),
+            word(name)
+        )
+    })
 }
 
 /// The bytes of an artifact, or its last lines.
@@ -249,7 +279,7 @@ async fn follow_run(
 ) -> anyhow::Result<()> {
     let mut known = BTreeSet::new();
     let mut tails = FuturesUnordered::new();
-    loop {
+    let tasks = loop {
         let header: RunHeader = client.get(path).await?;
         let steps: Vec<StepRow> = client.get(&format!("{path}/steps")).await?;
         let selection: TaskSelection = choice.of(&steps)?;
@@ -264,16 +294,18 @@ async fn follow_run(
         }
         if header.status.is_terminal() {
             // A task that was waited for never came.
-            selection.complete()?;
-            break;
+            break selection.complete()?;
         }
         tokio::select! {
             Some(ended) = tails.next() => ended?,
             () = clock::sleep(LOOK) => {}
             () = stdout::reader_gone() => return Ok(()),
         }
-    }
-    drained(tails).await
+    };
+    drained(tails).await?;
+    let artifacts: Vec<ArtifactRow> = client.get(&format!("{path}/artifacts")).await?;
+    note_values(args, &tasks, &artifacts);
+    Ok(())
 }
 
 /// Prints one stream of one attempt by whole lines.
@@ -382,6 +414,35 @@ mod tests {
         assert_eq!(text(true, b"half\xff"), b"te\\x1bst | half\xff\n");
         let again = LogPrinter { attempt: Some(2), ..printer(true) };
         assert_eq!(again.text(b"one\n"), b"te\\x1bst (attempt 2) | one\n");
+    }
+
+    fn artifact(key: &str, kind: &str, name: &str) -> ArtifactRow {
+        serde_json::from_value(json!({
+            "stepId": "ExecuteST:t", "taskKey": key, "attempt": 1, "idx": 1, "kind": kind, "name": name,
+            "uri": format!("artifact://{name}"), "sha256": "a".repeat(64), "size": 1, "createdAt": 5,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_task_that_keeps_a_text_says_where_it_is_and_one_that_ran_a_command_does_not() {
+        let (kept, ran) = ("a".repeat(64), "b".repeat(64));
+        let artifacts = [
+            artifact(&kept, "artifact_index", "index.json"),
+            artifact(&kept, "file", "files/value.txt"),
+            artifact(&ran, "file", "files/value.txt"),
+            artifact(&ran, "stdout", "stdout.log"),
+        ];
+        let note = |key: &str| {
+            let key = key.parse().unwrap();
+            let task = LogTask { key, name: "it's".to_owned(), attempt: None };
+            value_note("last", &task, &artifacts)
+        };
+        assert_eq!(
+            note(&kept).unwrap(),
+            "task it's runs no command and has no output; its value: cofferdam artifacts cat last value.txt --task 'it'\\''s'"
+        );
+        assert_eq!((note(&ran), note(&"c".repeat(64))), (None, None));
     }
 
     #[test]

@@ -128,6 +128,7 @@ async fn as_table(client: &Client, args: &PsArgs) -> anyhow::Result<()> {
         table.page(ids.into_iter().zip(runs).map(|(id, run)| row(id, run, of_tenants)));
     };
     let has_older = client.pages(args.path(), args.rows(), take).await?;
+    table.end();
     if let Some(last) = last.filter(|_| has_older && std::io::stdout().is_terminal()) {
         output::note(&format!("older runs follow: add --after {last}, or --all"));
     }

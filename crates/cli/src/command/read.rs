@@ -58,7 +58,7 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
         let took = metrics.map(|metrics| TaskTime::of(&metrics, step.error.as_deref()).total());
         let limits: Vec<&str> = outcome.limits_reached.iter().map(|kind| kind.as_str()).collect();
         rows.push(vec![
-            step.step_id.to_string(),
+            step.task_name().to_owned(),
             step.attempt.to_string(),
             step.status.as_str().to_owned(),
             took.unwrap_or_default(),
@@ -119,7 +119,7 @@ async fn bound(client: &Client, header: &RunHeader) {
 /// The image of a registry that a service ran from, if it did.
 fn image_line(step: &StepRow, service: &ServiceReport) -> Option<String> {
     let ServiceImage { reference, digest, bytes, fetched_bytes } = service.image.as_ref()?;
-    let (step, name) = (&step.step_id, &service.name);
+    let (step, name) = (step.task_name(), &service.name);
     Some(format!(
         "image           {step} {name}: {reference}, manifest {digest}, {bytes} bytes, {fetched_bytes} fetched"
     ))

@@ -13,7 +13,7 @@ use cofferdam_contracts::policy::EgressSnapshot;
 use cofferdam_contracts::recipe::{Recipe, RecipeRef};
 use cofferdam_contracts::run::{ExecutionMode, RunHeader};
 use cofferdam_contracts::session::WipeView;
-use cofferdam_contracts::step::StepRow;
+use cofferdam_contracts::step::{StepRow, shown_name};
 use cofferdam_contracts::tree_upload;
 use cofferdam_server::recipes::RecipeImportResponse;
 use serde_json::{Map, Value, json};
@@ -428,7 +428,8 @@ fn summary_lines(header: &RunHeader, steps: &[StepRow], wipes: &[WipeView]) -> V
 fn print_artifacts(header: &RunHeader, artifacts: &[ArtifactRow]) {
     let row = |row: &ArtifactRow| {
         let digest: String = row.sha256.as_str().chars().take(12).collect();
-        vec![row.step_id.to_string(), row.name.clone(), row.size.to_string(), digest]
+        let step = shown_name(&row.step_id).to_owned();
+        vec![step, row.name.clone(), row.size.to_string(), digest]
     };
     let mut rows: Vec<Vec<String>> = summary::own_artifacts(artifacts).map(row).collect();
     let more = rows.len().saturating_sub(MAX_ARTIFACTS);

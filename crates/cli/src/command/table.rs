@@ -1,7 +1,8 @@
 //! Tables: rows in aligned columns under their heads, cut to the width of a terminal.
 //!
 //! On a terminal every line fits: cells are cut to the least width of their column, then columns of low priority go, and the last
-//! column that stays takes several lines. **Off a terminal nothing is cut and no column goes: programs read it.**
+//! column that stays takes several lines. Which columns went is said after the table. **Off a terminal nothing is cut and no column
+//! goes: programs read it.**
 //!
 //! [`fitted`] decides how wide each column is; [`Table`] prints.
 
@@ -97,6 +98,13 @@ fn fitted(columns: &[Column<'_>], natural: &[usize], width: usize) -> Vec<Option
     widths
 }
 
+/// The columns that a terminal has no cells for, in a line; `None` where it has all. Every command with a table has `--json`. Pure.
+fn omission(heads: &[&str]) -> Option<String> {
+    let verb = if heads.len() == 1 { "is" } else { "are" };
+    let named = heads.join(", ");
+    (!heads.is_empty()).then(|| format!("narrow: {named} {verb} left out; --json has all"))
+}
+
 /// Cells of a line with these columns.
 fn total(widths: &[Option<usize>]) -> usize {
     let stay = widths.iter().flatten();
@@ -131,6 +139,8 @@ pub(crate) struct Table<'a> {
     /// The longest cell of each column so far, its head among them.
     natural: Vec<usize>,
     has_heads: bool,
+    /// Heads of the columns that went; of a later page as many or more, since cells only grow.
+    gone: Vec<&'a str>,
 }
 
 impl<'a> Table<'a> {
@@ -139,9 +149,9 @@ impl<'a> Table<'a> {
         Self::of_width(columns, terminal_width())
     }
 
-    fn of_width(columns: &'a [Column<'a>], width: Option<usize>) -> Self {
+    pub(super) fn of_width(columns: &'a [Column<'a>], width: Option<usize>) -> Self {
         let natural = columns.iter().map(|column| column.head.len()).collect();
-        Self { columns, color: |_| None, width, natural, has_heads: false }
+        Self { columns, color: |_| None, width, natural, has_heads: false, gone: Vec::new() }
     }
 
     /// With a color for each cell of the last column that asks for one.
@@ -155,8 +165,21 @@ impl<'a> Table<'a> {
         self.lines(rows).iter().for_each(|line| output::put(line));
     }
 
+    /// Says which columns the terminal has no cells for. Call it after the last page; nothing is said off a terminal.
+    pub(crate) fn end(self) {
+        if std::io::stderr().is_terminal() {
+            self.closing().iter().for_each(|line| output::note(line));
+        }
+    }
+
+    /// What is said after the last page, as wide as the table.
+    fn closing(&self) -> Vec<String> {
+        let words = self.width.zip(omission(&self.gone));
+        words.map(|(width, words)| wrapped(&words, width)).unwrap_or_default()
+    }
+
     /// Lines as they are printed: what is not ours is escaped here.
-    fn lines(&mut self, rows: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
+    pub(super) fn lines(&mut self, rows: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
         let escaped =
             |row: Vec<String>| row.iter().map(|cell| printable::line(cell).into_owned()).collect();
         let rows: Vec<Vec<String>> = rows.into_iter().map(escaped).collect();
@@ -170,6 +193,8 @@ impl<'a> Table<'a> {
             Some(width) => fitted(self.columns, &self.natural, width),
             None => self.natural.iter().copied().map(Some).collect(),
         };
+        let gone = self.columns.iter().zip(&widths).filter(|(_, width)| width.is_none());
+        self.gone = gone.map(|(column, _)| column.head).collect();
         let mut lines = Vec::new();
         if !self.has_heads {
             self.has_heads = true;
@@ -242,9 +267,11 @@ struct TableCell<'a> {
     width: usize,
 }
 
-/// Prints rows in aligned columns under their heads.
+/// Prints rows in aligned columns under their heads, and what a narrow terminal lacks of them.
 pub(crate) fn print(columns: &[Column<'_>], rows: impl IntoIterator<Item = Vec<String>>) {
-    Table::new(columns).page(rows);
+    let mut table = Table::new(columns);
+    table.page(rows);
+    table.end();
 }
 
 /// Cells of a line of the terminal that reads standard output.
@@ -323,6 +350,34 @@ mod tests {
                 "                                e@12",
             ]
         );
+    }
+
+    #[test]
+    fn a_table_knows_which_columns_its_terminal_lacks() {
+        let closing = |width: Option<usize>| {
+            let mut table = Table::of_width(&RUNS, width);
+            table.lines(rows());
+            table.closing()
+        };
+        assert!(closing(None).is_empty() && closing(Some(80)).is_empty());
+        let one = ["narrow: CREATED (UTC) is left out; --json has all"];
+        assert_eq!(closing(Some(60)), one);
+        let two = ["narrow: CREATED (UTC), ERROR are left", "out; --json has all"];
+        assert_eq!(closing(Some(40)), two);
+    }
+
+    #[test]
+    fn a_later_page_of_a_table_lacks_at_least_what_an_earlier_one_did() {
+        let [short, long] = [rows().remove(0), rows().remove(1)];
+        for width in 5..160 {
+            let mut table = Table::of_width(&RUNS, Some(width));
+            table.lines([short.clone()]);
+            let before = table.gone.clone();
+            table.lines([long.clone()]);
+            assert!(before.iter().all(|head| table.gone.contains(head)), "{width}: {before:?}");
+            table.lines(Vec::new());
+            assert!(before.iter().all(|head| table.gone.contains(head)), "{width}: no rows");
+        }
     }
 
     #[test]

@@ -142,6 +142,7 @@ async fn as_table(client: &Client, args: &UsageArgs) -> anyhow::Result<()> {
     let mut table = Table::new(&columns);
     let take = |page: &[UsageRow]| table.page(page.iter().map(|row| args.cells(row)));
     let has_more = client.pages(args.path(), args.rows(), take).await?;
+    table.end();
     if has_more && std::io::stdout().is_terminal() {
         output::note("further rows follow: add --since and --until, or --all");
     }

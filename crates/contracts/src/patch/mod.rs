@@ -14,12 +14,14 @@ mod apply;
 mod build;
 mod commit;
 mod diff;
+mod git_ref;
 mod mail;
 mod object;
 mod path;
 mod raw;
 mod receipt;
 mod receipt_text;
+mod ref_advert;
 mod repo;
 
 use std::collections::BTreeMap;
@@ -34,6 +36,7 @@ use crate::id::Digest;
 
 pub use apply::{ApplyRecord, ApplyRow};
 pub use commit::{COMMIT_EMAIL, COMMIT_NAME, PatchCommit};
+pub use git_ref::{GitRef, GitRefs, RefAbsence, packed_refs};
 pub use object::{GitId, ObjectFormat};
 pub use path::{PatchPath, PathRefusal, why_refused};
 pub use raw::{RawChange, RawDiff, RawError, changes, contents, fitting, uncounted, whole_lines};
@@ -42,7 +45,8 @@ pub use receipt::{
     named_in, receipt,
 };
 pub use receipt_text::{MAX_MESSAGE, TaskEnd, message_fault};
-pub use repo::{InputRepo, REPO_MOUNT, RepoSpec, mount, with_checkout};
+pub use ref_advert::{AdvertError, MAX_ADVERT, RefAdvert, advert, listed, ls_refs};
+pub use repo::{InputRepo, REPO_MOUNT, RepoSpec, check_out, host_of, mount, with_checkout};
 
 /// Version of `patch.json`.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GitId, ObjectFormat};
+use super::{GitId, GitRef, ObjectFormat};
 use crate::sandbox::{AccessMode, BuildPhase, Egress, InputFile};
 
 /// Where a repository of the host is shown in the sandbox, read-only.
@@ -13,7 +13,7 @@ pub const REPO_MOUNT: &str = "/repo";
 /// Characters of a URL.
 const MAX_URL: usize = 2_048;
 
-/// A repository whose commit a task finds at `/work`. Exactly one of `path` and `url`.
+/// A repository whose commit a task finds at `/work`. Exactly one of `path` and `url`, and of `commit` and `ref`.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -23,17 +23,24 @@ pub struct RepoSpec {
     /// `https://` or `http://` URL, fetched in the build phase: `build.egress` lists its host.
     pub url: Option<String>,
     /// Full id of the commit.
-    pub commit: String,
+    pub commit: Option<String>,
+    /// Branch, tag or `HEAD`, whose commit is taken when the plan is compiled; each task, retry and fork gets that one.
+    #[serde(rename = "ref")]
+    pub reference: Option<String>,
 }
 
 /// A repository, checked and rendered: the base of the patch that the task leaves.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputRepo {
     /// Path inside the sandbox, or URL.
     pub from: String,
-    /// Full id of the commit that is checked out at `/work`.
-    pub commit: GitId,
+    /// Full id of the commit that is checked out at `/work`; absent while `ref` is not bound yet.
+    pub commit: Option<GitId>,
+    /// Name that stood for the commit when the plan was compiled.
+    #[serde(rename = "ref")]
+    pub reference: Option<GitRef>,
 }
 
 impl RepoSpec {
@@ -42,9 +49,12 @@ impl RepoSpec {
     /// # Errors
     /// The field and what is wrong with it.
     pub fn check(&self) -> Result<(), String> {
-        match (&self.path, &self.url) {
-            (Some(_), None) | (None, Some(_)) => Ok(()),
-            _ => Err("repo: give exactly one of `path` and `url`".to_owned()),
+        if self.path.is_some() == self.url.is_some() {
+            return Err("repo: give exactly one of `path` and `url`".to_owned());
+        }
+        match self.commit.is_some() == self.reference.is_some() {
+            true => Err("repo: give exactly one of `commit` and `ref`".to_owned()),
+            false => Ok(()),
         }
     }
 
@@ -54,14 +64,17 @@ impl RepoSpec {
     /// The field and what is wrong with it.
     pub fn resolve(&self) -> Result<InputRepo, String> {
         self.check()?;
-        let commit = GitId::parse(&self.commit).map_err(|e| format!("repo.commit: {e}"))?;
+        let commit = self.commit.as_deref().map(GitId::parse).transpose();
+        let commit = commit.map_err(|e| format!("repo.commit: {e}"))?;
+        let reference = self.reference.as_deref().map(GitRef::parse).transpose();
+        let reference = reference.map_err(|e| format!("repo.ref: {e}"))?;
         let from = match &self.url {
             Some(url) => checked_url(url)?,
             None => REPO_MOUNT.to_owned(),
         };
         let path = self.path.as_deref().unwrap_or("/");
         match path.starts_with('/') {
-            true => Ok(InputRepo { from, commit }),
+            true => Ok(InputRepo { from, commit, reference }),
             false => Err("repo.path: must be absolute".to_owned()),
         }
     }
@@ -82,8 +95,9 @@ fn checked_url(url: &str) -> Result<String, String> {
     }
 }
 
-/// Host of a URL, without its port.
-fn host_of(url: &str) -> Option<&str> {
+/// Host of an `http://` or `https://` URL, without its port.
+#[must_use]
+pub fn host_of(url: &str) -> Option<&str> {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?;
     rest.split(['/', ':', '?', '#']).next()
 }
@@ -151,9 +165,22 @@ pub fn with_checkout(
     Ok(Some(build))
 }
 
+/// Words of the checkout before the command that follows it.
+const CHECKOUT_WORDS: usize = 7;
+/// Stands for a commit that is not bound: no id is equal to it, so the checkout fails.
+const UNBOUND: &str = "unbound";
+
 fn checkout(repo: &InputRepo, then: &[String]) -> Vec<String> {
-    let format: ObjectFormat = repo.commit.format();
-    let fixed =
-        ["/bin/sh", "-c", CHECKOUT, "checkout", format.as_str(), &repo.from, repo.commit.as_str()];
+    let format = repo.commit.as_ref().map_or(ObjectFormat::Sha1, GitId::format);
+    let commit = repo.commit.as_ref().map_or(UNBOUND, GitId::as_str);
+    let fixed: [&str; CHECKOUT_WORDS] =
+        ["/bin/sh", "-c", CHECKOUT, "checkout", format.as_str(), &repo.from, commit];
     fixed.map(str::to_owned).into_iter().chain(then.iter().cloned()).collect()
+}
+
+/// Makes a build phase that checks a repository out check out the commit that its `ref` is bound to by now.
+pub fn check_out(build: &mut BuildPhase, repo: &InputRepo) {
+    if build.cmd.get(2).is_some_and(|script| script == CHECKOUT) {
+        build.cmd = checkout(repo, build.cmd.get(CHECKOUT_WORDS..).unwrap_or_default());
+    }
 }

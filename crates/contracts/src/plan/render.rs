@@ -221,7 +221,8 @@ fn repo_of(
     let rendered = RepoSpec {
         path: path.clone(),
         url: field(&repo.url, "repo.url")?,
-        commit: text(&repo.commit, scope, "repo.commit")?,
+        commit: field(&repo.commit, "repo.commit")?,
+        reference: field(&repo.reference, "repo.ref")?,
     };
     Ok((Some(rendered.resolve()?), path.map(|path| patch::mount(&path))))
 }

@@ -54,7 +54,8 @@ impl TaskSpec {
         if let Some(repo) = &self.repo {
             texts.early("repo.path", repo.path.as_deref());
             texts.early("repo.url", repo.url.as_deref());
-            texts.early("repo.commit", Some(&repo.commit));
+            texts.early("repo.commit", repo.commit.as_deref());
+            texts.early("repo.ref", repo.reference.as_deref());
         }
         if let Some(build) = &self.build {
             texts.command("build.run", &build.run);

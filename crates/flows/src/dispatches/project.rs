@@ -26,7 +26,7 @@ impl Project {
     /// the one that was asked for.
     pub(crate) async fn of(sandbox: &Sandbox, work: &AgentWork) -> Self {
         let base = match &work.request.repo {
-            Some(repo) => Some(repo.commit.to_string()),
+            Some(repo) => repo.commit.as_ref().map(ToString::to_string),
             None => head(sandbox, work.place()).await,
         };
         Self { since_ms: clock::host_ms(), base }

@@ -206,7 +206,7 @@ async fn ask(upstream: &Upstream, name: &Name, port: u16) -> Result<TcpStream, D
 /// Whether a listed name may not lead there. Private ranges are allowed: an organisation's own servers
 /// lie there, and only names that somebody consented to lead to them. This host is not, except for what
 /// its own clients are configured to use.
-fn is_forbidden(ip: IpAddr, is_trusted: bool) -> bool {
+pub(super) fn is_forbidden(ip: IpAddr, is_trusted: bool) -> bool {
     kind_of(ip) > AddressKind::Private || (!is_trusted && is_own(ip))
 }
 

@@ -44,6 +44,7 @@ mod mirror;
 mod model;
 mod model_gateway;
 pub(crate) mod no_route;
+mod outside;
 mod phase_rules;
 mod policy;
 mod ports;
@@ -63,6 +64,7 @@ pub use keyring::{SecretFuture, SecretSource, SecretVersionCount};
 pub use model::model_base_url;
 pub use model_gateway::{ModelCall, ModelCut, ModelGateway, ModelReply};
 pub(crate) use no_route::NoRouteAttempts;
+pub use outside::{OutsideError, OutsideNames};
 pub(crate) use proxy_listener::ProxyLocation;
 pub(crate) use violation::in_words;
 

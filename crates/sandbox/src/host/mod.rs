@@ -5,7 +5,7 @@
 //! | processes | `process`, `starter`, `nofile`, `sockets`, `ceiling` |
 //! | cgroups | `cgroup`, `limit`, `freeze`, `hybrid`, `dynmods`, `service` |
 //! | mounts and file systems | `mounts`, `mount_namespace`, `file_system_end`, `holders`, `layer`, `detached_layer`, `upper`, `crypt`, `tenant_root`, `tenant_tree` |
-//! | users, ids, devices and host paths | `account`, `idrange`, `devices`, `hostpath`, `open_flags`, `setid` |
+//! | users, ids, devices and host paths | `account`, `idrange`, `devices`, `hostpath`, `git_dir`, `open_flags`, `setid` |
 //! | directories of a sandbox and of the state | `traces`, `live`, `base`, `tree_watch`, `guest` |
 //! | programs, work, errors | `runtime`, `agents`, `toolchains`, `task`, `error` |
 //!
@@ -25,6 +25,7 @@ mod etc;
 pub(crate) mod file_lease;
 pub(crate) mod file_system_end;
 pub(crate) mod freeze;
+pub(crate) mod git_dir;
 pub(crate) mod guest;
 pub(crate) mod holders;
 pub(crate) mod hostpath;

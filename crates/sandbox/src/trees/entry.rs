@@ -67,6 +67,8 @@ pub(super) struct Entry {
     pub owner: FileOwner,
     /// When it was last written.
     pub modified: Time,
+    /// Names that its file has, in this tree and others.
+    pub links: u32,
 }
 
 impl Entry {
@@ -148,6 +150,7 @@ mod tests {
             kind,
             owner: FileOwner { mode, uid: 1, gid: 2 },
             modified: Time { seconds: 3, nanos: 4 },
+            links: 1,
         };
         let file = EntryKind::File(FileKey { size: 5, ..FileKey::default() });
         let entries = [

@@ -47,6 +47,20 @@ pub enum TreeError {
         /// Where the copy would lie.
         dir: PathBuf,
     },
+    /// The tenant would have more than its share of the disk.
+    #[error(
+        "its copy takes {new} bytes, and the tenant's other copies on this server take {held}, of {quota} together by its quota \
+         `quota.trees_mb`: those of runs that go on stay, and so does what was used within ten minutes; wait for these runs, or give it \
+         as it is with `live: true`"
+    )]
+    Share {
+        /// Bytes that the copy takes beside the others.
+        new: u64,
+        /// Bytes that the tenant's copies take now.
+        held: u64,
+        /// Bytes that they may take.
+        quota: u64,
+    },
     /// The kernel does not read or write a part of it.
     #[error("{path:?} cannot be read or copied: {source}")]
     Io {
@@ -74,7 +88,7 @@ impl TreeError {
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         match self {
-            Self::Io { .. } | Self::Room { .. } => false,
+            Self::Io { .. } | Self::Room { .. } | Self::Share { .. } => false,
             Self::Entries(_)
             | Self::Bytes(_)
             | Self::Names(_)

@@ -4,8 +4,9 @@
 //! one: what was used since it was looked at stays. Nothing is read, copied or emptied under either. A draft has a lock of its own while it
 //! is filled, however long that takes.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use cofferdam_ambient::file_lock::{FileLock, lock_file};
@@ -20,6 +21,12 @@ pub(super) fn giving(store: &Path) -> io::Result<FileLock> {
 /// Until it is dropped, no copy of the store comes, goes or is given.
 pub(super) fn changing(store: &Path) -> io::Result<FileLock> {
     FileLock::exclusive(lock_file(&store.join(NAME))?)
+}
+
+/// Until it is dropped, only the caller changes a tenant's directory below the store, which is made on the way.
+pub(super) fn alone(dir: &Path) -> io::Result<FileLock> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    FileLock::exclusive(lock_file(&dir.with_extension("lock"))?)
 }
 
 /// Held while a draft is filled, or emptied; `None`: by another one.

@@ -11,6 +11,8 @@
 //! and then read. **A time stamp alone is never trusted**: a file's digest is kept under its device, inode, size, mtime and ctime, and
 //! only of a file that had not changed for a minute when it was read. Copies are written by one draft that is renamed; equal files of
 //! the directory's last copy are hard links, which is safe as every copy is a read-only lower layer.
+//!
+//! **A tenant has a share of the disk for its copies** ([`TreeShare`]): who fills it makes room of what is its own, or is refused.
 
 mod allowance;
 mod bounds;
@@ -19,6 +21,9 @@ mod error;
 mod fill;
 mod index;
 mod lock;
+mod share;
+#[cfg(test)]
+mod share_tests;
 mod store;
 mod sweep;
 #[cfg(test)]
@@ -33,6 +38,7 @@ mod walk;
 
 pub use bounds::TreeBounds;
 pub use error::TreeError;
+pub use share::{OwnTree, TreeRelease, TreeShare};
 pub use store::{BoundTree, TreeStore};
 pub use sweep::StoredTree;
 pub use upload::{ManifestPiece, TreeUploads, UploadBounds, UploadError};

@@ -21,6 +21,7 @@ use super::error::TreeError;
 use super::fill::{FileRead, TreeDraft, TreeReader, on_all};
 use super::index::{self, FileRecord, TreeIndex, boot};
 use super::lock;
+use super::share::{DiskUse, TreeShare};
 use super::times;
 use super::walk::walk;
 use crate::host::hostpath::{HostHandle, HostPath};
@@ -65,15 +66,21 @@ impl TreeStore {
         Self { dir: state_dir.join("trees") }
     }
 
-    /// Takes the content of what is open, and holds it. Reads every byte that may have changed since it was bound last. Takes
-    /// seconds: call it beside the runtime's own threads.
+    /// Takes the content of what is open, and holds it as one of the tenant's copies. Reads every byte that may have changed since it
+    /// was bound last. Takes seconds: call it beside the runtime's own threads.
     ///
     /// # Errors
-    /// It is larger than `bounds`, or cannot be read or copied.
-    pub fn bind(&self, opened: &HostHandle, bounds: TreeBounds) -> Result<BoundTree, TreeError> {
+    /// It is larger than `bounds`, does not fit into the share, or cannot be read or copied.
+    pub fn bind(
+        &self,
+        opened: &HostHandle,
+        bounds: TreeBounds,
+        share: &TreeShare,
+    ) -> Result<BoundTree, TreeError> {
         let failed = |source| TreeError::Io { path: self.dir.clone(), source };
         let indexes = self.dir.join("index");
         DirBuilder::new().recursive(true).mode(0o700).create(&indexes).map_err(failed)?;
+        let _alone = share.alone().map_err(failed)?;
         let at = index::place(&indexes, opened).map_err(failed)?;
         let index = TreeIndex::read(&at);
         let reader = TreeReader {
@@ -86,13 +93,14 @@ impl TreeStore {
         if unknown <= MAX_READ_FIRST {
             survey.read(&reader, None)?;
             if let Some(bound) = self.found(&survey)? {
+                share.take(&bound.copy, &survey.entries)?;
                 survey.write(&at, &bound.copy).map_err(failed)?;
                 return Ok(bound);
             }
             // They are read again as they are copied.
             reader.left.store(bounds.bytes, std::sync::atomic::Ordering::Relaxed);
         }
-        let bound = self.fill(&reader, &mut survey, &index)?;
+        let bound = self.fill(&reader, &mut survey, &index, share)?;
         survey.write(&at, &bound.copy).map_err(failed)?;
         Ok(bound)
     }
@@ -113,10 +121,16 @@ impl TreeStore {
         reader: &TreeReader<'_>,
         survey: &mut Survey,
         index: &TreeIndex,
+        share: &TreeShare,
     ) -> Result<BoundTree, TreeError> {
         let allowance = DiskAllowance::below(&self.dir, ROOM_LEFT);
         let (bytes, entries, dirs) = survey.made();
         allowance.fits(bytes, entries, dirs)?;
+        let has_last =
+            index.copy.as_ref().is_some_and(|last| self.dir.join(last.as_str()).exists());
+        share.admit(&survey.entries, |most| {
+            Ok(if has_last { DiskUse::of(survey.unlinked()).most } else { most })
+        })?;
         let draft_dir = self.dir.join(format!(".draft-{}", random::secret_hex(8)));
         let failed = |source| TreeError::Io { path: draft_dir.clone(), source };
         DirBuilder::new().mode(0o700).create(&draft_dir).map_err(failed)?;
@@ -124,8 +138,12 @@ impl TreeStore {
         let filled = self.fill_draft(reader, survey, index, &draft_dir, allowance);
         let place = filled.and_then(|()| {
             let bound = survey.bound();
+            // As it became: files grow while they are read, and what was to be a link may be a file.
+            share
+                .admit(&survey.entries, |_| Ok(DiskUse::of_tree(&draft_dir.join("root"))?.part))?;
             fs::write(draft_dir.join("boot"), boot()).map_err(failed)?;
             self.put(&draft_dir, &bound.copy).map_err(failed)?;
+            share.mark(&bound.copy, &survey.entries).map_err(failed)?;
             Ok(bound)
         });
         if place.is_err() {
@@ -286,12 +304,17 @@ impl Survey {
 
     /// What a copy takes: bytes of the files that the last copy does not have, entries that are no link to it, and directories of them.
     fn made(&self) -> (u64, u64, u64) {
-        let all = self.entries.iter().enumerate().filter(|(place, _)| !self.is_linked(*place));
-        all.fold((0, 0, 0), |(bytes, entries, dirs), (_, entry)| {
+        self.unlinked().fold((0, 0, 0), |(bytes, entries, dirs), entry| {
             let size = entry.key().map_or(0, |key| key.size);
             let is_dir = u64::from(entry.kind == EntryKind::Directory);
             (bytes + size, entries + 1, dirs + is_dir)
         })
+    }
+
+    /// Entries that are no link to the last copy.
+    fn unlinked(&self) -> impl Iterator<Item = &Entry> {
+        let all = self.entries.iter().enumerate().filter(|(place, _)| !self.is_linked(*place));
+        all.map(|(_, entry)| entry)
     }
 
     /// Whether the last copy has a file with this content, owner, permissions and time.

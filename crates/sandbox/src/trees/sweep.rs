@@ -106,7 +106,7 @@ fn remove_left(draft: &Path) -> io::Result<()> {
     }
 }
 
-fn used_ns(found: &fs::Metadata) -> i128 {
+pub(super) fn used_ns(found: &fs::Metadata) -> i128 {
     i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec())
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cofferdam_ambient::clock;
+use cofferdam_contracts::id::TenantId;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
 use tempfile::TempDir;
 
@@ -56,8 +57,12 @@ impl World {
         allowed.open(&HostPath::said(path.to_str().unwrap()), Links::Beneath).unwrap()
     }
 
+    fn share(&self) -> TreeShare {
+        TreeShare::of(&self.store, &TenantId::parse("acme").unwrap(), u64::MAX)
+    }
+
     fn bind(&self) -> BoundTree {
-        self.store.bind(&self.open(&self.at("")), TreeBounds::default()).unwrap()
+        self.store.bind(&self.open(&self.at("")), TreeBounds::default(), &self.share()).unwrap()
     }
 
     fn copy(&self, bound: &BoundTree, path: &str) -> PathBuf {
@@ -297,7 +302,8 @@ fn names_that_no_text_holds_are_bound_and_devices_are_left_out() {
 fn a_tree_beyond_its_bounds_leaves_nothing() {
     let world = World::new();
     let opened = world.open(&world.at(""));
-    let bind = |entries, bytes| world.store.bind(&opened, TreeBounds { entries, bytes });
+    let bind =
+        |entries, bytes| world.store.bind(&opened, TreeBounds { entries, bytes }, &world.share());
     assert!(matches!(bind(7, 6), Err(TreeError::Entries(7))));
     assert!(matches!(bind(8, 5), Err(TreeError::Bytes(5))));
     assert!(world.store.list().unwrap().is_empty());
@@ -313,7 +319,7 @@ fn a_tree_beyond_its_bounds_leaves_nothing() {
 fn a_file_alone_and_a_deep_tree_are_bound() {
     let world = World::new();
     let file = world.open(&world.at("a/two"));
-    let bound = world.store.bind(&file, TreeBounds::default()).unwrap();
+    let bound = world.store.bind(&file, TreeBounds::default(), &world.share()).unwrap();
     let copy = world.store.open(&bound.copy, &HostPath::said("/x")).unwrap();
     assert!(copy.is_file() && bound.entries == 1);
     assert_eq!(fs::read_to_string(world.copy(&bound, "")).unwrap(), "22");

@@ -13,16 +13,14 @@
 //! again**: a file that was damaged since it came is dropped, and lacks. Nothing is synced, for that reason.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{
-    DirBuilderExt as _, FileExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use cofferdam_ambient::file_lock::{FileLock, lock_file};
 use cofferdam_contracts::canonical::{digest_bytes, digest_of};
 use cofferdam_contracts::id::{Digest, TenantId};
+use cofferdam_contracts::retention::StoredBytes;
 use cofferdam_contracts::tree_manifest::{
     self, MAX_MANIFEST_BYTES, ManifestBounds, ManifestEntry, ManifestFault, ManifestKind,
 };
@@ -34,6 +32,7 @@ use sha2::{Digest as _, Sha256 as Hasher};
 use super::allowance::{DIR_BYTES, DiskAllowance};
 use super::bounds::TreeBounds;
 use super::error::TreeError;
+use super::lock::alone;
 use super::store::{ROOM_LEFT, TreeStore};
 
 /// Manifests of a tenant whose files lack: clients that send at once, and those that never went on.
@@ -240,11 +239,26 @@ impl TreeUploads {
         Ok(bytes)
     }
 
+    /// What the tenant has here: its whole directories, and the bytes of all that counts for its quota.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    pub fn usage(&self) -> io::Result<StoredBytes> {
+        match self.held() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StoredBytes::default()),
+            held => Ok(StoredBytes { count: count(self.names("whole-")?.len()), bytes: held? }),
+        }
+    }
+
     /// Bytes of everything that the tenant has here, with the directories of its copies.
     fn held(&self) -> io::Result<u64> {
         let mut bytes = 0_u64;
         for found in fs::read_dir(&self.dir)? {
-            bytes = bytes.saturating_add(found?.metadata()?.len());
+            match found?.metadata() {
+                // Looked at beside a client that sends: a part has become a file.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                found => bytes = bytes.saturating_add(found?.len()),
+            }
         }
         for name in self.names("copy-")? {
             let dirs = self.marked(name.trim_start_matches("copy-")).map_or(0, |(_, dirs)| dirs);
@@ -408,12 +422,6 @@ impl TreeUploads {
             fs::read_dir(&self.dir)?.filter_map(|found| found.ok()?.file_name().into_string().ok());
         Ok(names.filter(|name| name.starts_with(begin)).collect())
     }
-}
-
-/// Until it is dropped, only the caller changes a tenant's directory, which is made on the way.
-pub(super) fn alone(dir: &Path) -> io::Result<FileLock> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    FileLock::exclusive(lock_file(&dir.with_extension("lock"))?)
 }
 
 /// Name of a file in its tenant's directory, as entries of this mode have it.

@@ -22,7 +22,7 @@ use super::bounds::TreeBounds;
 use super::lock;
 use super::store::{BoundTree, ROOM_LEFT};
 use super::upload::{
-    BUFFER, MODE, TreeUploads, UploadError, alone, count, dirs_of, file_digest, file_of, parsed,
+    BUFFER, MODE, TreeUploads, UploadError, count, dirs_of, file_digest, file_of, parsed,
     stored_name,
 };
 use crate::host::hostpath::HostPath;
@@ -33,7 +33,7 @@ impl TreeUploads {
     /// # Errors
     /// Files of it lack, one was damaged, or it does not fit.
     pub fn bind(&self, tree: &Digest, bounds: TreeBounds) -> Result<BoundTree, UploadError> {
-        let _alone = alone(&self.dir)?;
+        let _alone = lock::alone(&self.dir)?;
         let lacking = |files| UploadError::Lacking { tree: tree.clone(), files };
         let found = self.read(tree)?.ok_or_else(|| UploadError::Unknown(tree.clone()))?;
         let entries = parsed(&found.1)?;

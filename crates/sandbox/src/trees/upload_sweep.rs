@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use cofferdam_contracts::id::Digest;
 
+use super::lock::alone;
 use super::store::TreeStore;
 use super::sweep::idle_of;
-use super::upload::{MODE, TreeUploads, alone, file_of, parsed, stored_name};
+use super::upload::{MODE, TreeUploads, file_of, parsed, stored_name};
 
 /// A part that grew in this time is being sent.
 const GROWS: Duration = Duration::from_secs(3_600);

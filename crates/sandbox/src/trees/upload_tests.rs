@@ -86,6 +86,11 @@ fn a_directory_comes_in_pieces_and_is_bound_with_its_own_digest() {
     let store = TreeStore::of(dir.path());
     assert!(store.open(&bound.copy, &HostPath::said("tree:x")).is_ok());
     assert_eq!(store.list().unwrap().len(), 1, "drafts are gone, and uploads are no copies");
+    let used = to.usage().unwrap();
+    // `run` has a copy with its mode.
+    assert!(used.count == 1 && used.bytes >= 3 + 12 + 12, "{used:?}");
+    assert_eq!(uploads(&dir, "other").usage().unwrap().bytes, 0);
+    assert!(!uploads(&dir, "other").dir.exists(), "a look makes nothing");
 }
 
 #[test]

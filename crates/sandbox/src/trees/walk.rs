@@ -157,7 +157,7 @@ fn entry(path: Vec<u8>, kind: EntryKind, found: &Statx) -> Entry {
         EntryKind::Link(_) => FileOwner { mode: 0o777, ..owner_of(found) },
         _ => owner_of(found),
     };
-    Entry { path, kind, owner, modified: key_of(found).modified }
+    Entry { path, kind, owner, modified: key_of(found).modified, links: found.stx_nlink }
 }
 
 fn owner_of(found: &Statx) -> FileOwner {

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cofferdam_contracts::id::TenantId;
 use cofferdam_sandbox::{
-    AllowedPaths, BoundTree, HostHandle, HostPath, Links, TreeBounds, TreeStore,
+    AllowedPaths, BoundTree, HostHandle, HostPath, Links, TreeBounds, TreeShare, TreeStore,
 };
 use serde_json::json;
 
@@ -49,8 +50,11 @@ fn shell(text: &str, dir: &Path) -> Command {
 }
 
 fn bind(store: &TreeStore, opened: &HostHandle) -> (f64, BoundTree) {
+    // As the default of `quota.trees_mb`.
+    let tenant = TenantId::parse("default").expect("a tenant");
+    let share = TreeShare::of(store, &tenant, 32 << 30);
     let begun = Instant::now();
-    let bound = store.bind(opened, TreeBounds::default()).expect("a tree");
+    let bound = store.bind(opened, TreeBounds::default(), &share).expect("a tree");
     (begun.elapsed().as_secs_f64() * 1_000.0, bound)
 }
 

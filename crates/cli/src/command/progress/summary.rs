@@ -94,17 +94,30 @@ fn unverified(wipe: &WipeView) -> Option<String> {
     Some(format!("{} ({what})", wipe.sandbox_id))
 }
 
-/// What the tasks left, without what Cofferdam itself writes beside it.
+/// What the tasks left, without what Cofferdam itself writes beside it and without streams that nothing was written to.
 pub(crate) fn own_artifacts(rows: &[ArtifactRow]) -> impl Iterator<Item = &ArtifactRow> {
     let ours = [ArtifactKind::ArtifactIndex, ArtifactKind::Raw, ArtifactKind::Timings];
-    rows.iter().filter(move |row| !ours.contains(&row.kind))
+    rows.iter().filter(move |row| !ours.contains(&row.kind) && !is_empty_log(row))
 }
 
-/// `artifacts: 4, 3.4 MB`; `None` where there is none with anything in it.
+/// Whether it is an output stream of a task that wrote nothing to it.
+fn is_empty_log(row: &ArtifactRow) -> bool {
+    matches!(row.kind, ArtifactKind::Stdout | ArtifactKind::Stderr) && row.size == 0
+}
+
+/// `artifacts: 4, 3.4 MB; 2 empty logs are left out`; `None` where no artifact has anything in it and no log is left out.
 pub(crate) fn artifacts(rows: &[ArtifactRow]) -> Option<String> {
     let some: Vec<&ArtifactRow> = own_artifacts(rows).filter(|row| row.size > 0).collect();
     let bytes: u64 = some.iter().filter_map(|row| u64::try_from(row.size).ok()).sum();
-    (!some.is_empty()).then(|| format!("artifacts: {}, {}", some.len(), byte_count(bytes)))
+    let counts =
+        (!some.is_empty()).then(|| format!("artifacts: {}, {}", some.len(), byte_count(bytes)));
+    let empty = match rows.iter().filter(|row| is_empty_log(row)).count() {
+        0 => None,
+        1 => Some("1 empty log is left out".to_owned()),
+        several => Some(format!("{several} empty logs are left out")),
+    };
+    let parts: Vec<String> = [counts, empty].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 #[cfg(test)]
@@ -150,6 +163,35 @@ mod tests {
         assert_eq!(totals(&header(), &steps).unwrap(), "1 ok in 41.0 s");
         steps.push(attempt("late", 1, "running"));
         assert_eq!(totals(&header(), &steps).unwrap(), "1 ok, 1 not ended in 41.0 s");
+    }
+
+    fn artifact(name: &str, kind: &str, size: i64) -> ArtifactRow {
+        serde_json::from_value(json!({
+            "stepId": "ExecuteST:t", "taskKey": "a".repeat(64), "attempt": 1, "idx": 1, "kind": kind, "name": name,
+            "uri": format!("artifact://{name}"), "sha256": "a".repeat(64), "size": size, "createdAt": 5,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_empty_log_is_counted_and_not_listed_and_an_empty_file_is_listed() {
+        let rows = [
+            artifact("stdout.log", "stdout", 5),
+            artifact("stderr.log", "stderr", 0),
+            artifact("files/touched", "file", 0),
+            artifact("files/a", "file", 7),
+            artifact("index.json", "artifact_index", 9),
+        ];
+        let names = |rows: &[ArtifactRow]| -> Vec<String> {
+            own_artifacts(rows).map(|row| row.name.clone()).collect()
+        };
+        assert_eq!(names(&rows), ["stdout.log", "files/touched", "files/a"]);
+        assert_eq!(artifacts(&rows).unwrap(), "artifacts: 2, 12 bytes; 1 empty log is left out");
+        assert_eq!(artifacts(&rows[2..]).unwrap(), "artifacts: 1, 7 bytes");
+        let silent = [artifact("stdout.log", "stdout", 0), artifact("stderr.log", "stderr", 0)];
+        assert!(names(&silent).is_empty());
+        assert_eq!(artifacts(&silent).unwrap(), "2 empty logs are left out");
+        assert_eq!(artifacts(&[]), None);
     }
 
     fn wipe(n: usize, status: Value) -> WipeView {
