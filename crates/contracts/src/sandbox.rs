@@ -24,7 +24,7 @@ use crate::id::TaskKey;
 pub use crate::input::InputMode;
 pub use crate::limit::LimitKind;
 use crate::model::ModelsSpec;
-use crate::patch::{self, GitId, InputRepo};
+use crate::patch::{self, GitId, InputRepo, REPO_MOUNT};
 use crate::secret::SecretUse;
 use crate::service::{Service, ServiceReport};
 use crate::task_outputs::TaskOutputs;
@@ -117,6 +117,16 @@ named! {
 }
 
 impl SandboxRequest {
+    /// Where its repository is outside the sandbox: a path of the host, or a URL.
+    #[must_use]
+    pub fn repository(&self) -> Option<&str> {
+        let repo = self.repo.as_ref()?;
+        match repo.from == REPO_MOUNT {
+            true => self.files_in.iter().find(|file| file.path == REPO_MOUNT)?.host_source(),
+            false => Some(&repo.from),
+        }
+    }
+
     /// Binds the `ref` of its repository to a commit, which the build phase checks out then.
     pub fn bind_ref(&mut self, commit: &GitId) {
         let Some(repo) = &mut self.repo else { return };

@@ -52,6 +52,9 @@ async fn a_branch_is_the_commit_that_a_person_approved_whatever_is_pushed_meanwh
     assert_eq!(header["status"], "succeeded", "{header}");
     let logs = said(&world.home.run(&["logs", &run]));
     assert!(logs.contains(&world.base) && !logs.contains(&next), "{logs}");
+    let shown = said(&world.home.run(&["show", &run]));
+    let bound = format!("bound           {} main {}", world.repo().display(), world.base);
+    assert!(shown.contains(&bound), "{shown}");
     // Its patch is of that commit, so it can be applied.
     let index: Value =
         serde_json::from_slice(&world.home.run(&["patch", &run, "--json"]).stdout).unwrap();

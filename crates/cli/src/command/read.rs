@@ -100,7 +100,7 @@ async fn shown(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
     test_reports::print(client, &header).await
 }
 
-/// Paths of the host that the run's plan names with the content that they are bound to. Of a run without a plan there are none.
+/// What the run's plan names of the host, of repositories and of registries, with the content that it is bound to. Of a run without a plan there are none.
 async fn bound(client: &Client, header: &RunHeader) {
     let Ok(Some(plan)) = plan_show::fetch(client, header.run_id.as_str()).await else { return };
     let requests = plan.all_tasks().filter_map(|task| task.work.request());
@@ -108,6 +108,14 @@ async fn bound(client: &Client, header: &RunHeader) {
     let named = files.filter_map(|file| Some((file.host_source()?, file.tree.as_ref()?)));
     for (source, digest) in named.collect::<BTreeMap<_, _>>() {
         output::line(&format!("bound           {source} {digest}"));
+    }
+    let requests = plan.all_tasks().filter_map(|task| task.work.request());
+    let repositories = requests.filter_map(|request| {
+        let repo = request.repo.as_ref()?;
+        Some((request.repository()?, repo.reference.as_ref()?, repo.commit.as_ref()?))
+    });
+    for (source, name, commit) in repositories.collect::<BTreeSet<_>>() {
+        output::line(&format!("bound           {source} {name} {commit}"));
     }
     let requests = plan.all_tasks().filter_map(|task| task.work.request());
     let images = requests.flat_map(service_images).map(|(_, image)| image);

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cofferdam_contracts::egress::{Entry, Phase};
 use cofferdam_contracts::error::{ErrorCode, Refusal, error_chain};
-use cofferdam_contracts::patch::{self, GitId, GitRef, GitRefs, InputRepo, REPO_MOUNT, RefAbsence};
+use cofferdam_contracts::patch::{self, GitId, GitRef, GitRefs, RefAbsence};
 use cofferdam_contracts::plan::Plan;
 use cofferdam_contracts::sandbox::SandboxRequest;
 use cofferdam_ledger::Ledger;
@@ -64,20 +64,8 @@ pub(crate) struct RefReach<'a> {
 
 /// The repository of a request by its place outside the sandbox, where it has a `ref`.
 fn wanted_by(request: &SandboxRequest) -> Option<RepoRef> {
-    let repo = request.repo.as_ref()?;
-    let name = repo.reference.clone()?;
-    let source = match is_fetched(repo) {
-        true => repo.from.clone(),
-        false => {
-            let mount = request.files_in.iter().find(|file| file.path == REPO_MOUNT)?;
-            mount.host_source()?.to_owned()
-        }
-    };
-    Some(RepoRef { source, name })
-}
-
-fn is_fetched(repo: &InputRepo) -> bool {
-    repo.from != REPO_MOUNT
+    let name = request.repo.as_ref()?.reference.clone()?;
+    Some(RepoRef { source: request.repository()?.to_owned(), name })
 }
 
 /// Names that a plan wants bound. Pure.
